@@ -1,0 +1,317 @@
+//! `slipway.dev/v1alpha1`: what Slipway shows and keeps beside the published kinds.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDeviceHints};
+
+/// An operating system image in the library. Cluster-scoped.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "Image",
+    plural = "images",
+    singular = "image",
+    shortname = "img",
+    status = "ImageStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"Where the import stands"}"#,
+    printcolumn = r#"{"name":"Percent","type":"integer","jsonPath":".status.percent","description":"How much of the source has been read"}"#,
+    printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.virtualSize","description":"Bytes on a disk"}"#,
+    printcolumn = r#"{"name":"Stored","type":"integer","jsonPath":".status.storedSize","description":"Bytes in the library","priority":1}"#,
+    printcolumn = r#"{"name":"URL","type":"string","jsonPath":".spec.url","description":"Source","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageSpec {
+    /// Source: `http`, `https`, or `file` for a file on the appliance.
+    pub url: String,
+    /// Checksum of the source file as published, or the URL of a file of checksums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+    /// Algorithm of the checksum; by its length when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum_type: Option<ChecksumType>,
+    /// `raw` or `qcow2`, possibly compressed; found out when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// Where an import stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageStatus {
+    /// Where the import stands.
+    #[serde(default)]
+    pub phase: ImagePhase,
+    /// 0 to 100, of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i64>,
+    /// SHA-256 of the manifest: the image's identity in the library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Bytes on a disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_size: Option<i64>,
+    /// Bytes in the library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_size: Option<i64>,
+    /// Why it failed, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `metadata.generation` that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Failed attempts since the spec changed.
+    #[serde(default)]
+    pub fail_count: i64,
+}
+
+/// Where an import stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImagePhase {
+    /// Not begun.
+    #[default]
+    Pending,
+    /// Being read, checked and cut into chunks.
+    Importing,
+    /// In the library, checked.
+    Ready,
+    /// Given up until the spec changes or the next try.
+    Failed,
+}
+
+/// A DHCP lease, read-only. Cluster-scoped, named by its address.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "DHCPLease",
+    plural = "dhcpleases",
+    singular = "dhcplease",
+    shortname = "lease",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address","description":"Leased address"}"#,
+    printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.macAddress","description":"Hardware address"}"#,
+    printcolumn = r#"{"name":"State","type":"string","jsonPath":".spec.state","description":"State of the lease"}"#,
+    printcolumn = r#"{"name":"Host","type":"string","jsonPath":".spec.host","description":"Known host"}"#,
+    printcolumn = r#"{"name":"Hostname","type":"string","jsonPath":".spec.hostname","description":"Name the client gave","priority":1}"#,
+    printcolumn = r#"{"name":"Expires","type":"string","jsonPath":".spec.expires","description":"When it ends"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct DHCPLeaseSpec {
+    /// The address.
+    pub address: String,
+    /// Hardware address of the client.
+    pub mac_address: String,
+    /// Client identifier (option 61), hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// Name of the network in `slipway.toml`.
+    pub network: String,
+    /// `bound`, `declined`, `released` or `expired`.
+    pub state: String,
+    /// `namespace/name` of the known host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Host name that the client sent (option 12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// When the lease ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Time>,
+}
+
+/// What a host is to boot next, and what its agent is to do: the boot intent. Same name and namespace as its
+/// BareMetalHost. Written by the host's reconciler (spec) and by the agent's session (status).
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "BootIntent",
+    plural = "bootintents",
+    singular = "bootintent",
+    namespaced,
+    status = "BootIntentStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Generation","type":"integer","jsonPath":".spec.generation","description":"Counts the boots asked for"}"#,
+    printcolumn = r#"{"name":"Target","type":"string","jsonPath":".spec.target","description":"What is to boot"}"#,
+    printcolumn = r#"{"name":"Step","type":"string","jsonPath":".status.progress.step","description":"Step under way"}"#,
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.progress.phase","description":"Phase of the step"}"#,
+    printcolumn = r#"{"name":"Percent","type":"integer","jsonPath":".status.progress.percent","description":"How far the step is"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct BootIntentSpec {
+    /// Rises by one with every boot asked for. Tokens, sessions and steps of another generation are refused.
+    pub generation: i64,
+    /// What the machine boots.
+    pub target: BootTarget,
+    /// What the agent does, in order. Grows while the agent stays up.
+    #[serde(default)]
+    pub steps: Vec<IntentStep>,
+    /// The operation that this boot serves, as `inspect@<start>`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub operation: String,
+    /// When the machine was powered on for it; unset until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// Whether every disk was wiped since something was last written to one.
+    #[serde(default)]
+    pub disks_clean: bool,
+    /// `metadata.generation` of the host when the operation was last begun; a newer one ends a back-off.
+    #[serde(default)]
+    pub host_generation: i64,
+}
+
+/// What a machine boots.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum BootTarget {
+    /// Its own disk.
+    #[default]
+    Disk,
+    /// Slipway's ramdisk.
+    Ramdisk,
+}
+
+/// One step of an intent. Secrets are not here: they are read when the agent fetches the step.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct IntentStep {
+    /// Unique within the intent: `<generation>.<number>`.
+    pub id: String,
+    /// What to do.
+    pub action: StepAction,
+    /// The operation it belongs to. After a failed step none of the same operation follows.
+    pub operation: String,
+    /// For `write-image`: digest in the library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// For `write-image`: which disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_device_hints: Option<RootDeviceHints>,
+    /// For `erase`: what is erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erase: Option<AutomatedCleaningMode>,
+}
+
+/// What an agent can do.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepAction {
+    /// Report the hardware.
+    #[default]
+    Inspect,
+    /// Wipe disks.
+    Erase,
+    /// Write an image to the root disk.
+    WriteImage,
+    /// Add the config drive to the root disk.
+    WriteConfigDrive,
+    /// Make the firmware boot the root disk.
+    SetBootEntry,
+    /// Start again through the firmware.
+    Reboot,
+    /// Power off.
+    PowerOff,
+    /// Send the node's log.
+    CollectLogs,
+}
+
+impl StepAction {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inspect => "inspect",
+            Self::Erase => "erase",
+            Self::WriteImage => "write-image",
+            Self::WriteConfigDrive => "write-config-drive",
+            Self::SetBootEntry => "set-boot-entry",
+            Self::Reboot => "reboot",
+            Self::PowerOff => "power-off",
+            Self::CollectLogs => "collect-logs",
+        }
+    }
+}
+
+/// What the agent's session said.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BootIntentStatus {
+    /// The session of the current generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionStatus>,
+    /// The step under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<StepProgress>,
+    /// Steps that ended.
+    #[serde(default)]
+    pub results: Vec<StepResult>,
+    /// The hardware, from the last `inspect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<HardwareDetails>,
+    /// Last lines of the node's log, kept when a step fails.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+}
+
+/// The agent's session.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatus {
+    /// Generation of the intent it was opened for.
+    pub generation: i64,
+    /// Nonce of the boot token that opened it; that token opens nothing again.
+    pub token_nonce: String,
+    /// Address it came from.
+    pub address: String,
+    /// When it was opened.
+    pub opened: Option<Time>,
+    /// When the agent was last heard, to within some seconds.
+    pub last_seen: Option<Time>,
+}
+
+/// How far the step under way is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StepProgress {
+    /// Step id.
+    pub step: String,
+    /// What it is doing, in a word or two.
+    pub phase: String,
+    /// 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i64>,
+    /// Bytes done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_done: Option<i64>,
+    /// Bytes in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_total: Option<i64>,
+    /// Bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<i64>,
+    /// For the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a step ended.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct StepResult {
+    /// Step id.
+    pub id: String,
+    /// Whether it did what it was to do.
+    pub succeeded: bool,
+    /// For the operator; the reason when it failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Time>,
+}

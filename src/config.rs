@@ -1,0 +1,446 @@
+//! `slipway.toml`: what was written, checked as a whole before anything is bound.
+//!
+//! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnetwork::Ipv4Network;
+use serde::Deserialize;
+
+use crate::api::MacAddress;
+
+/// Where `slipway.toml` is looked for.
+pub const DEFAULT_PATH: &str = "/etc/slipway/slipway.toml";
+
+/// The whole file.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Database, images, boot files, certificates and logs.
+    pub data_dir: DataDir,
+    /// The API.
+    pub api: ApiConfig,
+    /// Boot HTTP and TFTP.
+    pub boot: BootConfig,
+    /// Networks that DHCP serves.
+    #[serde(rename = "network")]
+    pub networks: Vec<NetworkConfig>,
+    /// The image library.
+    pub image: ImageConfig,
+    /// How hosts are driven.
+    pub host: HostConfig,
+    /// Logging.
+    pub log: LogConfig,
+}
+
+/// Where Slipway keeps what it must not lose.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(transparent)]
+pub struct DataDir(pub PathBuf);
+
+impl Default for DataDir {
+    fn default() -> Self {
+        Self("/var/lib/slipway".into())
+    }
+}
+
+impl DataDir {
+    /// The database.
+    pub fn db(&self) -> PathBuf {
+        self.0.join("db")
+    }
+
+    /// The image library.
+    pub fn images(&self) -> PathBuf {
+        self.0.join("images")
+    }
+
+    /// Kernel, initrd and network boot programs.
+    pub fn boot(&self) -> PathBuf {
+        self.0.join("boot")
+    }
+
+    /// Certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.0.join("pki")
+    }
+}
+
+/// `[api]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApiConfig {
+    /// Address of API and agents, HTTPS.
+    pub listen: SocketAddr,
+    /// Further names and addresses for the server's certificate; the first is the kubeconfig's endpoint.
+    pub names: Vec<String>,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new() }
+    }
+}
+
+/// `[boot]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct BootConfig {
+    /// Address of boot HTTP. Nothing secret is served here.
+    pub listen: SocketAddr,
+    /// Address of TFTP.
+    pub tftp: SocketAddr,
+    /// Added to the ramdisk's kernel command line.
+    pub kernel_args: String,
+}
+
+impl Default for BootConfig {
+    fn default() -> Self {
+        Self {
+            listen: ([0, 0, 0, 0], 80).into(),
+            tftp: ([0, 0, 0, 0], 69).into(),
+            kernel_args: "console=tty0 console=ttyS0,115200".into(),
+        }
+    }
+}
+
+/// `[[network]]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Name, as leases show it.
+    pub name: String,
+    /// Interface it is on.
+    pub interface: String,
+    /// Its subnet.
+    pub subnet: Ipv4Network,
+    /// Ranges for machines without a reservation. Empty: known hosts only.
+    #[serde(default)]
+    pub pool: Vec<AddressRange>,
+    /// How DHCP behaves there.
+    #[serde(default)]
+    pub mode: NetworkMode,
+    /// How long a lease holds.
+    #[serde(default = "default_lease")]
+    pub lease: Span,
+    /// This appliance's address there; found on the interface when unset.
+    pub server: Option<Ipv4Addr>,
+    /// Default router (option 3).
+    pub router: Option<Ipv4Addr>,
+    /// DNS servers (option 6).
+    #[serde(default)]
+    pub dns: Vec<Ipv4Addr>,
+    /// NTP servers (option 42).
+    #[serde(default)]
+    pub ntp: Vec<Ipv4Addr>,
+    /// Domain name (option 15).
+    pub domain: Option<String>,
+    /// Fixed addresses.
+    #[serde(default, rename = "reservation")]
+    pub reservations: Vec<ReservationConfig>,
+}
+
+fn default_lease() -> Span {
+    Span(Duration::from_secs(3600))
+}
+
+/// `[[network.reservation]]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ReservationConfig {
+    /// Hardware address.
+    pub mac: MacAddress,
+    /// Its address; inside the subnet, inside or outside the pool.
+    pub address: Ipv4Addr,
+    /// Host name handed out (option 12).
+    pub hostname: Option<String>,
+}
+
+/// How DHCP behaves on a network.
+#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkMode {
+    /// The only DHCP server: wrong requests are refused (DHCPNAK).
+    #[default]
+    Authoritative,
+    /// Answers only machines that have a reservation or are known hosts.
+    Reservations,
+    /// Boot information only, beside another DHCP server.
+    Proxy,
+    /// Not served.
+    Off,
+}
+
+/// `[image]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImageConfig {
+    /// Imports at once.
+    pub imports: usize,
+    /// PEM file of further CAs for https sources, beside the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for ImageConfig {
+    fn default() -> Self {
+        Self { imports: 2, ca_file: None }
+    }
+}
+
+/// `[host]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostConfig {
+    /// How long a machine may take from power-on to its agent's first call.
+    pub boot_deadline: Span,
+    /// How long an agent may be silent.
+    pub agent_deadline: Span,
+    /// Hosts inspecting, provisioning or deprovisioning at once.
+    pub busy_limit: usize,
+    /// Failed attempts after which an image is not tried again; 0: never give up.
+    pub provisioning_retries: i64,
+    /// First back-off after a failure; doubles up to 512 times.
+    pub retry: Span,
+    /// How often power is read when nothing else happens.
+    pub power_poll: Span,
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            boot_deadline: Span(Duration::from_secs(900)),
+            agent_deadline: Span(Duration::from_secs(120)),
+            busy_limit: 20,
+            provisioning_retries: 5,
+            retry: Span(Duration::from_secs(60)),
+            power_poll: Span(Duration::from_secs(60)),
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// A level, or `room=level` pairs with commas.
+    pub level: String,
+    /// `text` or `json`.
+    pub format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// How log lines look.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// A length of time, written `90s`, `15m`, `1h 30m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(pub Duration);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let fail = || format!("{text:?} is not a length of time: write 90s, 15m or 1h");
+        let span: jiff::SignedDuration = text.parse().map_err(|_| fail())?;
+        Duration::try_from(span).ok().filter(|d| !d.is_zero()).map(Self).ok_or_else(fail)
+    }
+}
+
+/// Addresses from first to last, written `172.22.0.100-172.22.0.199`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct AddressRange {
+    /// First address.
+    pub first: Ipv4Addr,
+    /// Last address, not before the first.
+    pub last: Ipv4Addr,
+}
+
+impl AddressRange {
+    /// Every address as a number.
+    pub fn numbers(self) -> RangeInclusive<u32> {
+        self.first.to_bits()..=self.last.to_bits()
+    }
+
+    /// Whether the address lies inside.
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        self.numbers().contains(&address.to_bits())
+    }
+}
+
+impl TryFrom<String> for AddressRange {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let fail = || format!("{text:?} is not an address range: write 172.22.0.100-172.22.0.199");
+        let (first, last) = text.split_once('-').ok_or_else(fail)?;
+        let first: Ipv4Addr = first.trim().parse().map_err(|_| fail())?;
+        let last: Ipv4Addr = last.trim().parse().map_err(|_| fail())?;
+        if first > last { Err(fail()) } else { Ok(Self { first, last }) }
+    }
+}
+
+/// The file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML of the right shape.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        message: String,
+    },
+    /// It contradicts itself. One line for each fault.
+    #[error("{path}:\n{}", .faults.iter().map(|f| format!("  - {f}")).collect::<Vec<_>>().join("\n"))]
+    Faults {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        faults: Vec<String>,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads and checks text; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        let faults = config.faults();
+        if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults { path: path.into(), faults }) }
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if !self.data_dir.0.is_absolute() {
+            faults.push(format!("data_dir {:?} must be an absolute path", self.data_dir.0));
+        }
+        if self.image.imports == 0 {
+            faults.push("image.imports must be at least 1".into());
+        }
+        if self.host.busy_limit == 0 {
+            faults.push("host.busy_limit must be at least 1".into());
+        }
+        for (index, network) in self.networks.iter().enumerate() {
+            let before = &self.networks[..index];
+            let at = format!("network {:?}", network.name);
+            if before.iter().any(|other| other.name == network.name) {
+                faults.push(format!("{at}: the name is used twice"));
+            }
+            if let Some(other) = before.iter().find(|o| o.subnet.overlaps(network.subnet)) {
+                faults.push(format!("{at}: subnet {} overlaps that of network {:?}", network.subnet, other.name));
+            }
+            if network.interface.is_empty() || network.interface.len() > 15 {
+                faults.push(format!("{at}: interface {:?} must have 1 to 15 characters", network.interface));
+            }
+            network.faults(&at, &mut faults);
+        }
+        faults
+    }
+}
+
+impl NetworkConfig {
+    fn faults(&self, at: &str, faults: &mut Vec<String>) {
+        if self.subnet.prefix() < 8 || self.subnet.prefix() > 30 {
+            faults.push(format!("{at}: subnet {} must have a prefix of 8 to 30", self.subnet));
+        }
+        let mut inside = |what: &str, address: Ipv4Addr| {
+            let host = address != self.subnet.network() && address != self.subnet.broadcast();
+            if !self.subnet.contains(address) || !host {
+                faults.push(format!("{at}: {what} {address} is not a host address of {}", self.subnet));
+            }
+        };
+        for range in &self.pool {
+            inside("pool address", range.first);
+            inside("pool address", range.last);
+        }
+        for reservation in &self.reservations {
+            inside("reservation", reservation.address);
+        }
+        if let Some(server) = self.server {
+            inside("server", server);
+        }
+        if let Some(router) = self.router {
+            inside("router", router);
+        }
+        for (index, one) in self.reservations.iter().enumerate() {
+            for other in &self.reservations[..index] {
+                if other.mac == one.mac || other.address == one.address {
+                    faults.push(format!("{at}: two reservations for {} or {}", one.mac, one.address));
+                }
+            }
+        }
+        if self.lease.0 < Duration::from_secs(60) {
+            faults.push(format!("{at}: a lease must hold at least 60s"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
+        let shipped = Config::parse(include_str!("../config/slipway.toml"), Path::new("config/slipway.toml"));
+        assert!(shipped.is_ok(), "{shipped:?}");
+        let bad = r#"
+            data_dir = "relative"
+            [[network]]
+            name = "a"
+            interface = "eth0"
+            subnet = "10.0.0.0/24"
+            pool = ["10.0.1.1-10.0.1.9"]
+            router = "10.0.0.255"
+            [[network]]
+            name = "a"
+            interface = "an-interface-too-long"
+            subnet = "10.0.0.128/25"
+            lease = "5s"
+        "#;
+        let text = Config::parse(bad, Path::new("x.toml")).expect_err("faults").to_string();
+        for part in
+            ["absolute", "pool address 10.0.1.1", "router 10.0.0.255", "used twice", "overlaps", "15 characters", "60s"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        for text in [
+            "unknown = 1",
+            "[api]\nlisten = 5",
+            "[[network]]\nname='a'\ninterface='e'\nsubnet='10.0.0.0/24'\npool=['10.0.0.9-10.0.0.1']",
+            "[host]\nretry='0s'",
+        ] {
+            assert!(matches!(Config::parse(text, Path::new("x")), Err(ConfigError::Parse { .. })), "{text}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Slipway: bare-metal provisioning in one static binary.
+//!
+//! The map of the house; a room imports only rooms below it.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | [`api`] | the resource kinds as plain types |
+//! | [`config`] | `slipway.toml` |
+
+#![warn(missing_docs)]
+
+pub mod api;
+pub mod config;
