@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
 //! | [`config`] | `slipway.toml` |
 
@@ -11,3 +12,4 @@
 
 pub mod api;
 pub mod config;
+pub mod store;

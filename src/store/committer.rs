@@ -1,0 +1,283 @@
+//! The one writer: takes what has queued up, judges it, puts it on disk, shows it, answers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::{io, thread};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use super::disk::{Disk, Group, Loaded, Slots};
+use super::index::{Logged, Shared};
+use super::record::{Former, Identity};
+use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
+
+/// Requests of one group.
+const GROUP: usize = 256;
+
+/// Bytes of one group after which it takes no more requests.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// Revisions reserved at a time for objects in memory.
+const BLOCK: u64 = 1 << 16;
+
+type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
+
+/// What the committer is asked.
+pub(super) enum Request {
+    Change { change: Change, durable: bool, reply: Answer },
+    Entry { table: Arc<str>, key: Bytes, value: Option<Bytes>, reply: oneshot::Sender<Result<(), WriteError>> },
+    Close,
+}
+
+impl Request {
+    fn refuse(self, reason: &str) {
+        let error = WriteError::Failed(reason.to_owned());
+        // A caller that no longer waits is no fault.
+        match self {
+            Self::Change { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Entry { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Close => false,
+        };
+    }
+}
+
+/// Requests that go to disk together, judged but not yet visible.
+#[derive(Default)]
+struct Pending {
+    disk: Group,
+    /// Whether there is anything to put on disk.
+    durable: bool,
+    /// What the objects changed by this group will be.
+    overlay: HashMap<Identity, Option<Arc<Object>>>,
+    events: Vec<Logged>,
+    answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
+    entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
+    bytes: usize,
+}
+
+impl Pending {
+    fn is_full(&self) -> bool {
+        self.answers.len() + self.entries.len() >= GROUP || self.bytes >= GROUP_BYTES
+    }
+}
+
+/// The committer's state.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    disk: Disk,
+    /// The last revision given.
+    revision: u64,
+    /// Objects in memory may have revisions up to this one.
+    reserved: u64,
+    /// Free places in the log. An event there is one of those that `trimmed` covers, here or on disk.
+    slots: Slots,
+    /// By resource, up to where events were dropped from the history; the next group puts it on disk.
+    trimmed: BTreeMap<Arc<str>, u64>,
+}
+
+impl Committer {
+    /// The committer of a database just opened, and what it shares with the handles.
+    pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
+        let Loaded { index, reserved, slots } = loaded;
+        let revision = index.revision();
+        let shared = Arc::new(Shared::new(index, disk.db()));
+        (Self { shared: Arc::clone(&shared), disk, revision, reserved, slots, trimmed: BTreeMap::new() }, shared)
+    }
+
+    /// Starts the thread. It ends when asked to, or when all senders are gone.
+    pub fn start(mut self, mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
+        thread::Builder::new().name("store".to_owned()).spawn(move || {
+            let shared = Arc::clone(&self.shared);
+            // The files are closed inside, so that whoever waits for the end may open them again.
+            let outcome = catch_unwind(AssertUnwindSafe(move || {
+                self.run(&mut requests);
+                self.shared.close();
+            }));
+            if outcome.is_err() {
+                shared.fail("the committer panicked");
+                shared.close();
+                tracing::error!("the store's committer panicked");
+            }
+            shared.end();
+        })?;
+        Ok(())
+    }
+
+    fn run(&mut self, requests: &mut mpsc::Receiver<Request>) {
+        while let Some(first) = requests.blocking_recv() {
+            let mut pending = Pending::default();
+            let mut next = Some(first);
+            while let Some(request) = next.take() {
+                self.take(request, requests, &mut pending);
+                if !pending.is_full() {
+                    next = requests.try_recv().ok();
+                }
+            }
+            if let Err(reason) = self.finish(pending) {
+                tracing::error!(error = reason, "the store cannot write and is read-only from now on");
+                self.shared.fail(&reason);
+                while let Some(request) = requests.blocking_recv() {
+                    match request {
+                        Request::Close => requests.close(),
+                        request => request.refuse(&reason),
+                    }
+                }
+                return;
+            }
+        }
+    }
+
+    /// Judges one request and adds it to the group.
+    fn take(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>, pending: &mut Pending) {
+        match request {
+            Request::Change { change, durable, reply } => {
+                let result = self.stage(change, durable, pending);
+                pending.answers.push((reply, result));
+            }
+            Request::Entry { table, key, value, reply } => {
+                pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+                pending.disk.entry(&table, &key, value.as_deref());
+                pending.durable = true;
+                pending.entries.push(reply);
+            }
+            // What is in the queue is still done.
+            Request::Close => requests.close(),
+        }
+    }
+
+    fn stage(&mut self, change: Change, durable: bool, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+        let Change { resource, namespace, name, expect, value } = change;
+        let identity = Identity { resource, namespace, name };
+        let current = match pending.overlay.get(&identity) {
+            Some(current) => current.clone(),
+            None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
+        };
+        let current = judge(expect, current, value.is_none())?;
+        let revision = self.revision + 1;
+        let made = value.map(|value| make(&identity, revision, value)).transpose()?;
+
+        let (event, former) = match (&made, current) {
+            (Some(made), None) => (StoreEvent::Added(Arc::clone(made)), Former::Added),
+            (Some(made), Some(previous)) => (
+                StoreEvent::Modified { object: Arc::clone(made), previous: Arc::clone(&previous) },
+                Former::Modified(previous),
+            ),
+            (None, Some(previous)) => (StoreEvent::Deleted(Arc::new(previous.at(revision))), Former::Deleted(previous)),
+            (None, None) => return Err(WriteError::NotFound),
+        };
+        let result = Arc::clone(event.object());
+        self.revision = revision;
+        let slot = durable.then(|| self.slots.take());
+        if let Some(slot) = slot {
+            pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
+            pending.disk.event(slot, &identity, revision, &former, self.disk.sealer());
+            pending.durable = true;
+        } else {
+            self.prepare_memory(&identity.resource, pending);
+        }
+        pending.bytes += result.json.len();
+        pending.events.push(Logged { revision, event, slot });
+        pending.overlay.insert(identity, made);
+        Ok(result)
+    }
+
+    /// What must be on disk before a revision may go to an object in memory.
+    fn prepare_memory(&mut self, resource: &Arc<str>, pending: &mut Pending) {
+        if self.revision > self.reserved {
+            self.reserved = self.revision + BLOCK;
+            pending.disk.reserve(self.reserved);
+            pending.durable = true;
+        }
+        if !self.disk.memory.contains(resource) {
+            self.disk.memory.push(Arc::clone(resource));
+            pending.disk.in_memory(resource);
+            pending.durable = true;
+        }
+    }
+
+    /// Disk, index, answers: in this order.
+    fn finish(&mut self, mut pending: Pending) -> Result<(), String> {
+        if pending.durable {
+            for (resource, revision) in std::mem::take(&mut self.trimmed) {
+                pending.disk.trimmed(&resource, revision);
+            }
+            if let Err(reason) = self.disk.commit(pending.disk) {
+                for (reply, _) in pending.answers {
+                    reply.send(Err(WriteError::Failed(reason.clone()))).ok();
+                }
+                for reply in pending.entries {
+                    reply.send(Err(WriteError::Failed(reason.clone()))).ok();
+                }
+                return Err(reason);
+            }
+        }
+        if !pending.events.is_empty() {
+            let dropped = self.shared.write().apply(pending.events);
+            for old in dropped {
+                self.slots.give_back(old.slot);
+                self.trimmed.insert(old.resource, old.revision);
+            }
+        }
+        for (reply, result) in pending.answers {
+            reply.send(result).ok();
+        }
+        for reply in pending.entries {
+            reply.send(Ok(())).ok();
+        }
+        Ok(())
+    }
+}
+
+/// Whether a change may be made; gives back what is there.
+fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<Option<Arc<Object>>, WriteError> {
+    match (expect, &current) {
+        (Expect::Absent, Some(_)) => Err(WriteError::Exists),
+        (Expect::Revision(_) | Expect::Present, None) => Err(WriteError::NotFound),
+        (Expect::Revision(expected), Some(object)) if object.revision != expected => {
+            Err(WriteError::Conflict { expected, actual: object.revision })
+        }
+        (Expect::Absent | Expect::Any, None) if deletes => Err(WriteError::NotFound),
+        _ => Ok(current),
+    }
+}
+
+/// The object with its revision, as value and as text.
+fn make(identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
+    set_revision(&mut value, revision);
+    // Writing a `Value` to memory does not fail: its keys are strings.
+    let json = serde_json::to_vec(&value).map_err(|_| WriteError::Malformed("it cannot be written as JSON"))?;
+    if json.len() > OBJECT_LIMIT {
+        return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
+    }
+    let Identity { resource, namespace, name } = identity.clone();
+    Ok(Arc::new(Object { resource, namespace, name, revision, value, json: json.into() }))
+}
+
+fn set_revision(value: &mut Value, revision: u64) {
+    let Some(fields) = value.as_object_mut() else { return };
+    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(serde_json::Map::new()));
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
+    }
+}
+
+impl Object {
+    /// This object at another revision: the last self of one that was deleted then.
+    pub(super) fn at(&self, revision: u64) -> Self {
+        let mut value = self.value.clone();
+        set_revision(&mut value, revision);
+        // As in `make`; the text it has now is the next best.
+        let json = serde_json::to_vec(&value).map_or_else(|_| self.json.clone(), Bytes::from);
+        Self {
+            resource: Arc::clone(&self.resource),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            revision,
+            value,
+            json,
+        }
+    }
+}

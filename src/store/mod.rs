@@ -1,0 +1,398 @@
+//! The store: every object, its revisions, the events of its changes, and the leases, behind one door to sled.
+//!
+//! # What a caller gets
+//!
+//! *Objects* are JSON documents named by (resource, namespace, name). Each change of any object takes the next
+//! number of one global sequence, the revision, which is also the object's `metadata.resourceVersion`. *Events* tell
+//! what each revision did; [`Store::watch`] replays and follows them. *Tables* are plain bytes for what is too hot
+//! for JSON: DHCP leases. Reads come from memory and never wait for the disk. A write returns once it would survive
+//! a power cut, and not earlier; nobody sees a change before that either.
+//!
+//! # One writer
+//!
+//! One thread, the committer ([`committer`]), makes all changes. It takes what has queued up (at most 256 requests or
+//! 4 MiB), judges each against the index and the requests before it, puts the group on disk, then publishes it to the
+//! index and the watches, and last of all answers. The slower the disk, the larger the groups: this is group commit,
+//! without a timer.
+//!
+//! # On disk
+//!
+//! | tree | key | value |
+//! |---|---|---|
+//! | `object:<resource>` | `namespace \0 name` | record: format, revision, JSON text |
+//! | `log` | slot, 8 bytes, big-endian | event: kind, revision, `resource \0 namespace \0 name`, record of the *former* self |
+//! | `meta` | `format`, `revision`, `reserved`, `seal`, `trimmed \0 <resource>`, `memory \0 <resource>` | numbers |
+//! | `table:<name>` | the caller's | the caller's |
+//!
+//! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
+//! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
+//! twice, and all events can be rebuilt with both their sides. The log is bounded per resource, by number
+//! ([`StoreOptions::history`]) and by size; `trimmed` says up to which revision events were dropped, and a watch from
+//! before that is [`Gone`]. Dropped events are not deleted: their slots are used again for new ones.
+//!
+//! # What is atomic
+//!
+//! All object changes of a group, their events and the revision are one multi-tree transaction: after a crash either
+//! all of them are there or none. The table entries of a group are one batch for each table. An entry is therefore never
+//! torn, but there is no promise across tables, nor between tables and objects.
+//!
+//! # What sled does not promise, and what is done about it
+//!
+//! * `flush()` hands the log to the kernel and waits with `sync_file_range`, which neither flushes the drive's cache
+//!   nor the file's length. So a second handle of `<path>/db` gets `sync_data` after each flush, before anyone
+//!   is answered. sled's own periodic flush is off.
+//! * Pages over about 128 KiB go to files in `<path>/blobs`, which sled never syncs, and a missing one is skipped in
+//!   silence when the log is read back. So new blob files and their folder are synced *before* the flush that makes
+//!   the log point at them.
+//! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
+//!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
+//!   started again: opening reads back every acknowledged write.
+//! * Subscribers of sled fire before data is durable and block the writer when idle. They are not used.
+//!
+//! # What opening repairs
+//!
+//! Opening takes `<path>/lock` first, so that nothing is touched while another process is at work. Then:
+//! `snap.*.generating`, a snapshot that a crash left half written, is deleted (sled would take it for a whole one and
+//! refuse to open); a `conf` cut short by a crash of the very first start is deleted (sled writes it again); and when
+//! sled still reports corruption, all `snap.*` are moved aside once, with an error in the log of the process, because
+//! the database's own log holds everything that they do.
+//!
+//! # Objects in memory only
+//!
+//! [`Store::publish`] gives views of a truth kept elsewhere (leases shown as resources) the same revisions, index and
+//! watches without touching the disk. Their revisions must not be used again after a restart, so blocks of
+//! revisions are reserved on disk before use, and a restart continues behind the reserved block. Their events
+//! are lost in a restart, so resources with such objects are marked, and a watch of one from before the restart is [`Gone`].
+//!
+//! # Secrets at rest
+//!
+//! Records of `/secrets`, in the log too, are sealed with XChaCha20-Poly1305 under a key outside the database, bound to
+//! resource, namespace and name, so that a record cannot pass for another one. See [`seal`].
+
+mod committer;
+mod disk;
+mod index;
+mod record;
+mod repair;
+mod seal;
+mod table;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use committer::{Committer, Request};
+use index::Shared;
+
+pub use table::Table;
+pub use watch::Watch;
+
+/// Largest JSON text of one object, in bytes: 1 MiB.
+pub const OBJECT_LIMIT: usize = 1 << 20;
+
+/// Longest `namespace` plus `name` of an object, and longest key of a table entry, in bytes.
+pub const KEY_LIMIT: usize = 1024;
+
+/// Deepest nesting of an object. The JSON parser that reads it back stops at 128.
+const DEPTH_LIMIT: usize = 100;
+
+/// Requests that may wait for the committer before [`Store::write`] itself waits.
+const QUEUE: usize = 1024;
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Folder of the database.
+    pub path: PathBuf,
+    /// File of the key that seals secrets at rest; made on first use, mode 0600. Outside the database.
+    pub key_file: PathBuf,
+    /// Events kept for watches, for each resource. At least 1.
+    pub history: usize,
+}
+
+/// The store. Cheap to clone. Dropping the last clone (and the last [`Table`]) ends the committer after what it has.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    requests: mpsc::Sender<Request>,
+}
+
+/// One stored object, immutable.
+#[derive(Debug)]
+pub struct Object {
+    /// `<group>/<plural>`, group empty for core: `metal3.io/baremetalhosts`, `/secrets`.
+    pub resource: Arc<str>,
+    /// Empty when cluster-scoped.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Revision of its last write; `metadata.resourceVersion` says the same.
+    pub revision: u64,
+    /// The object.
+    pub value: Value,
+    /// The same as JSON text, ready to send.
+    pub json: Bytes,
+}
+
+/// What must hold for a change to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// The object does not exist.
+    Absent,
+    /// The object exists with this revision.
+    Revision(u64),
+    /// The object exists.
+    Present,
+    /// Anything. (Deleting what does not exist is [`WriteError::NotFound`] all the same.)
+    Any,
+}
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// `<group>/<plural>`.
+    pub resource: Arc<str>,
+    /// Empty when cluster-scoped.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// What must hold.
+    pub expect: Expect,
+    /// The new object, whose `metadata.resourceVersion` the store sets; `None` deletes.
+    pub value: Option<Value>,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The object exists already.
+    #[error("already exists")]
+    Exists,
+    /// The object does not exist.
+    #[error("not found")]
+    NotFound,
+    /// The object has another revision.
+    #[error("has revision {actual}, expected {expected}")]
+    Conflict {
+        /// Revision asked for.
+        expected: u64,
+        /// Revision it has.
+        actual: u64,
+    },
+    /// The value is too large to keep.
+    #[error("{size} bytes are more than the {limit} that an object may have")]
+    TooLarge {
+        /// Its size.
+        size: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The change has no form that can be kept: a NUL byte in a name, a value that is not a JSON object, or one nested
+    /// too deeply to be read back.
+    #[error("cannot be stored: {0}")]
+    Malformed(&'static str),
+    /// The disk refused; the store is read-only until restarted. Also after [`Store::close`].
+    #[error("the store cannot write: {0}")]
+    Failed(String),
+}
+
+/// The store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the store in {path}: {reason}")]
+pub struct OpenError {
+    /// The folder.
+    pub path: PathBuf,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// Objects at one revision, in order of namespace and name.
+pub struct Listing {
+    /// The objects.
+    pub objects: Vec<Arc<Object>>,
+    /// The store's revision they are at.
+    pub revision: u64,
+}
+
+/// What happened to an object.
+#[derive(Clone, Debug)]
+pub enum StoreEvent {
+    /// It is new.
+    Added(Arc<Object>),
+    /// It changed; with its former self, so that selectors can tell leaving from changing.
+    Modified {
+        /// Now.
+        object: Arc<Object>,
+        /// Before.
+        previous: Arc<Object>,
+    },
+    /// It is gone; the object is its last self with the revision of the deletion.
+    Deleted(Arc<Object>),
+}
+
+impl StoreEvent {
+    /// The object as this event left it; for a deletion, its last self.
+    pub fn object(&self) -> &Arc<Object> {
+        match self {
+            Self::Added(object) | Self::Modified { object, .. } | Self::Deleted(object) => object,
+        }
+    }
+}
+
+/// Events were asked for that are no longer kept, or a watcher fell too far behind (HTTP 410).
+#[derive(Debug, thiserror::Error)]
+#[error("too old resource version: {asked} (oldest kept: {oldest})")]
+pub struct Gone {
+    /// Revision asked for.
+    pub asked: u64,
+    /// Oldest that can be had.
+    pub oldest: u64,
+}
+
+impl Store {
+    /// Opens or creates a store, repairing what a crash left (see the module's description).
+    ///
+    /// Blocks on the disk; a lock that a store just closed may still hold is waited for, at most two seconds.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] when another process has the store, the files cannot be read or made, the key file is not the
+    /// one that sealed the secrets, or the database is of a format this version does not know.
+    pub fn open(options: StoreOptions) -> Result<Self, OpenError> {
+        let path = options.path.clone();
+        let (disk, loaded) = disk::Disk::open(&options).map_err(|reason| OpenError { path: path.clone(), reason })?;
+        let (committer, shared) = Committer::new(disk, loaded);
+        let (requests, receiver) = mpsc::channel(QUEUE);
+        committer
+            .start(receiver)
+            .map_err(|error| OpenError { path, reason: format!("cannot start the committer: {error}") })?;
+        Ok(Self { shared, requests })
+    }
+
+    /// The object, if there is one.
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.shared.read().get(resource, namespace, name).cloned()
+    }
+
+    /// All objects of a resource, or those of one namespace (`Some("")`: the cluster-scoped ones).
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> Listing {
+        let index = self.shared.read();
+        Listing { objects: index.list(resource, namespace), revision: index.revision() }
+    }
+
+    /// Makes one change; returns once it is on disk. Deleting returns the last self with the revision of the deletion,
+    /// as [`StoreEvent::Deleted`] has it.
+    ///
+    /// When the future is dropped before it is done, the change may still be made.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; nothing was changed then, with one exception: after [`WriteError::Failed`] the change may or may
+    /// not be there when the store is opened again.
+    pub async fn write(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+        self.change(change, true).await
+    }
+
+    /// As [`Store::write`], but kept in memory only: views of a truth that somebody else keeps.
+    ///
+    /// A resource should be either written or published. A published object that hides a written one of the
+    /// same name does so until the store is opened again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::write`].
+    pub async fn publish(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+        self.change(change, false).await
+    }
+
+    async fn change(&self, change: Change, durable: bool) -> Result<Arc<Object>, WriteError> {
+        check(&change)?;
+        self.shared.writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(Request::Change { change, durable, reply }).await.map_err(|_| self.shared.write_error())?;
+        answer.await.unwrap_or_else(|_| Err(self.shared.write_error()))
+    }
+
+    /// Events of a resource after a revision: that of a [`Listing`], of an object, or of the last event seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when events after that revision were dropped, when the revision was never given, or when the store is closed.
+    pub fn watch(&self, resource: &str, after: u64) -> Result<Watch, Gone> {
+        Watch::new(&self.shared, resource, after)
+    }
+
+    /// The newest revision.
+    pub fn revision(&self) -> u64 {
+        self.shared.read().revision()
+    }
+
+    /// A table of bytes beside the objects, durable, without revisions: leases. It need not exist before.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Malformed`] when the name is empty, longer than 64 bytes, or has a NUL byte;
+    /// [`WriteError::Failed`] when the store is closed.
+    pub fn table(&self, name: &str) -> Result<Table, WriteError> {
+        if name.is_empty() || name.len() > 64 || name.contains('\0') {
+            return Err(WriteError::Malformed("a table's name has 1 to 64 bytes and no NUL"));
+        }
+        if self.shared.is_closed() {
+            return Err(self.shared.write_error());
+        }
+        Ok(Table::new(name.into(), Arc::clone(&self.shared), self.requests.clone()))
+    }
+
+    /// Resolves with the reason when the disk refused a write and the store became read-only. Never resolves otherwise.
+    ///
+    /// The appliance should end then and be started again: opening the store brings back every acknowledged write.
+    pub async fn failed(&self) -> String {
+        self.shared.failed().await
+    }
+
+    /// Ends the committer after what it has; writes after that fail, watches end with [`Gone`], reads go on.
+    ///
+    /// When this returns, the files are closed and the store may be opened again.
+    pub async fn close(&self) {
+        // A send that fails means that the committer is closing or has ended.
+        self.requests.send(Request::Close).await.ok();
+        self.shared.ended().await;
+    }
+}
+
+/// Refuses what could not be read back.
+fn check(change: &Change) -> Result<(), WriteError> {
+    let Change { resource, namespace, name, value, .. } = change;
+    if resource.is_empty() || name.is_empty() {
+        return Err(WriteError::Malformed("it has no name"));
+    }
+    if resource.contains('\0') || namespace.contains('\0') || name.contains('\0') {
+        return Err(WriteError::Malformed("its name has a NUL byte"));
+    }
+    let size = resource.len() + namespace.len() + name.len();
+    if size > KEY_LIMIT {
+        return Err(WriteError::TooLarge { size, limit: KEY_LIMIT });
+    }
+    match value {
+        None => Ok(()),
+        Some(value) if !value.is_object() => Err(WriteError::Malformed("it is not a JSON object")),
+        Some(value) if deeper_than(value, DEPTH_LIMIT) => Err(WriteError::Malformed("it is nested too deeply")),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Whether a value has more levels than that. Recurses at most `levels` deep.
+fn deeper_than(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return true };
+    match value {
+        Value::Array(items) => items.iter().any(|item| deeper_than(item, below)),
+        Value::Object(fields) => fields.values().any(|field| deeper_than(field, below)),
+        _ => false,
+    }
+}

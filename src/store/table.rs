@@ -1,0 +1,79 @@
+//! Tables: durable bytes beside the objects, through the same committer and the same flush.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::committer::Request;
+use super::disk::table_tree;
+use super::index::Shared;
+use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
+
+/// A table of bytes. Cheap to clone.
+#[derive(Clone)]
+pub struct Table {
+    name: Arc<str>,
+    shared: Arc<Shared>,
+    requests: mpsc::Sender<Request>,
+}
+
+impl Table {
+    pub(super) fn new(name: Arc<str>, shared: Arc<Shared>, requests: mpsc::Sender<Request>) -> Self {
+        Self { name, shared, requests }
+    }
+
+    /// Every entry, in order of key. Reads the disk; meant for start-up.
+    ///
+    /// Includes entries whose write is under way and not yet acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Failed`] when the disk cannot be read or the store is closed.
+    pub fn scan(&self) -> Result<Vec<(Bytes, Bytes)>, WriteError> {
+        let db = self.shared.db();
+        let Some(db) = db.as_ref() else { return Err(self.shared.write_error()) };
+        let name = table_tree(&self.name);
+        // Opening a tree that does not exist would make it, and only the committer writes.
+        if !db.tree_names().iter().any(|tree| tree == name.as_bytes()) {
+            return Ok(Vec::new());
+        }
+        let entries = db.open_tree(name).map_err(unreadable)?.iter();
+        entries
+            .map(|entry| {
+                let (key, value) = entry.map_err(unreadable)?;
+                Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+            })
+            .collect()
+    }
+
+    /// Puts (`Some`) or removes (`None`) an entry; returns once it is on disk. Many calls share one flush.
+    ///
+    /// Removing an entry that is not there succeeds. Calls made one after the other take effect in that order. When the
+    /// future is dropped before it is done, the change may still be made.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`WriteError::Failed`] as for objects.
+    pub async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<(), WriteError> {
+        if key.len() > KEY_LIMIT {
+            return Err(WriteError::TooLarge { size: key.len(), limit: KEY_LIMIT });
+        }
+        if let Some(value) = &value
+            && value.len() > OBJECT_LIMIT
+        {
+            return Err(WriteError::TooLarge { size: value.len(), limit: OBJECT_LIMIT });
+        }
+        self.shared.writable()?;
+        let (reply, answer) = oneshot::channel();
+        self.requests
+            .send(Request::Entry { table: Arc::clone(&self.name), key, value, reply })
+            .await
+            .map_err(|_| self.shared.write_error())?;
+        answer.await.unwrap_or_else(|_| Err(self.shared.write_error()))
+    }
+}
+
+fn unreadable(error: sled::Error) -> WriteError {
+    WriteError::Failed(format!("cannot read: {error}"))
+}

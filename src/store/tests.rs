@@ -1,0 +1,848 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::*;
+
+const HOSTS: &str = "metal3.io/baremetalhosts";
+
+/// Generous: only a hang reaches it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn options(folder: &Path) -> StoreOptions {
+    StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 1000 }
+}
+
+fn open(folder: &Path) -> Store {
+    Store::open(options(folder)).unwrap()
+}
+
+fn refusal(options: StoreOptions) -> String {
+    match Store::open(options) {
+        Ok(_) => panic!("the store opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn put(resource: &str, namespace: &str, name: &str, expect: Expect, spec: impl Into<Value>) -> Change {
+    let metadata = json!({"namespace": namespace, "name": name});
+    Change {
+        resource: resource.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+        expect,
+        value: Some(json!({"metadata": metadata, "spec": spec.into()})),
+    }
+}
+
+fn delete(resource: &str, namespace: &str, name: &str, expect: Expect) -> Change {
+    Change { resource: resource.into(), namespace: namespace.into(), name: name.into(), expect, value: None }
+}
+
+/// An event in one line: kind, name, revision, spec now, spec before.
+fn line(event: &StoreEvent) -> String {
+    let show = |object: &Object| format!("{}@{} {}", object.name, object.revision, object.value["spec"]);
+    match event {
+        StoreEvent::Added(object) => format!("added {}", show(object)),
+        StoreEvent::Modified { object, previous } => format!("modified {} was {}", show(object), show(previous)),
+        StoreEvent::Deleted(object) => format!("deleted {}", show(object)),
+    }
+}
+
+async fn next(watch: &mut Watch) -> Result<StoreEvent, Gone> {
+    timeout(DEADLINE, watch.next()).await.expect("an event in time")
+}
+
+async fn lines(watch: &mut Watch, count: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for _ in 0..count {
+        lines.push(line(&next(watch).await.unwrap()));
+    }
+    lines
+}
+
+async fn is_idle(watch: &mut Watch) -> bool {
+    futures::poll!(std::pin::pin!(watch.next())).is_pending()
+}
+
+#[tokio::test]
+async fn what_was_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let first = store.write(put(HOSTS, "metal3", "node-0", Expect::Absent, 1)).await.unwrap();
+    assert_eq!(first.revision, 1);
+    assert_eq!(first.value["metadata"]["resourceVersion"], "1");
+    assert_eq!(serde_json::from_slice::<Value>(&first.json).unwrap(), first.value);
+    let second = store.write(put(HOSTS, "metal3", "node-0", Expect::Revision(1), 2)).await.unwrap();
+    assert_eq!(second.revision, 2);
+    assert!(Arc::ptr_eq(&store.get(HOSTS, "metal3", "node-0").unwrap(), &second));
+    assert!(store.get(HOSTS, "metal3", "node-1").is_none());
+    assert!(store.get(HOSTS, "", "node-0").is_none());
+    assert!(store.get("/secrets", "metal3", "node-0").is_none());
+    let last = store.write(delete(HOSTS, "metal3", "node-0", Expect::Any)).await.unwrap();
+    assert_eq!((last.revision, &last.value["spec"]), (3, &json!(2)));
+    assert_eq!(last.value["metadata"]["resourceVersion"], "3");
+    assert!(store.get(HOSTS, "metal3", "node-0").is_none());
+    assert_eq!(store.revision(), 3);
+}
+
+/// What each expectation makes of each state of the object, for a put and for a deletion.
+#[tokio::test]
+async fn rules_of_conflict() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    // (object exists, expectation relative to its revision, deletes) and the outcome.
+    let table = [
+        (false, Expect::Absent, false, "done"),
+        (false, Expect::Present, false, "not found"),
+        (false, Expect::Revision(0), false, "not found"),
+        (false, Expect::Any, false, "done"),
+        (false, Expect::Absent, true, "not found"),
+        (false, Expect::Present, true, "not found"),
+        (false, Expect::Revision(0), true, "not found"),
+        (false, Expect::Any, true, "not found"),
+        (true, Expect::Absent, false, "already exists"),
+        (true, Expect::Present, false, "done"),
+        (true, Expect::Revision(0), false, "done"),
+        (true, Expect::Revision(1), false, "conflict"),
+        (true, Expect::Any, false, "done"),
+        (true, Expect::Absent, true, "already exists"),
+        (true, Expect::Present, true, "done"),
+        (true, Expect::Revision(0), true, "done"),
+        (true, Expect::Revision(1), true, "conflict"),
+        (true, Expect::Any, true, "done"),
+    ];
+    for durable in [true, false] {
+        for (row, (exists, expect, deletes, outcome)) in table.into_iter().enumerate() {
+            let name = format!("{durable}-{row}");
+            let base = match exists {
+                true => store.change(put(HOSTS, "ns", &name, Expect::Absent, 1), durable).await.unwrap().revision,
+                false => 0,
+            };
+            let expect = match expect {
+                Expect::Revision(offset) => Expect::Revision(base + offset),
+                other => other,
+            };
+            let change = match deletes {
+                true => delete(HOSTS, "ns", &name, expect),
+                false => put(HOSTS, "ns", &name, expect, 2),
+            };
+            let before = store.revision();
+            let got = match store.change(change, durable).await {
+                Ok(object) => {
+                    assert_eq!(object.revision, before + 1);
+                    "done"
+                }
+                Err(error) => {
+                    assert_eq!(store.revision(), before, "a refused change takes no revision");
+                    match error {
+                        WriteError::Exists => "already exists",
+                        WriteError::NotFound => "not found",
+                        WriteError::Conflict { expected, actual } => {
+                            assert_eq!((expected, actual), (base + 1, base));
+                            "conflict"
+                        }
+                        other => panic!("{other}"),
+                    }
+                }
+            };
+            assert_eq!(got, outcome, "row {row}: {:?}", table[row]);
+            let there = store.get(HOSTS, "ns", &name).is_some();
+            assert_eq!(there, if outcome == "done" { !deletes } else { exists }, "row {row}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn everything_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for name in ["b", "a", "c"] {
+        store.write(put(HOSTS, "ns", name, Expect::Absent, 1)).await.unwrap();
+    }
+    store.write(put(HOSTS, "", "cluster-wide", Expect::Any, 1)).await.unwrap();
+    store.write(put(HOSTS, "ns", "b", Expect::Present, 2)).await.unwrap();
+    store.write(delete(HOSTS, "ns", "c", Expect::Present)).await.unwrap();
+    store.write(put(HOSTS, "ns", "c", Expect::Absent, 3)).await.unwrap();
+    store.write(put("/namespaces", "", "ns", Expect::Absent, 1)).await.unwrap();
+    let mut before = store.watch(HOSTS, 0).unwrap();
+    let before = lines(&mut before, 7).await;
+    store.close().await;
+    assert!(matches!(store.write(delete(HOSTS, "ns", "a", Expect::Any)).await, Err(WriteError::Failed(_))));
+
+    let store = open(folder.path());
+    assert_eq!(store.revision(), 8);
+    let listing = store.list(HOSTS, None);
+    assert_eq!(listing.revision, 8);
+    let names: Vec<_> = listing.objects.iter().map(|object| (&*object.namespace, &*object.name)).collect();
+    assert_eq!(names, [("", "cluster-wide"), ("ns", "a"), ("ns", "b"), ("ns", "c")]);
+    assert_eq!(store.list(HOSTS, Some("ns")).objects.len(), 3);
+    assert_eq!(store.list(HOSTS, Some("")).objects.len(), 1);
+    assert_eq!(store.list(HOSTS, Some("other")).objects.len(), 0);
+    for object in &listing.objects {
+        assert_eq!(serde_json::from_slice::<Value>(&object.json).unwrap(), object.value);
+        assert_eq!(object.value["metadata"]["resourceVersion"], object.revision.to_string());
+    }
+    let mut watch = store.watch(HOSTS, 0).unwrap();
+    assert_eq!(lines(&mut watch, 7).await, before);
+    assert!(is_idle(&mut watch).await);
+    // And from the middle on, with the former self of an object whose earlier events are not asked for.
+    let mut watch = store.watch(HOSTS, 4).unwrap();
+    assert_eq!(lines(&mut watch, 3).await, ["modified b@5 2 was b@1 1", "deleted c@6 1", "added c@7 3"]);
+    assert_eq!(store.write(put(HOSTS, "ns", "d", Expect::Any, 1)).await.unwrap().revision, 9);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn watches_see_each_event_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    let mut watch = store.watch(HOSTS, store.list(HOSTS, None).revision).unwrap();
+    assert!(is_idle(&mut watch).await);
+    store.write(put("/namespaces", "", "other", Expect::Any, 0)).await.unwrap();
+    assert!(is_idle(&mut watch).await);
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
+    store.publish(put(HOSTS, "ns", "b", Expect::Any, 1)).await.unwrap();
+    store.write(delete(HOSTS, "ns", "a", Expect::Any)).await.unwrap();
+    assert_eq!(lines(&mut watch, 3).await, ["modified a@3 2 was a@1 1", "added b@4 1", "deleted a@5 2"]);
+    assert!(is_idle(&mut watch).await);
+    // One that sleeps is woken.
+    let sleeper = tokio::spawn(async move { next(&mut watch).await.map(|event| line(&event)) });
+    tokio::task::yield_now().await;
+    store.write(put(HOSTS, "ns", "c", Expect::Any, 1)).await.unwrap();
+    assert_eq!(sleeper.await.unwrap().unwrap(), "added c@6 1");
+    let Err(Gone { asked: 7, oldest: 0 }) = store.watch(HOSTS, 7).map(|_| ()) else { panic!("a revision to come") };
+}
+
+/// Lists and watches made at random moments while others write: list plus events is always what is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn list_then_watch_misses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(StoreOptions { history: 100_000, ..options(folder.path()) }).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in 0..4 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            for step in 0..150 {
+                let name = format!("{writer}-{}", step % 7);
+                let change = match step % 5 {
+                    4 => delete(HOSTS, "ns", &name, Expect::Any),
+                    _ => put(HOSTS, "ns", &name, Expect::Any, step),
+                };
+                match if writer == 0 { store.publish(change).await } else { store.write(change).await } {
+                    Ok(_) | Err(WriteError::NotFound) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            store.write(put(HOSTS, "end", &writer.to_string(), Expect::Absent, 0)).await.unwrap();
+        });
+    }
+    for reader in 0..4 {
+        let store = store.clone();
+        tasks.spawn(async move {
+            while store.revision() < 100 * reader {
+                tokio::task::yield_now().await;
+            }
+            let listing = store.list(HOSTS, None);
+            let mut seen: BTreeMap<_, _> = listing
+                .objects
+                .iter()
+                .map(|object| ((object.namespace.clone(), object.name.clone()), object.revision))
+                .collect();
+            let mut watch = store.watch(HOSTS, listing.revision).unwrap();
+            let mut last = listing.revision;
+            while seen.keys().filter(|(namespace, _)| namespace == "end").count() < 4 {
+                let event = next(&mut watch).await.unwrap();
+                let object = event.object();
+                assert_eq!(object.revision, last + 1, "one resource: each revision is an event");
+                last = object.revision;
+                let key = (object.namespace.clone(), object.name.clone());
+                let former = match &event {
+                    StoreEvent::Added(_) => seen.insert(key, object.revision).map(|_| 0),
+                    StoreEvent::Modified { previous, .. } => {
+                        assert_eq!(seen.insert(key, object.revision), Some(previous.revision));
+                        None
+                    }
+                    StoreEvent::Deleted(_) => seen.remove(&key).is_none().then_some(0),
+                };
+                assert_eq!(former, None, "{}", line(&event));
+            }
+            let now: BTreeMap<_, _> = store
+                .list(HOSTS, None)
+                .objects
+                .iter()
+                .map(|object| ((object.namespace.clone(), object.name.clone()), object.revision))
+                .collect();
+            assert_eq!(seen, now);
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn history_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = StoreOptions { history: 5, ..options(folder.path()) };
+    let store = Store::open(few.clone()).unwrap();
+    let mut slow = store.watch(HOSTS, 0).unwrap();
+    store.write(put("/namespaces", "", "quiet", Expect::Any, 1)).await.unwrap();
+    for step in 0..12 {
+        store.write(put(HOSTS, "ns", "a", Expect::Any, step)).await.unwrap();
+    }
+    // Revisions 2 to 13; 9 to 13 are kept.
+    let Err(Gone { asked: 0, oldest: 8 }) = next(&mut slow).await else { panic!("it missed events") };
+    for after in [0, 7] {
+        let Err(gone) = store.watch(HOSTS, after) else { panic!("{after} is too old") };
+        assert_eq!((gone.asked, gone.oldest), (after, 8));
+    }
+    let mut watch = store.watch(HOSTS, 8).unwrap();
+    let kept = lines(&mut watch, 5).await;
+    assert_eq!(kept[0], "modified a@9 7 was a@8 6");
+    assert_eq!(lines(&mut store.watch("/namespaces", 0).unwrap(), 1).await, ["added quiet@1 1"]);
+    store.close().await;
+
+    let store = Store::open(few).unwrap();
+    assert!(store.watch(HOSTS, 7).is_err());
+    assert_eq!(lines(&mut store.watch(HOSTS, 8).unwrap(), 5).await, kept);
+    assert_eq!(lines(&mut store.watch("/namespaces", 0).unwrap(), 1).await, ["added quiet@1 1"]);
+    store.close().await;
+
+    // A shorter history takes effect, and a longer one does not bring back what was dropped.
+    let store = Store::open(StoreOptions { history: 2, ..options(folder.path()) }).unwrap();
+    assert!(store.watch(HOSTS, 10).is_err());
+    assert_eq!(lines(&mut store.watch(HOSTS, 11).unwrap(), 2).await, kept[3..]);
+    store.close().await;
+    let store = open(folder.path());
+    assert!(store.watch(HOSTS, 10).is_err());
+    assert_eq!(lines(&mut store.watch(HOSTS, 11).unwrap(), 2).await, kept[3..]);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn history_is_bounded_in_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let large = "x".repeat(1_000_000);
+    for _ in 0..20 {
+        store.write(put(HOSTS, "ns", "a", Expect::Any, large.as_str())).await.unwrap();
+    }
+    // 16 MiB hold 16 of them.
+    assert!(store.watch(HOSTS, 3).is_err());
+    let mut watch = store.watch(HOSTS, 4).unwrap();
+    for revision in 5..=20 {
+        assert_eq!(next(&mut watch).await.unwrap().object().revision, revision);
+    }
+    store.close().await;
+    let store = open(folder.path());
+    assert!(store.watch(HOSTS, 3).is_err());
+    assert!(store.watch(HOSTS, 4).is_ok());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn published_objects_stay_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    const LEASES: &str = "slipway.dev/dhcpleases";
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "kept", Expect::Any, 1)).await.unwrap();
+    let lease = store.publish(put(LEASES, "", "lease", Expect::Absent, "unwritten-text")).await.unwrap();
+    assert_eq!(lease.revision, 2);
+    for step in 0..50 {
+        store.publish(put(LEASES, "", "lease", Expect::Present, step)).await.unwrap();
+    }
+    let last = store.revision();
+    assert_eq!(last, 52);
+    assert!(store.watch(LEASES, 0).is_ok());
+    store.close().await;
+    assert!(!files_contain(&folder.path().join("db"), b"unwritten-text"));
+
+    let store = open(folder.path());
+    assert!(store.get(LEASES, "", "lease").is_none());
+    assert!(store.revision() > last, "revisions that were never on disk are not used again");
+    assert!(store.watch(LEASES, last).is_err(), "its events are lost");
+    assert!(store.watch(LEASES, store.revision()).is_ok());
+    assert!(store.watch(HOSTS, 0).is_ok(), "other resources have all of theirs");
+    let before = store.revision();
+    assert!(store.publish(put(LEASES, "", "lease", Expect::Absent, 1)).await.unwrap().revision > before);
+    store.close().await;
+    assert!(open(folder.path()).revision() > before + 1);
+}
+
+fn files_contain(folder: &Path, needle: &[u8]) -> bool {
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files_contain(&path, needle),
+            false => fs::read(&path).unwrap().windows(needle.len()).any(|window| window == needle),
+        }
+    })
+}
+
+#[tokio::test]
+async fn secrets_are_sealed_at_rest() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for step in 0..40 {
+        let text = format!("correct-horse-{step}-battery");
+        store.write(put("/secrets", "ns", "bmc", Expect::Any, text.as_str())).await.unwrap();
+        store.write(put("/configmaps", "ns", "bmc", Expect::Any, format!("plain-{text}"))).await.unwrap();
+    }
+    store.write(delete("/secrets", "ns", "bmc", Expect::Any)).await.unwrap();
+    store.write(put("/secrets", "ns", "large", Expect::Any, "battery-staple".repeat(50_000))).await.unwrap();
+    let sealed = lines(&mut store.watch("/secrets", 0).unwrap(), 42).await;
+    store.close().await;
+    let database = folder.path().join("db");
+    assert!(files_contain(&database, b"plain-correct-horse-7-battery"), "the search finds what is not sealed");
+    assert!(!files_contain(&database, b"\"correct-horse"), "a secret is in the files");
+    assert!(!files_contain(&database, b"battery-staple"), "a secret is in the files");
+    assert_eq!(fs::metadata(folder.path().join("store.key")).unwrap().permissions().mode() & 0o7777, 0o600);
+
+    let store = open(folder.path());
+    assert_eq!(store.get("/secrets", "ns", "large").unwrap().value["spec"], "battery-staple".repeat(50_000));
+    assert_eq!(lines(&mut store.watch("/secrets", 0).unwrap(), 42).await, sealed);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put("/secrets", "ns", "a", Expect::Any, "s")).await.unwrap();
+    store.close().await;
+    let key = folder.path().join("store.key");
+    let text = fs::read_to_string(&key).unwrap();
+
+    fs::remove_file(&key).unwrap();
+    assert!(refusal(options(folder.path())).contains("is missing; put the former key file back"));
+    assert!(!key.exists(), "no new key is made for sealed data");
+    fs::write(&key, "not a key\n").unwrap();
+    assert!(refusal(options(folder.path())).contains("does not hold a key"));
+    fs::write(&key, [0xff; 3]).unwrap();
+    assert!(refusal(options(folder.path())).contains("cannot read the key file"));
+    let other = tempfile::tempdir().unwrap();
+    open(other.path()).close().await;
+    fs::copy(other.path().join("store.key"), &key).unwrap();
+    assert!(refusal(options(folder.path())).contains("is not the one that sealed its secrets"));
+
+    fs::write(&key, text.trim()).unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.get("/secrets", "ns", "a").unwrap().value["spec"], "s");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_sealed_record_stays_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put("/secrets", "a", "s", Expect::Any, "of a")).await.unwrap();
+    store.close().await;
+    let db = sled::open(folder.path().join("db")).unwrap();
+    let tree = db.open_tree("object:/secrets").unwrap();
+    let record = tree.get(b"a\0s").unwrap().unwrap();
+    tree.insert(b"b\0s", record).unwrap();
+    db.flush().unwrap();
+    drop((tree, db));
+    assert!(refusal(options(folder.path())).contains("object /secrets b/s cannot be read: it cannot be unsealed"));
+}
+
+#[tokio::test]
+async fn limits_of_size_and_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let overhead = store.write(put(HOSTS, "ns", "fits", Expect::Any, "")).await.unwrap().json.len();
+    let largest = "x".repeat(OBJECT_LIMIT - overhead);
+    let fits = store.write(put(HOSTS, "ns", "fits", Expect::Any, largest.as_str())).await.unwrap();
+    assert_eq!(fits.json.len(), OBJECT_LIMIT);
+    let revision = store.revision();
+    match store.write(put(HOSTS, "ns", "fits", Expect::Any, format!("{largest}x"))).await {
+        Err(WriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
+        other => panic!("{other:?}"),
+    }
+    let long = "n".repeat(KEY_LIMIT);
+    assert!(matches!(store.write(put(HOSTS, "ns", &long, Expect::Any, 1)).await, Err(WriteError::TooLarge { .. })));
+    let mut deep = json!(1);
+    for _ in 0..5000 {
+        deep = json!([deep]);
+    }
+    let malformed = [
+        put(HOSTS, "n\0s", "a", Expect::Any, 1),
+        put(HOSTS, "ns", "a\0", Expect::Any, 1),
+        put("\0", "ns", "a", Expect::Any, 1),
+        put("", "ns", "a", Expect::Any, 1),
+        put(HOSTS, "ns", "", Expect::Any, 1),
+        Change { value: Some(json!([1])), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
+        put(HOSTS, "ns", "a", Expect::Any, deep),
+    ];
+    for change in malformed {
+        assert!(matches!(store.write(change).await, Err(WriteError::Malformed(_))));
+    }
+    assert_eq!(store.revision(), revision);
+    // A value without metadata gets some; 98 levels below `spec` can be read back.
+    let mut deep = json!(1);
+    for _ in 0..98 {
+        deep = json!([deep]);
+    }
+    let plain = Change { value: Some(json!({"spec": deep})), ..put(HOSTS, "ns", "plain", Expect::Any, 1) };
+    let plain = store.write(plain).await.unwrap();
+    assert_eq!(plain.value["metadata"]["resourceVersion"], plain.revision.to_string());
+    // More of nearly that size than one page of the database or one group of the committer would hold.
+    let large = &largest[100..];
+    let many = (0..20).map(|step| store.write(put(HOSTS, "large", &step.to_string(), Expect::Any, large)));
+    let outcome: Vec<_> = futures::future::join_all(many).await.into_iter().map(Result::unwrap).collect();
+    store.close().await;
+
+    let store = open(folder.path());
+    assert_eq!(store.get(HOSTS, "ns", "fits").unwrap().json.len(), OBJECT_LIMIT);
+    assert_eq!(store.get(HOSTS, "ns", "plain").unwrap().json, plain.json);
+    for (step, done) in outcome.iter().enumerate() {
+        assert_eq!(store.get(HOSTS, "large", &step.to_string()).unwrap().json, done.json);
+    }
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_keep_their_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let leases = store.table("leases").unwrap();
+    assert!(leases.scan().unwrap().is_empty());
+    let writes = (0..500_u32).map(|number| {
+        let leases = leases.clone();
+        tokio::spawn(async move {
+            let key = Bytes::copy_from_slice(&number.to_be_bytes());
+            leases.write(key.clone(), Some(Bytes::from(format!("first {number}")))).await?;
+            match number % 3 {
+                0 => leases.write(key, None).await,
+                1 => leases.write(key, Some(Bytes::from(format!("second {number}")))).await,
+                _ => Ok(()),
+            }
+        })
+    });
+    for done in futures::future::join_all(writes).await {
+        done.unwrap().unwrap();
+    }
+    store.table("other").unwrap().write(Bytes::from_static(b"k"), Some(Bytes::new())).await.unwrap();
+    leases.write(Bytes::from_static(b"never there"), None).await.unwrap();
+    assert_eq!(store.revision(), 0);
+    let expected: Vec<_> = (0..500_u32)
+        .filter(|number| number % 3 != 0)
+        .map(|number| {
+            let order = if number % 3 == 1 { "second" } else { "first" };
+            (Bytes::copy_from_slice(&number.to_be_bytes()), Bytes::from(format!("{order} {number}")))
+        })
+        .collect();
+    assert_eq!(leases.scan().unwrap(), expected);
+    store.close().await;
+    assert!(leases.scan().is_err());
+    assert!(matches!(leases.write(Bytes::new(), None).await, Err(WriteError::Failed(_))));
+    assert!(matches!(store.table("leases"), Err(WriteError::Failed(_))));
+
+    let store = open(folder.path());
+    assert_eq!(store.table("leases").unwrap().scan().unwrap(), expected);
+    assert_eq!(store.table("other").unwrap().scan().unwrap(), [(Bytes::from_static(b"k"), Bytes::new())]);
+    for name in ["", "a\0b", &"x".repeat(65)] {
+        assert!(matches!(store.table(name), Err(WriteError::Malformed(_))));
+    }
+    let leases = store.table("leases").unwrap();
+    let long = Bytes::from(vec![0; KEY_LIMIT + 1]);
+    assert!(matches!(leases.write(long, None).await, Err(WriteError::TooLarge { .. })));
+    let large = Bytes::from(vec![0; OBJECT_LIMIT + 1]);
+    assert!(matches!(leases.write(Bytes::new(), Some(large)).await, Err(WriteError::TooLarge { .. })));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn changes_queued_together_see_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let outcome = futures::future::join_all([
+        store.write(put(HOSTS, "ns", "a", Expect::Absent, 1)),
+        store.write(put(HOSTS, "ns", "a", Expect::Absent, 2)),
+        store.write(put(HOSTS, "ns", "a", Expect::Revision(1), 3)),
+        store.write(delete(HOSTS, "ns", "a", Expect::Revision(2))),
+        store.write(put(HOSTS, "ns", "a", Expect::Present, 4)),
+        store.write(put(HOSTS, "ns", "a", Expect::Absent, 5)),
+    ])
+    .await;
+    let seen: Vec<_> = outcome
+        .iter()
+        .map(|done| match done {
+            Ok(object) => object.revision.to_string(),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    assert_eq!(seen, ["1", "already exists", "2", "3", "not found", "4"]);
+    let expected = ["added a@1 1", "modified a@2 3 was a@1 1", "deleted a@3 3", "added a@4 5"];
+    assert_eq!(lines(&mut store.watch(HOSTS, 0).unwrap(), 4).await, expected);
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(lines(&mut store.watch(HOSTS, 0).unwrap(), 4).await, expected);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn closing_ends_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    let mut watch = store.watch(HOSTS, 0).unwrap();
+    let mut idle = store.watch("/namespaces", 1).unwrap();
+    let waits = tokio::spawn(async move { next(&mut idle).await });
+    tokio::task::yield_now().await;
+    timeout(DEADLINE, store.close()).await.unwrap();
+    timeout(DEADLINE, store.close()).await.unwrap();
+    assert_eq!(line(&next(&mut watch).await.unwrap()), "added a@1 1");
+    assert!(next(&mut watch).await.is_err());
+    assert!(waits.await.unwrap().is_err());
+    assert!(store.watch(HOSTS, 1).is_err());
+    assert!(store.get(HOSTS, "ns", "a").is_some(), "reads go on");
+    assert!(futures::poll!(std::pin::pin!(store.failed())).is_pending(), "closing is no failure");
+    // Dropping all handles ends the thread, too, and frees the files.
+    drop(open(folder.path()));
+    open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn a_second_store_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let reason = refusal(options(folder.path()));
+    assert!(reason.contains("another slipway runs on"), "{reason}");
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.close().await;
+    // A foreign program that has only the data file open.
+    let data = fs::File::open(folder.path().join("db/db")).unwrap();
+    data.lock().unwrap();
+    let reason = refusal(options(folder.path()));
+    assert!(reason.contains("another slipway runs on"), "{reason}");
+    drop(data);
+    open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn opening_repairs_what_a_crash_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("db");
+    let snapshots = || -> Vec<String> {
+        let names = fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("snap.")).collect()
+    };
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.close().await;
+    let check = async || {
+        let store = open(folder.path());
+        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value["spec"], 1);
+        assert_eq!(store.revision(), 1);
+        store.close().await;
+    };
+    check().await;
+    assert!(!snapshots().is_empty());
+
+    fs::write(database.join("snap.FFFFFFFFFFFFFFFF.generating"), "").unwrap();
+    check().await;
+    assert!(!database.join("snap.FFFFFFFFFFFFFFFF.generating").exists());
+
+    let torn = database.join(&snapshots()[0]);
+    let text = fs::read(&torn).unwrap();
+    for length in [0, 5, text.len() - 1] {
+        fs::write(database.join("snap.7FFFFFFFFFFFFFFF"), &text[..length]).unwrap();
+        check().await;
+        assert!(database.join("damaged.snap.7FFFFFFFFFFFFFFF").exists());
+    }
+
+    let conf = fs::read(database.join("conf")).unwrap();
+    for length in 0..conf.len() {
+        fs::write(database.join("conf"), &conf[..length]).unwrap();
+        check().await;
+    }
+}
+
+#[tokio::test]
+async fn damage_and_foreign_formats_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
+    store.close().await;
+    let spoil = |tree: &str, key: &[u8], value: &[u8]| {
+        let db = sled::open(folder.path().join("db")).unwrap();
+        let old = db.open_tree(tree).unwrap().insert(key, value).unwrap();
+        db.flush().unwrap();
+        old.unwrap()
+    };
+    // The last two spoil the second event.
+    let cases: [(&str, &[u8], &[u8], &str); 7] = [
+        ("meta", b"format", &2_u64.to_be_bytes(), "its format is 2 and this version knows 1"),
+        ("meta", b"revision", b"x", "its revision is not a number"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"", "object metal3.io/baremetalhosts ns/a cannot be read"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{", "its JSON cannot be read"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x09\0\0\0\0\0\0\0\x01{}", "the unknown format 9"),
+        ("log", &1_u64.to_be_bytes(), b"\x01\xff", "the event 1 cannot be read: it is cut short"),
+        (
+            "log",
+            &1_u64.to_be_bytes(),
+            b"\x01\0\0\0\0\0\0\0\x02\0\x04r\0n\0",
+            "the event of revision 2 cannot be read: it is cut short",
+        ),
+    ];
+    for (tree, key, value, reason) in cases {
+        let old = spoil(tree, key, value);
+        let refused = refusal(options(folder.path()));
+        assert!(refused.contains(reason), "{refused}");
+        spoil(tree, key, &old);
+    }
+    open(folder.path()).close().await;
+    fs::write(folder.path().join("file"), "").unwrap();
+    let refused = refusal(StoreOptions { path: folder.path().join("file"), ..options(folder.path()) });
+    assert!(refused.contains("cannot make the folder"), "{refused}");
+}
+
+/// One step of a random history.
+#[derive(Clone, Debug)]
+enum Step {
+    Put { resource: usize, name: usize, expect: usize, size: usize },
+    Delete { resource: usize, name: usize, expect: usize },
+    Entry { key: u8, value: Option<u8> },
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let size = prop_oneof![9 => 0..3000_usize, 1 => 30_000..200_000_usize];
+    prop_oneof![
+        8 => (0..3_usize, 0..6_usize, 0..4_usize, size)
+            .prop_map(|(resource, name, expect, size)| Step::Put { resource, name, expect, size }),
+        3 => (0..3_usize, 0..6_usize, 0..4_usize)
+            .prop_map(|(resource, name, expect)| Step::Delete { resource, name, expect }),
+        4 => (any::<u8>(), any::<Option<u8>>()).prop_map(|(key, value)| Step::Entry { key: key % 20, value }),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+#[derive(Default)]
+struct Model {
+    revision: u64,
+    objects: BTreeMap<(usize, usize), (u64, Value)>,
+    events: Vec<(usize, String)>,
+    entries: BTreeMap<u8, u8>,
+}
+
+const RESOURCES: [&str; 3] = [HOSTS, "/secrets", "/configmaps"];
+
+async fn compare(store: &Store, model: &Model) -> Result<(), TestCaseError> {
+    prop_assert_eq!(store.revision(), model.revision);
+    for (resource, path) in RESOURCES.iter().enumerate() {
+        let found: Vec<_> = store
+            .list(path, None)
+            .objects
+            .iter()
+            .map(|object| (object.name.clone(), object.revision, object.value["spec"].clone()))
+            .collect();
+        let expected: Vec<_> = model
+            .objects
+            .range((resource, 0)..(resource + 1, 0))
+            .map(|((_, name), (revision, spec))| (name.to_string(), *revision, spec.clone()))
+            .collect();
+        prop_assert_eq!(found, expected);
+        let events: Vec<_> =
+            model.events.iter().filter(|(of, _)| *of == resource).map(|(_, line)| line.clone()).collect();
+        let mut watch = store.watch(path, 0).map_err(|gone| TestCaseError::fail(gone.to_string()))?;
+        prop_assert_eq!(lines(&mut watch, events.len()).await, events);
+        prop_assert!(is_idle(&mut watch).await);
+    }
+    let table = store.table("t").unwrap().scan().unwrap();
+    let table: BTreeMap<u8, u8> = table.iter().map(|(key, value)| (key[0], value[0])).collect();
+    prop_assert_eq!(&table, &model.entries);
+    Ok(())
+}
+
+async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(folder.path());
+    let mut model = Model::default();
+    for (count, step) in steps.into_iter().enumerate() {
+        let (resource, name, expect, value) = match step {
+            Step::Put { resource, name, expect, size } => {
+                (resource, name, expect, Some(json!(format!("{count}{}", "x".repeat(size)))))
+            }
+            Step::Delete { resource, name, expect } => (resource, name, expect, None),
+            Step::Entry { key, value } => {
+                let bytes = value.map(|value| Bytes::from(vec![value]));
+                store.table("t").unwrap().write(Bytes::from(vec![key]), bytes).await.unwrap();
+                match value {
+                    Some(value) => model.entries.insert(key, value),
+                    None => model.entries.remove(&key),
+                };
+                continue;
+            }
+            Step::Reopen => {
+                store.close().await;
+                store = open(folder.path());
+                compare(&store, &model).await?;
+                continue;
+            }
+        };
+        let old = model.objects.get(&(resource, name)).cloned();
+        let here = old.as_ref().map_or(0, |(revision, _)| *revision);
+        // Revisions that match and that do not.
+        let expect = [Expect::Any, Expect::Absent, Expect::Present, Expect::Revision(here + count as u64 % 2)][expect];
+        let fits = match expect {
+            Expect::Any => old.is_some() || value.is_some(),
+            Expect::Absent => old.is_none() && value.is_some(),
+            Expect::Present => old.is_some(),
+            Expect::Revision(revision) => old.is_some() && revision == here,
+        };
+        let change = match &value {
+            Some(spec) => put(RESOURCES[resource], "ns", &name.to_string(), expect, spec.clone()),
+            None => delete(RESOURCES[resource], "ns", &name.to_string(), expect),
+        };
+        let done = store.write(change).await;
+        prop_assert_eq!(done.is_ok(), fits, "{:?} with {:?}: {:?}", expect, old.is_some(), done.err());
+        if fits {
+            model.revision += 1;
+            let now = model.revision;
+            model.events.push((
+                resource,
+                match (&value, &old) {
+                    (Some(spec), None) => format!("added {name}@{now} {spec}"),
+                    (Some(spec), Some((was, former))) => {
+                        format!("modified {name}@{now} {spec} was {name}@{was} {former}")
+                    }
+                    (None, Some((_, former))) => format!("deleted {name}@{now} {former}"),
+                    (None, None) => return Err(TestCaseError::fail("the model deleted nothing")),
+                },
+            ));
+            match value {
+                Some(spec) => model.objects.insert((resource, name), (now, spec)),
+                None => model.objects.remove(&(resource, name)),
+            };
+        }
+    }
+    compare(&store, &model).await?;
+    store.close().await;
+    let store = open(folder.path());
+    compare(&store, &model).await?;
+    store.close().await;
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn it_does_what_a_map_does(steps in prop::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(play(steps))?;
+    }
+}
