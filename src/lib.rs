@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
 //! | [`config`] | `slipway.toml` |
@@ -11,5 +12,6 @@
 #![warn(missing_docs)]
 
 pub mod api;
+pub mod bmc;
 pub mod config;
 pub mod store;

@@ -1,0 +1,513 @@
+//! The UDP edge: sends what the protocol core says, waits, tries again, gives up.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::net::UdpSocket;
+use tokio::time::Instant;
+
+use super::commands::{self, APP, AuthCapabilities, THIS_CHANNEL, TooShort, cmd};
+use super::packet::{self, Frame, Ignored, MAX_PACKET, Message};
+use super::rakp::{Handshake, Login, Progress, RakpError};
+use super::session::{Response, Session};
+use super::suite::CipherSuite;
+use crate::bmc::address::Privilege;
+use crate::bmc::address::{BmcHost, Endpoint};
+use crate::bmc::{BmcAddress, BmcError, Credentials, Settings};
+
+/// Packets passed over per try, so that a flood cannot keep an exchange alive.
+const MAX_IGNORED: u32 = 256;
+/// How long a name may take to resolve.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a "busy" answer is asked again.
+const BUSY_TRIES: u32 = 5;
+
+/// Why a command brought no data.
+#[derive(Debug)]
+pub enum CallError {
+    /// The exchange failed.
+    Bmc(BmcError),
+    /// The BMC answered with this completion code.
+    Completion(u8),
+}
+
+impl From<BmcError> for CallError {
+    fn from(error: BmcError) -> Self {
+        Self::Bmc(error)
+    }
+}
+
+/// Why no usable answer came.
+enum Silence {
+    Timeout { ignored: u32, last: Option<Ignored> },
+    Io(std::io::Error),
+}
+
+/// Opens sessions with one BMC.
+pub struct Client {
+    peer: String,
+    host: BmcHost,
+    port: u16,
+    login: Login,
+    timeout: Duration,
+    tries: u32,
+    /// The suite that worked last.
+    known_suite: Mutex<Option<CipherSuite>>,
+}
+
+impl Client {
+    /// For this address; nothing is sent yet.
+    pub fn new(address: &BmcAddress, credentials: &Credentials, settings: &Settings) -> Self {
+        let privilege = match address.endpoint {
+            Endpoint::Ipmi { privilege } => privilege,
+            Endpoint::Redfish { .. } => Privilege::Administrator,
+        };
+        let login = Login {
+            username: credentials.username.clone(),
+            password: credentials.password.clone(),
+            kg: settings.ipmi_kg.clone(),
+            privilege,
+        };
+        Self {
+            peer: address.peer(),
+            host: address.host.clone(),
+            port: address.port,
+            login,
+            timeout: settings.ipmi_timeout,
+            tries: settings.ipmi_tries.max(1),
+            known_suite: Mutex::new(None),
+        }
+    }
+
+    /// `host:port`.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Opens a session at the wanted privilege level.
+    pub async fn open(&self) -> Result<Connection<'_>, BmcError> {
+        let mut last = None;
+        for address in self.resolve().await? {
+            match self.open_at(address).await {
+                // Another address of the same name may still answer.
+                Err(error @ BmcError::Unreachable { .. }) => last = Some(error),
+                other => return other,
+            }
+        }
+        Err(last.unwrap_or_else(|| self.unreachable("its name has no address".into())))
+    }
+
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, BmcError> {
+        let name = match &self.host {
+            BmcHost::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, self.port)]),
+            BmcHost::Name(name) => name.as_str(),
+        };
+        match tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, self.port))).await {
+            Ok(Ok(found)) => Ok(found.take(4).collect()),
+            Ok(Err(error)) => Err(self.unreachable(format!("its name cannot be resolved: {error}"))),
+            Err(_) => Err(self.unreachable("its name cannot be resolved: the DNS server does not answer".into())),
+        }
+    }
+
+    async fn open_at(&self, address: SocketAddr) -> Result<Connection<'_>, BmcError> {
+        let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let io = |error| self.io(error);
+        let socket = UdpSocket::bind(local).await.map_err(io)?;
+        // Connected: only this peer is heard, and "port unreachable" comes back as an error.
+        socket.connect(address).await.map_err(io)?;
+        let wire = Wire { client: self, socket };
+        let offered = wire.probe().await?;
+        let known = *self.known_suite.lock().unwrap_or_else(|e| e.into_inner());
+        let mut failure = None;
+        for suite in order(known, &offered) {
+            match wire.handshake(suite).await {
+                Ok(session) => {
+                    *self.known_suite.lock().unwrap_or_else(|e| e.into_inner()) = Some(suite);
+                    tracing::debug!(bmc = %self.peer, suite = suite.id(), "IPMI session open");
+                    let mut connection = Connection { wire, session };
+                    connection.raise().await?;
+                    return Ok(connection);
+                }
+                Err(HandshakeFailure::NextSuite(error)) => {
+                    tracing::debug!(bmc = %self.peer, suite = suite.id(), %error, "cipher suite does not work");
+                    failure.get_or_insert(error);
+                }
+                Err(HandshakeFailure::Final(error)) => return Err(error),
+            }
+        }
+        Err(match failure {
+            // Silence to every suite: a broken network rather than a choice of algorithms.
+            Some(error @ BmcError::Unreachable { .. }) => error,
+            Some(error) => BmcError::Unsupported {
+                peer: self.peer.clone(),
+                what: format!(
+                    "open a session with cipher suite 17 or 3 (it offers {offered:?}); enable one of them: {error}"
+                ),
+            },
+            None => self.unreachable("no cipher suite was tried".into()),
+        })
+    }
+
+    fn unreachable(&self, reason: String) -> BmcError {
+        BmcError::Unreachable { peer: self.peer.clone(), reason }
+    }
+
+    fn protocol(&self, reason: String) -> BmcError {
+        BmcError::Protocol { peer: self.peer.clone(), reason }
+    }
+
+    fn short(&self, error: TooShort) -> BmcError {
+        self.protocol(error.to_string())
+    }
+
+    fn io(&self, error: std::io::Error) -> BmcError {
+        use std::io::ErrorKind::*;
+        self.unreachable(match error.kind() {
+            ConnectionRefused => {
+                format!("nothing listens on UDP port {}: check the port and that IPMI over LAN is enabled", self.port)
+            }
+            HostUnreachable | NetworkUnreachable => format!("no route to it: {error}"),
+            _ => error.to_string(),
+        })
+    }
+
+    fn silence(&self, silence: Silence) -> BmcError {
+        match silence {
+            Silence::Io(error) => self.io(error),
+            Silence::Timeout { ignored: 0, .. } => self.unreachable(format!(
+                "no answer to {} requests, {:?} each: check the address, that IPMI over LAN is enabled and that UDP port {} is open",
+                self.tries, self.timeout, self.port
+            )),
+            Silence::Timeout { ignored, last } => self.protocol(format!(
+                "with {ignored} packets, none of them usable: {}",
+                last.map_or_else(String::new, |reason| reason.to_string())
+            )),
+        }
+    }
+
+    fn rakp(&self, error: RakpError) -> BmcError {
+        let (peer, reason) = (self.peer.clone(), error.to_string());
+        match error {
+            RakpError::UnknownUser { .. }
+            | RakpError::WrongPassword(_)
+            | RakpError::Role { .. }
+            | RakpError::BmcKey
+            | RakpError::TooLong(_) => BmcError::Credentials { peer, reason },
+            RakpError::SuiteRefused { .. }
+            | RakpError::Busy { .. }
+            | RakpError::Refused { .. }
+            | RakpError::Downgrade(_) => {
+                BmcError::Protocol { peer, reason: format!("the login with an error: {reason}") }
+            }
+        }
+    }
+}
+
+/// Known good first, then what the BMC lists, then the rest: lists are sometimes wrong.
+fn order(known: Option<CipherSuite>, offered: &[u8]) -> Vec<CipherSuite> {
+    let mut suites = CipherSuite::ALL.to_vec();
+    suites.sort_by_key(|s| (Some(*s) != known, !offered.is_empty() && !offered.contains(&s.id())));
+    suites
+}
+
+enum HandshakeFailure {
+    NextSuite(BmcError),
+    Final(BmcError),
+}
+
+struct Wire<'a> {
+    client: &'a Client,
+    socket: UdpSocket,
+}
+
+impl Wire<'_> {
+    /// Sends until an answer is taken; each sending is made anew, so that it has fresh numbers.
+    async fn exchange<T>(&self, state: &mut (impl Exchange<Out = T> + Send), tries: u32) -> Result<T, Silence> {
+        let (mut ignored, mut last) = (0, None);
+        let mut buffer = [0u8; MAX_PACKET];
+        for _ in 0..tries {
+            self.socket.send(&state.packet()).await.map_err(Silence::Io)?;
+            let deadline = Instant::now() + self.client.timeout;
+            while ignored < MAX_IGNORED {
+                let received = tokio::time::timeout_at(deadline, self.socket.recv(&mut buffer)).await;
+                let len = match received {
+                    Err(_) => break,
+                    Ok(result) => result.map_err(Silence::Io)?,
+                };
+                match state.take(&buffer[..len]) {
+                    Ok(out) => return Ok(out),
+                    Err(reason) => {
+                        tracing::debug!(bmc = %self.client.peer, %reason, len, "IPMI packet passed over");
+                        (ignored, last) = (ignored + 1, Some(reason));
+                    }
+                }
+            }
+        }
+        Err(Silence::Timeout { ignored, last })
+    }
+
+    /// A command before there is a session.
+    async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<Response, Silence> {
+        let mut question = Question { command, data, sequence: rand::rng().random(), sent: Vec::new() };
+        self.exchange(&mut question, tries).await
+    }
+
+    /// Checks for IPMI 2.0 and reads which cipher suites are offered; an empty list means unknown.
+    async fn probe(&self) -> Result<Vec<u8>, BmcError> {
+        let client = self.client;
+        let request = [0x80 | THIS_CHANNEL, client.login.privilege as u8];
+        let answer =
+            self.ask(cmd::GET_AUTH_CAPABILITIES, &request, client.tries).await.map_err(|s| client.silence(s))?;
+        if answer.completion == 0 {
+            let found = AuthCapabilities::parse(&answer.data).map_err(|e| client.short(e))?;
+            if !found.ipmi_2 {
+                return Err(BmcError::Unsupported {
+                    peer: client.peer.clone(),
+                    what: "speak IPMI 2.0 over LAN (it answers with version 1.5 only)".into(),
+                });
+            }
+            if found.kg_set && client.login.kg.is_none() {
+                tracing::debug!(bmc = %client.peer, "the BMC says that a key K_G is set; none is configured");
+            }
+        }
+        let mut records = Vec::new();
+        for index in 0..0x40u8 {
+            // Old controllers do not know the command; then both suites are tried.
+            let request = [THIS_CHANNEL, 0, 0x80 | index];
+            let Ok(answer) = self.ask(cmd::GET_CIPHER_SUITES, &request, client.tries.min(2)).await else { break };
+            let part = if answer.completion == 0 { answer.data.get(1..).unwrap_or_default() } else { &[] };
+            records.extend_from_slice(part);
+            if part.len() < 16 {
+                break;
+            }
+        }
+        Ok(commands::cipher_suites(&records))
+    }
+
+    async fn handshake(&self, suite: CipherSuite) -> Result<Session, HandshakeFailure> {
+        let client = self.client;
+        let mut failure = None;
+        // When an answer is lost, the BMC's half may be ahead of ours: then one fresh start.
+        for _ in 0..2 {
+            let console = rand::rng().random_range(1..=u32::MAX);
+            let mut handshake = Handshake::new(client.login.clone(), suite, console, rand::rng().random())
+                .map_err(|e| HandshakeFailure::Final(client.rakp(e)))?;
+            for step in 0..3 {
+                match self.exchange(&mut handshake, client.tries).await {
+                    Ok(Progress::Next) => {}
+                    Ok(Progress::Open(session)) => return Ok(*session),
+                    Ok(Progress::Failed(error, goodbye)) => {
+                        if let Some(goodbye) = goodbye {
+                            self.socket.send(&goodbye).await.ok();
+                        }
+                        let next = matches!(error, RakpError::SuiteRefused { .. } | RakpError::Downgrade(_));
+                        let again = matches!(error, RakpError::Refused { .. } | RakpError::Busy { .. });
+                        let error = client.rakp(error);
+                        if next {
+                            return Err(HandshakeFailure::NextSuite(error));
+                        }
+                        if !again {
+                            return Err(HandshakeFailure::Final(error));
+                        }
+                        failure = Some(error);
+                        break;
+                    }
+                    Err(silence @ Silence::Timeout { .. }) => {
+                        let error = client.silence(silence);
+                        // Some controllers say nothing to a suite that they do not have.
+                        if step == 0 {
+                            return Err(HandshakeFailure::NextSuite(error));
+                        }
+                        failure = Some(error);
+                        break;
+                    }
+                    Err(silence) => return Err(HandshakeFailure::Final(client.silence(silence))),
+                }
+            }
+        }
+        Err(HandshakeFailure::Final(failure.unwrap_or_else(|| client.protocol("the login out of order".into()))))
+    }
+}
+
+/// One request that may go out several times.
+trait Exchange {
+    type Out;
+    fn packet(&mut self) -> Vec<u8>;
+    fn take(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
+}
+
+impl Exchange for Handshake {
+    type Out = Progress;
+    fn packet(&mut self) -> Vec<u8> {
+        self.send()
+    }
+    fn take(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
+        self.on_packet(bytes)
+    }
+}
+
+/// A command outside a session.
+struct Question<'a> {
+    command: u8,
+    data: &'a [u8],
+    sequence: u8,
+    sent: Vec<u8>,
+}
+
+impl Exchange for Question<'_> {
+    type Out = Response;
+
+    fn packet(&mut self) -> Vec<u8> {
+        self.sequence = self.sequence.wrapping_add(1) & 0x3f;
+        self.sent.push(self.sequence);
+        packet::encode_v15(&Message::request(APP, self.command, self.sequence, self.data).encode())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+        let payload = match packet::decode(bytes)? {
+            Frame::V15 { session: 0, payload } => payload,
+            // Some controllers answer in the RMCP+ form.
+            Frame::V20(f) if f.session == 0 && f.payload_type == packet::payload::IPMI && !f.encrypted => f.payload,
+            _ => return Err(Ignored::Session),
+        };
+        let message = Message::decode(payload)?;
+        if message.net_fn != APP | 1 || message.command != self.command || !self.sent.contains(&message.sequence) {
+            return Err(Ignored::Stale);
+        }
+        let (completion, data) = message.data.split_first().ok_or(Ignored::Short)?;
+        Ok(Response { completion: *completion, data: data.to_vec() })
+    }
+}
+
+/// A command inside a session.
+struct Request<'a> {
+    session: &'a mut Session,
+    net_fn: u8,
+    command: u8,
+    data: &'a [u8],
+    started: bool,
+}
+
+impl Exchange for Request<'_> {
+    type Out = Response;
+
+    fn packet(&mut self) -> Vec<u8> {
+        let iv = rand::rng().random();
+        if std::mem::replace(&mut self.started, true) {
+            self.session.again(self.data, iv)
+        } else {
+            self.session.start(self.net_fn, self.command, self.data, iv)
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+        self.session.on_packet(bytes)
+    }
+}
+
+/// An open session.
+pub struct Connection<'a> {
+    wire: Wire<'a>,
+    session: Session,
+}
+
+impl Connection<'_> {
+    /// Sessions begin as user; this raises to the level of the login.
+    async fn raise(&mut self) -> Result<(), BmcError> {
+        let client = self.wire.client;
+        let privilege = client.login.privilege;
+        match self.call(APP, cmd::SET_PRIVILEGE, &[privilege as u8]).await {
+            Ok(_) => Ok(()),
+            Err(CallError::Bmc(error)) => Err(error),
+            Err(CallError::Completion(code)) => {
+                let (user, text) = (&client.login.username, commands::completion_text(code));
+                self.say_goodbye().await;
+                Err(BmcError::Credentials {
+                    peer: client.peer.clone(),
+                    reason: format!(
+                        "user {user:?} may not act as {privilege:?}: give the account that role or set ?privilegelevel= in the address ({text})"
+                    ),
+                })
+            }
+        }
+    }
+
+    /// Sends a command and waits for its answer; data come without the completion code.
+    pub async fn call(&mut self, net_fn: u8, command: u8, data: &[u8]) -> Result<Vec<u8>, CallError> {
+        let client = self.wire.client;
+        let mut busy = 0;
+        loop {
+            let mut request = Request { session: &mut self.session, net_fn, command, data, started: false };
+            let answer = self.wire.exchange(&mut request, client.tries).await.map_err(|s| client.silence(s))?;
+            match answer.completion {
+                0 => return Ok(answer.data),
+                // Node busy: the one code that asks for patience.
+                0xc0 if busy < BUSY_TRIES => {
+                    busy += 1;
+                    tokio::time::sleep(client.timeout / 4).await;
+                }
+                code => return Err(CallError::Completion(code)),
+            }
+        }
+    }
+
+    /// As [`Connection::call`], with completion codes turned into errors; `what` follows "cannot".
+    pub async fn demand(&mut self, net_fn: u8, command: u8, data: &[u8], what: &str) -> Result<Vec<u8>, BmcError> {
+        let client = self.wire.client;
+        let peer = client.peer.clone();
+        self.call(net_fn, command, data).await.map_err(|error| match error {
+            CallError::Bmc(error) => error,
+            CallError::Completion(code @ 0xd4) => BmcError::Credentials {
+                peer,
+                reason: format!(
+                    "user {:?} may not {what}; the account needs the role {:?} ({})",
+                    client.login.username,
+                    Privilege::Operator,
+                    commands::completion_text(code)
+                ),
+            },
+            CallError::Completion(code @ (0x80 | 0xc1 | 0xcc)) => {
+                BmcError::Unsupported { peer, what: format!("{what} ({})", commands::completion_text(code)) }
+            }
+            CallError::Completion(code) => {
+                BmcError::Protocol { peer, reason: format!("{} when told to {what}", commands::completion_text(code)) }
+            }
+        })
+    }
+
+    /// Which suite protects the session.
+    pub fn suite(&self) -> CipherSuite {
+        self.session.suite()
+    }
+
+    /// Ends the session. Its answer is not waited for long: an unclosed session expires by itself.
+    pub async fn close(mut self) {
+        self.say_goodbye().await;
+    }
+
+    async fn say_goodbye(&mut self) {
+        let id = self.session.bmc_id().to_le_bytes();
+        let mut request =
+            Request { session: &mut self.session, net_fn: APP, command: cmd::CLOSE_SESSION, data: &id, started: false };
+        if self.wire.exchange(&mut request, 1).await.is_err() {
+            tracing::debug!(bmc = %self.wire.client.peer, "IPMI session left to expire");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_tried_in_the_order_that_works() {
+        use CipherSuite::*;
+        assert_eq!(order(None, &[]), [Sha256, Sha1]);
+        assert_eq!(order(None, &[3, 17]), [Sha256, Sha1]);
+        assert_eq!(order(None, &[0, 1, 2, 3]), [Sha1, Sha256]);
+        assert_eq!(order(Some(Sha1), &[3, 17]), [Sha1, Sha256]);
+        assert_eq!(order(None, &[1]), [Sha256, Sha1]);
+    }
+}

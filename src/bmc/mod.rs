@@ -1,0 +1,134 @@
+//! Power and boot device of a machine through its management controller: Redfish and IPMI behind one trait.
+//!
+//! [`Registry::connect`] gives the connection of a checked [`BmcAddress`]. Every write is read back before it counts;
+//! what particular controllers do differently is data in `config/bmc-quirks.toml`, read by [`quirks`].
+//! [`sim`] is a simulated controller for tests and for trying things out without hardware.
+
+pub mod address;
+pub mod ipmi;
+pub mod quirks;
+pub mod redfish;
+pub mod registry;
+pub mod settings;
+pub mod sim;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
+pub use registry::Registry;
+pub use settings::Settings;
+/// User and password of a BMC.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// User name.
+    pub username: String,
+    /// Password.
+    pub password: SecretString,
+}
+
+/// Power as the BMC reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerState {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+/// What to do with the power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerAction {
+    /// On.
+    On,
+    /// Off at once.
+    ForceOff,
+    /// Off through the operating system (ACPI).
+    SoftOff,
+    /// Reset without going off.
+    Reset,
+}
+
+/// Where to boot from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootDevice {
+    /// The network.
+    Pxe,
+    /// The first disk.
+    Disk,
+}
+
+/// Which firmware mode a boot device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirmwareMode {
+    /// UEFI.
+    Uefi,
+    /// BIOS.
+    Bios,
+}
+
+/// Why a BMC did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BmcError {
+    /// The address cannot be used.
+    #[error("{0}")]
+    Address(String),
+    /// Nothing answers.
+    #[error("cannot reach the BMC at {peer}: {reason}")]
+    Unreachable {
+        /// Address and port.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// User or password are wrong, or the account may not do this.
+    #[error("the BMC at {peer} refuses the credentials: {reason}")]
+    Credentials {
+        /// Address and port.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// The answer is not what the protocol says.
+    #[error("the BMC at {peer} answered {reason}")]
+    Protocol {
+        /// Address and port.
+        peer: String,
+        /// What.
+        reason: String,
+    },
+    /// It said yes and nothing changed.
+    #[error("the BMC at {peer} accepted {what} but still reports {found} after {waited:?}")]
+    NotApplied {
+        /// Address and port.
+        peer: String,
+        /// What was set.
+        what: String,
+        /// What it reports.
+        found: String,
+        /// How long it was given.
+        waited: Duration,
+    },
+    /// It cannot do this.
+    #[error("the BMC at {peer} cannot {what}")]
+    Unsupported {
+        /// Address and port.
+        peer: String,
+        /// What.
+        what: String,
+    },
+}
+
+/// A machine's management controller. Every write is read back before it returns (D9).
+#[async_trait::async_trait]
+pub trait Bmc: Send + Sync {
+    /// Reads the power.
+    async fn power(&self) -> Result<PowerState, BmcError>;
+    /// Changes the power and waits until the BMC reports it.
+    async fn set_power(&self, action: PowerAction) -> Result<(), BmcError>;
+    /// Boots from this device once, at the next power-on, and reads it back. The machine should be off.
+    async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError>;
+}

@@ -1,0 +1,419 @@
+//! HTTP to one Redfish service: login, sessions, retries, bounds, and errors that say what to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER};
+use http::{Method, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::message::{self, Complaint};
+use super::tls;
+use crate::bmc::{BmcError, Credentials, Settings};
+
+/// Largest body that is read, in bytes.
+const MAX_BODY: usize = 4 << 20;
+/// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
+const MAX_PAUSE: Duration = Duration::from_secs(8);
+/// Where sessions are when the service root does not say.
+const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
+const TOKEN: &str = "x-auth-token";
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// `ETag`, or the `@odata.etag` of the body.
+    pub etags: Vec<String>,
+    /// Body; null when there is none or it is not JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// What the service complains about.
+    pub fn complaint(&self) -> Complaint {
+        message::complaint(&self.body)
+    }
+
+    /// For errors: `HTTP 400 Bad Request: reason`.
+    pub fn reason(&self) -> String {
+        let text = self.complaint().text;
+        let colon = if text.is_empty() { "" } else { ": " };
+        format!("HTTP {}{colon}{text}", self.status)
+    }
+}
+
+enum Login {
+    /// Not tried yet.
+    None,
+    /// A session: its token and where it is closed.
+    Session { token: SecretString, location: Option<String> },
+    /// User and password with each request.
+    Basic,
+}
+
+/// One service, one account.
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    peer: String,
+    credentials: Credentials,
+    login: Mutex<Login>,
+    /// One request at a time.
+    exchange: Arc<Mutex<()>>,
+    settings: Arc<Settings>,
+}
+
+impl Client {
+    /// For a service at `base` (`https://host[:port]`). `exchange` is the lock that all connections to it share.
+    pub fn new(
+        base: String,
+        peer: String,
+        credentials: &Credentials,
+        verify: bool,
+        settings: Arc<Settings>,
+        exchange: Arc<Mutex<()>>,
+    ) -> Result<Self, BmcError> {
+        let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
+        let tls = tls::config(verify, &settings.extra_roots).map_err(|e| unusable(format!("TLS: {e}")))?;
+        let host = reqwest::Url::parse(&base).ok().and_then(|u| u.host_str().map(str::to_string));
+        let redirect = reqwest::redirect::Policy::custom(move |attempt| {
+            // Only within the same host, never down to plain HTTP, at most three.
+            let first = attempt.previous().first();
+            let same = attempt.url().host_str() == host.as_deref();
+            let downgrade = first.is_some_and(|u| u.scheme() == "https") && attempt.url().scheme() != "https";
+            if same && !downgrade && attempt.previous().len() <= 3 { attempt.follow() } else { attempt.stop() }
+        });
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .no_proxy()
+            .http1_only()
+            .redirect(redirect)
+            .connect_timeout(settings.connect_timeout)
+            .timeout(settings.http_timeout)
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(Duration::from_secs(10))
+            .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| unusable(e.to_string()))?;
+        let credentials = credentials.clone();
+        Ok(Self { http, base, peer, credentials, login: Mutex::new(Login::None), exchange, settings })
+    }
+
+    /// `host:port`.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Reads a resource; a status other than 2xx is an error.
+    pub async fn get(&self, path: &str) -> Result<Answer, BmcError> {
+        let answer = self.request(Method::GET, path, None, None).await?;
+        if answer.status.is_success() { Ok(answer) } else { Err(self.refused(&format!("GET {path}"), &answer)) }
+    }
+
+    /// Any request, with login; the answer may be a refusal, but not one of the credentials.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+    ) -> Result<Answer, BmcError> {
+        let mut fresh = false;
+        loop {
+            let (auth, renewable) = self.authorization(&mut fresh).await?;
+            let answer = self.send(method.clone(), path, body, if_match, auth).await?;
+            match answer.status {
+                // A session that expired, or one lost in a restart of the BMC: once more from the start.
+                StatusCode::UNAUTHORIZED if renewable && !fresh => *self.login.lock().await = Login::None,
+                StatusCode::UNAUTHORIZED => {
+                    *self.login.lock().await = Login::None;
+                    return Err(self.wrong_password(&answer));
+                }
+                StatusCode::FORBIDDEN => {
+                    let user = &self.credentials.username;
+                    return Err(self.credentials(format!(
+                        "user {user:?} may not {method} {path}: give the account the role Operator or Administrator ({})",
+                        answer.reason()
+                    )));
+                }
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    /// The error for a refusal.
+    pub fn refused(&self, what: &str, answer: &Answer) -> BmcError {
+        BmcError::Protocol { peer: self.peer.clone(), reason: format!("{} to {what}", answer.reason()) }
+    }
+
+    fn credentials(&self, reason: String) -> BmcError {
+        BmcError::Credentials { peer: self.peer.clone(), reason }
+    }
+
+    fn wrong_password(&self, answer: &Answer) -> BmcError {
+        let user = &self.credentials.username;
+        self.credentials(format!("wrong user name or password for {user:?} ({})", answer.reason()))
+    }
+
+    /// Headers that log in, and whether a refusal may be a matter of an old session.
+    async fn authorization(&self, fresh: &mut bool) -> Result<(HeaderMap, bool), BmcError> {
+        let mut login = self.login.lock().await;
+        if let Login::None = *login {
+            *login = self.log_in().await?;
+            *fresh = true;
+        }
+        let mut headers = HeaderMap::new();
+        Ok(match &*login {
+            Login::Session { token, .. } => {
+                if let Ok(mut value) = HeaderValue::from_str(token.expose_secret()) {
+                    value.set_sensitive(true);
+                    headers.insert(TOKEN, value);
+                }
+                (headers, true)
+            }
+            Login::Basic | Login::None => {
+                headers.extend(self.basic());
+                (headers, false)
+            }
+        })
+    }
+
+    fn basic(&self) -> Option<(http::HeaderName, HeaderValue)> {
+        use base64::Engine;
+        let pair = format!("{}:{}", self.credentials.username, self.credentials.password.expose_secret());
+        let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
+        let mut value = HeaderValue::from_str(&text).ok()?;
+        value.set_sensitive(true);
+        Some((http::header::AUTHORIZATION, value))
+    }
+
+    /// A session if the service has them, else basic authentication.
+    async fn log_in(&self) -> Result<Login, BmcError> {
+        let root = self.send(Method::GET, "/redfish/v1/", None, None, HeaderMap::new()).await?;
+        let sessions = super::model::link(&root.body["Links"]["Sessions"]).unwrap_or_else(|| SESSIONS.into());
+        let body = json!({
+            "UserName": self.credentials.username,
+            "Password": self.credentials.password.expose_secret(),
+        });
+        let (answer, headers) = self.send_full(Method::POST, &sessions, Some(&body), None, HeaderMap::new()).await?;
+        let token = headers.get(TOKEN).and_then(|t| t.to_str().ok());
+        match (answer.status, token) {
+            (status, Some(token)) if status.is_success() => {
+                let location = headers.get(LOCATION).and_then(|l| l.to_str().ok()).and_then(local_path);
+                let location = location.or_else(|| super::model::link(&answer.body));
+                tracing::debug!(bmc = %self.peer, "Redfish session open");
+                Ok(Login::Session { token: token.to_string().into(), location })
+            }
+            // No session service, or one that wants a login to log in: user and password each time.
+            (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)
+            | (StatusCode::UNAUTHORIZED, _) => {
+                tracing::debug!(bmc = %self.peer, status = %answer.status, "no Redfish session: basic authentication");
+                Ok(Login::Basic)
+            }
+            (StatusCode::FORBIDDEN, _) => Err(self.wrong_password(&answer)),
+            (status, _) if status.is_success() => {
+                Err(BmcError::Protocol { peer: self.peer.clone(), reason: "to the login without X-Auth-Token".into() })
+            }
+            _ => Err(self.refused("the login", &answer)),
+        }
+    }
+
+    /// Closes the session, if there is one; BMCs have few.
+    pub async fn log_out(&self) {
+        let login = std::mem::replace(&mut *self.login.lock().await, Login::None);
+        if let Login::Session { token, location: Some(location) } = login {
+            let mut headers = HeaderMap::new();
+            if let Ok(mut value) = HeaderValue::from_str(token.expose_secret()) {
+                value.set_sensitive(true);
+                headers.insert(TOKEN, value);
+            }
+            if let Err(error) = self.once(Method::DELETE, &location, None, None, headers).await {
+                tracing::debug!(bmc = %self.peer, error = %self.explain(&error), "Redfish session left to expire");
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+        headers: HeaderMap,
+    ) -> Result<Answer, BmcError> {
+        Ok(self.send_full(method, path, body, if_match, headers).await?.0)
+    }
+
+    /// One request, tried again while the service says "later" or the connection breaks.
+    async fn send_full(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+        headers: HeaderMap,
+    ) -> Result<(Answer, HeaderMap), BmcError> {
+        let tries = self.settings.http_tries.max(1);
+        let mut pause = self.settings.http_backoff.min(MAX_PAUSE);
+        for left in (0..tries).rev() {
+            let result = self.once(method.clone(), path, body, if_match, headers.clone()).await;
+            let wait = match &result {
+                Ok((answer, headers)) if left > 0 && is_passing(&method, answer.status) => {
+                    tracing::debug!(bmc = %self.peer, %method, path, status = %answer.status, "asked to come back later");
+                    let asked = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
+                    asked.map_or(pause, Duration::from_secs).min(MAX_PAUSE)
+                }
+                Err(Failure::Http(error)) if left > 0 && is_broken(error) => {
+                    tracing::debug!(bmc = %self.peer, %method, path, error = %chain(error), "connection broke");
+                    pause
+                }
+                _ => return result.map_err(|e| self.failed(&e)),
+            };
+            tokio::time::sleep(wait).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+        Err(BmcError::Unreachable { peer: self.peer.clone(), reason: "no try was made".into() })
+    }
+
+    async fn once(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+        headers: HeaderMap,
+    ) -> Result<(Answer, HeaderMap), Failure> {
+        let _one = self.exchange.lock().await;
+        let mut request = self.http.request(method, format!("{}{path}", self.base)).headers(headers);
+        request = request.header(http::header::ACCEPT, "application/json").header("OData-Version", "4.0");
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        if let Some(etag) = if_match {
+            request = request.header(IF_MATCH, etag);
+        }
+        let mut response = request.send().await.map_err(Failure::Http)?;
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(Failure::Http)? {
+            if bytes.len() + chunk.len() > MAX_BODY {
+                return Err(Failure::TooLarge);
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = match serde_json::from_slice(&bytes) {
+            Ok(body) => body,
+            // Refusals may be HTML; what we build on may not.
+            Err(_) if bytes.is_empty() || !status.is_success() => Value::Null,
+            Err(error) => return Err(Failure::NotJson(error)),
+        };
+        let mut etags: Vec<String> = Vec::new();
+        let header = headers.get(ETAG).and_then(|e| e.to_str().ok());
+        for tag in header.into_iter().chain(body["@odata.etag"].as_str()) {
+            if tag.len() <= 256 && HeaderValue::from_str(tag).is_ok() && !etags.iter().any(|t| t == tag) {
+                etags.push(tag.into());
+            }
+        }
+        Ok((Answer { status, etags, body }, headers))
+    }
+
+    fn failed(&self, failure: &Failure) -> BmcError {
+        let (peer, reason) = (self.peer.clone(), self.explain(failure));
+        match failure {
+            Failure::Http(_) => BmcError::Unreachable { peer, reason },
+            Failure::TooLarge | Failure::NotJson(_) => BmcError::Protocol { peer, reason },
+        }
+    }
+
+    fn explain(&self, failure: &Failure) -> String {
+        let error = match failure {
+            Failure::TooLarge => return format!("with more than {MAX_BODY} bytes"),
+            Failure::NotJson(error) => return format!("with something that is not JSON: {error}"),
+            Failure::Http(error) => error,
+        };
+        if let Some(text) = tls::explain(error) {
+            return text;
+        }
+        if error.is_timeout() {
+            let limit = if error.is_connect() { self.settings.connect_timeout } else { self.settings.http_timeout };
+            return format!("no answer within {limit:?}: check the address and that nothing blocks the port");
+        }
+        match io_kind(error) {
+            Some(std::io::ErrorKind::ConnectionRefused) => {
+                "connection refused: nothing listens there; check port and that Redfish is enabled".into()
+            }
+            Some(std::io::ErrorKind::HostUnreachable | std::io::ErrorKind::NetworkUnreachable) => {
+                format!("no route to it: {}", chain(error))
+            }
+            _ => chain(error),
+        }
+    }
+}
+
+enum Failure {
+    Http(reqwest::Error),
+    TooLarge,
+    NotJson(serde_json::Error),
+}
+
+/// Statuses that ask for patience. Other server errors are only tried again where nothing can happen twice.
+fn is_passing(method: &Method, status: StatusCode) -> bool {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
+        s => s.is_server_error() && *method == Method::GET && s != StatusCode::NOT_IMPLEMENTED,
+    }
+}
+
+/// Whether the connection broke under way. Every request made here may be repeated: writes set what they set again.
+fn is_broken(error: &reqwest::Error) -> bool {
+    use std::io::ErrorKind::*;
+    if error.is_timeout() || tls::explain(error).is_some() {
+        return false;
+    }
+    let closed = "connection closed before message completed";
+    match io_kind(error) {
+        Some(kind) => matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof),
+        None => chain(error).contains(closed),
+    }
+}
+
+fn io_kind(error: &reqwest::Error) -> Option<std::io::ErrorKind> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(e) = next {
+        if let Some(io) = e.downcast_ref::<std::io::Error>() {
+            return Some(io.kind());
+        }
+        next = e.source();
+    }
+    None
+}
+
+/// The error with its causes, without the URL.
+fn chain(error: &reqwest::Error) -> String {
+    let mut out = String::new();
+    let mut next = std::error::Error::source(error);
+    while let Some(e) = next {
+        let text = e.to_string();
+        if !out.contains(&text) {
+            if !out.is_empty() {
+                out.push_str(": ");
+            }
+            out.push_str(&text);
+        }
+        next = e.source();
+    }
+    if out.is_empty() { "the request failed".into() } else { out }
+}
+
+/// `Location` may be a whole URL; its path is what counts.
+fn local_path(location: &str) -> Option<String> {
+    let path = match location.split_once("://") {
+        Some((_, rest)) => rest.find('/').map(|at| &rest[at..])?,
+        None => location,
+    };
+    super::model::link(&json!({ "@odata.id": path }))
+}

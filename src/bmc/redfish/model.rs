@@ -1,0 +1,234 @@
+//! What is read from Redfish resources, as plain data, and the pure choices made from it.
+
+use serde_json::{Value, json};
+
+use crate::bmc::quirks::{RedfishIdentity, RedfishQuirks};
+use crate::bmc::{BootDevice, FirmwareMode, PowerAction, PowerState};
+
+/// Links are paths on the same service; anything else is not followed.
+pub fn link(value: &Value) -> Option<String> {
+    let path = value["@odata.id"].as_str()?;
+    let fine = path.starts_with('/')
+        && !path.starts_with("//")
+        && path.len() <= 1024
+        && path.bytes().all(|b| b.is_ascii_graphic());
+    fine.then(|| path.trim_end_matches('/').to_string())
+}
+
+/// The members of a collection, at most 64.
+pub fn members(collection: &Value) -> Vec<String> {
+    let list = collection["Members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    list.iter().take(64).filter_map(link).collect()
+}
+
+/// Who made the machine.
+pub fn identity(system: &Value) -> RedfishIdentity {
+    let text = |key: &str| super::message::clean(system[key].as_str().unwrap_or_default(), 128);
+    RedfishIdentity { manufacturer: text("Manufacturer"), model: text("Model"), firmware: String::new() }
+}
+
+/// Power of a system. On its way counts as not yet there.
+pub fn power(system: &Value) -> Result<PowerState, String> {
+    match &system["PowerState"] {
+        Value::String(s) => match s.as_str() {
+            "On" | "PoweringOff" | "Paused" => Ok(PowerState::On),
+            "Off" | "PoweringOn" => Ok(PowerState::Off),
+            other => Err(format!("PowerState {:?}", super::message::clean(other, 40))),
+        },
+        _ => Err("a system without PowerState".into()),
+    }
+}
+
+/// `X@Redfish.AllowableValues`, or none when the service does not say.
+pub fn allowable(object: &Value, property: &str) -> Option<Vec<String>> {
+    let list = object.get(format!("{property}@Redfish.AllowableValues"))?.as_array()?;
+    Some(list.iter().take(64).filter_map(|v| v.as_str().map(str::to_string)).collect())
+}
+
+/// `ResetType` for an action: the first of the wanted ones that the service allows.
+pub fn reset_type(action: PowerAction, quirks: &RedfishQuirks, allowed: Option<&[String]>) -> Option<String> {
+    let wanted = match action {
+        PowerAction::On => &quirks.reset_on,
+        PowerAction::ForceOff => &quirks.reset_force_off,
+        PowerAction::SoftOff => &quirks.reset_soft_off,
+        PowerAction::Reset => &quirks.reset_restart,
+    };
+    wanted.iter().find(|w| allowed.is_none_or(|a| a.contains(w))).cloned()
+}
+
+/// The boot override of a system or of its settings resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Boot {
+    /// `BootSourceOverrideEnabled`.
+    pub enabled: Option<String>,
+    /// `BootSourceOverrideTarget`.
+    pub target: Option<String>,
+    /// `BootSourceOverrideMode`.
+    pub mode: Option<String>,
+}
+
+impl Boot {
+    /// Reads `Boot`.
+    pub fn read(resource: &Value) -> Self {
+        let text = |key: &str| resource["Boot"][key].as_str().map(|t| super::message::clean(t, 40));
+        Self {
+            enabled: text("BootSourceOverrideEnabled"),
+            target: text("BootSourceOverrideTarget"),
+            mode: text("BootSourceOverrideMode"),
+        }
+    }
+
+    /// What to write for this device and mode.
+    pub fn wanted(device: BootDevice, mode: FirmwareMode, quirks: &RedfishQuirks) -> Self {
+        let enabled = if quirks.boot_override_once_unsupported { "Continuous" } else { "Once" };
+        let target = match device {
+            BootDevice::Pxe => "Pxe",
+            BootDevice::Disk => "Hdd",
+        };
+        let mode = match mode {
+            FirmwareMode::Uefi => "UEFI",
+            FirmwareMode::Bios => "Legacy",
+        };
+        Self { enabled: Some(enabled.into()), target: Some(target.into()), mode: Some(mode.into()) }
+    }
+
+    /// Whether `self`, as read, is what was wanted. A mode that the service does not report cannot be compared.
+    pub fn satisfies(&self, want: &Self, quirks: &RedfishQuirks) -> bool {
+        let mode = self.mode.is_none() || quirks.mode_not_reported || self.mode == want.mode;
+        self.enabled == want.enabled && self.target == want.target && mode
+    }
+
+    /// Without the mode.
+    fn without_mode(&self) -> Self {
+        Self { mode: None, ..self.clone() }
+    }
+
+    /// Only what differs from `now`; the target always.
+    fn changed(&self, now: &Self) -> Self {
+        let differs = |want: &Option<String>, now: &Option<String>| want.clone().filter(|_| want != now);
+        Self {
+            enabled: differs(&self.enabled, &now.enabled),
+            target: self.target.clone(),
+            mode: differs(&self.mode, &now.mode),
+        }
+    }
+
+    /// Body of the write.
+    pub fn body(&self) -> Value {
+        let mut boot = serde_json::Map::new();
+        for (key, value) in [("Enabled", &self.enabled), ("Target", &self.target), ("Mode", &self.mode)] {
+            if let Some(value) = value {
+                boot.insert(format!("BootSourceOverride{key}"), json!(value));
+            }
+        }
+        json!({ "Boot": boot })
+    }
+}
+
+impl std::fmt::Display for Boot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let part = |v: &Option<String>| v.clone().unwrap_or_else(|| "?".into());
+        write!(f, "{}, {}, {}", part(&self.target), part(&self.mode), part(&self.enabled))
+    }
+}
+
+/// The writes to try, one after the other, until one reads back.
+///
+/// Some services want every property, some refuse those that do not change, some do not let the mode be written.
+pub fn recipes(want: &Boot, now: &Boot, quirks: &RedfishQuirks) -> Vec<Boot> {
+    let mut out = Vec::new();
+    let mut add = |boot: Boot| {
+        if !out.contains(&boot) {
+            out.push(boot);
+        }
+    };
+    // A service that shows no mode is not told one at first.
+    if !quirks.mode_must_be_omitted && now.mode.is_some() {
+        add(want.clone());
+    }
+    if !quirks.boot_resend_unchanged && !quirks.mode_must_be_omitted {
+        add(want.changed(now));
+    }
+    add(want.without_mode());
+    if !quirks.boot_resend_unchanged {
+        add(want.without_mode().changed(now));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_links_of_the_same_service_are_followed() {
+        for (text, want) in [
+            ("/redfish/v1/Systems/1/", Some("/redfish/v1/Systems/1")),
+            ("//evil/redfish", None),
+            ("http://evil/", None),
+            ("/a b", None),
+            ("", None),
+        ] {
+            assert_eq!(link(&json!({"@odata.id": text})).as_deref(), want, "{text}");
+        }
+        assert_eq!(link(&json!(null)), None);
+        let many: Vec<_> = (0..500).map(|n| json!({"@odata.id": format!("/s/{n}")})).collect();
+        assert_eq!(members(&json!({"Members": many})).len(), 64);
+    }
+
+    #[test]
+    fn reset_types_follow_what_is_allowed() {
+        let q = RedfishQuirks::default();
+        let allowed = |list: &[&str]| Some(list.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+        use PowerAction::*;
+        for (action, allowed, want) in [
+            (On, None, Some("On")),
+            (On, allowed(&["ForceOn", "ForceOff"]), Some("ForceOn")),
+            (ForceOff, allowed(&["On", "ForceOff"]), Some("ForceOff")),
+            (SoftOff, allowed(&["On", "PushPowerButton"]), Some("PushPowerButton")),
+            (SoftOff, allowed(&["On", "ForceOff"]), None),
+            (Reset, allowed(&["ForceRestart", "PowerCycle"]), Some("ForceRestart")),
+            (Reset, allowed(&["PowerCycle"]), Some("PowerCycle")),
+        ] {
+            assert_eq!(reset_type(action, &q, allowed.as_deref()).as_deref(), want, "{action:?} {allowed:?}");
+        }
+    }
+
+    #[test]
+    fn power_states() {
+        for (value, want) in [
+            (json!("On"), Some(PowerState::On)),
+            (json!("Off"), Some(PowerState::Off)),
+            (json!("PoweringOn"), Some(PowerState::Off)),
+            (json!("PoweringOff"), Some(PowerState::On)),
+            (json!(null), None),
+            (json!("Maybe"), None),
+        ] {
+            assert_eq!(power(&json!({"PowerState": value})).ok(), want);
+        }
+    }
+
+    #[test]
+    fn the_writes_that_are_tried_depend_on_the_controller() {
+        let boot = |e: &str, t: &str, m: Option<&str>| Boot {
+            enabled: (!e.is_empty()).then(|| e.into()),
+            target: Some(t.into()),
+            mode: m.map(Into::into),
+        };
+        let q = RedfishQuirks::default();
+        let want = Boot::wanted(BootDevice::Pxe, FirmwareMode::Uefi, &q);
+        let now = boot("Once", "Hdd", Some("UEFI"));
+        let list = recipes(&want, &now, &q);
+        assert_eq!(list, [boot("Once", "Pxe", Some("UEFI")), boot("", "Pxe", None), boot("Once", "Pxe", None)]);
+        // No mode shown.
+        let list = recipes(&want, &boot("Disabled", "None", None), &q);
+        assert_eq!(list, [boot("Once", "Pxe", Some("UEFI")), boot("Once", "Pxe", None)]);
+        let hpe = RedfishQuirks { mode_must_be_omitted: true, ..q.clone() };
+        assert!(recipes(&want, &now, &hpe).iter().all(|b| b.mode.is_none()));
+        let supermicro = RedfishQuirks { boot_resend_unchanged: true, ..q.clone() };
+        assert!(recipes(&want, &now, &supermicro).iter().all(|b| b.enabled.is_some()));
+        let no_once = RedfishQuirks { boot_override_once_unsupported: true, ..q };
+        let want = Boot::wanted(BootDevice::Disk, FirmwareMode::Bios, &no_once);
+        assert_eq!(want.to_string(), "Hdd, Legacy, Continuous");
+    }
+}

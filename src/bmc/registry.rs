@@ -1,0 +1,205 @@
+//! One connection per BMC: its sessions, its lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use secrecy::ExposeSecret;
+use subtle::ConstantTimeEq;
+
+use super::address::Endpoint;
+use super::ipmi::IpmiBmc;
+use super::redfish::{self, RedfishBmc};
+use super::{Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Settings};
+
+/// Hands out connections; the same one for the same address, account and certificate check.
+///
+/// All connections to one `host:port` share one lock, so that a BMC sees one exchange at a time, and systems behind
+/// one Redfish service share one login.
+pub struct Registry {
+    settings: Arc<Settings>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    clock: u64,
+    hosts: HashMap<HostKey, Host>,
+}
+
+/// Redfish and IPMI of one BMC have different ports, and locks of their own.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct HostKey {
+    redfish: bool,
+    peer: String,
+}
+
+#[derive(Default)]
+struct Host {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    services: Vec<Service>,
+    connections: Vec<Connection>,
+}
+
+struct Service {
+    base: String,
+    credentials: Credentials,
+    verify: bool,
+    client: Arc<redfish::Client>,
+}
+
+struct Connection {
+    address: BmcAddress,
+    credentials: Credentials,
+    verify: bool,
+    used: u64,
+    bmc: Arc<dyn Bmc>,
+}
+
+fn same(a: &Credentials, b: &Credentials) -> bool {
+    let (x, y) = (a.password.expose_secret().as_bytes(), b.password.expose_secret().as_bytes());
+    a.username == b.username && bool::from(x.ct_eq(y))
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
+impl Registry {
+    /// An empty registry.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings: Arc::new(settings), inner: Mutex::default() }
+    }
+
+    /// The connection for an address. Nothing is sent before it is used; `verify` false accepts any TLS certificate.
+    pub fn connect(&self, address: &BmcAddress, credentials: &Credentials, verify: bool) -> Arc<dyn Bmc> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.clock += 1;
+        let now = inner.clock;
+        let key = HostKey { redfish: address.driver.is_redfish(), peer: address.peer() };
+        let known = inner.hosts.get_mut(&key).and_then(|host| {
+            let fits =
+                |c: &&mut Connection| c.address == *address && c.verify == verify && same(&c.credentials, credentials);
+            host.connections.iter_mut().find(fits)
+        });
+        if let Some(connection) = known {
+            connection.used = now;
+            return connection.bmc.clone();
+        }
+        inner.make_room(self.settings.max_connections.max(1));
+        let host = inner.hosts.entry(key).or_default();
+        let bmc = host.open(address, credentials, verify, &self.settings);
+        host.connections.push(Connection {
+            address: address.clone(),
+            credentials: credentials.clone(),
+            verify,
+            used: now,
+            bmc: bmc.clone(),
+        });
+        bmc
+    }
+
+    /// How many connections are kept.
+    pub fn len(&self) -> usize {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Logs out everywhere, at most ten seconds for all, and forgets all connections.
+    pub async fn close(&self) {
+        let hosts = std::mem::take(&mut *self.inner.lock().unwrap_or_else(PoisonError::into_inner)).hosts;
+        let services = hosts.into_values().flat_map(|host| host.services);
+        let log_outs = services.map(|service| async move { service.client.log_out().await });
+        let all = futures::future::join_all(log_outs);
+        if tokio::time::timeout(std::time::Duration::from_secs(10), all).await.is_err() {
+            tracing::warn!("some Redfish sessions are left to expire");
+        }
+    }
+}
+
+impl Inner {
+    fn len(&self) -> usize {
+        self.hosts.values().map(|h| h.connections.len()).sum()
+    }
+
+    /// Forgets the connections unused for longest that nobody holds. Those in use stay, whatever their number.
+    fn make_room(&mut self, max: usize) {
+        if self.len() < max {
+            return;
+        }
+        let idle = |c: &Connection| Arc::strong_count(&c.bmc) == 1;
+        let oldest = self.hosts.values().flat_map(|h| &h.connections).filter(|c| idle(c)).map(|c| c.used).min();
+        let Some(oldest) = oldest else { return };
+        for host in self.hosts.values_mut() {
+            host.connections.retain(|c| c.used != oldest || !idle(c));
+            // A login goes with the last system that uses it; the session expires at the BMC.
+            host.services.retain(|s| Arc::strong_count(&s.client) > 1);
+        }
+        self.hosts.retain(|_, host| !host.connections.is_empty());
+    }
+}
+
+impl Host {
+    fn open(
+        &mut self,
+        address: &BmcAddress,
+        credentials: &Credentials,
+        verify: bool,
+        settings: &Arc<Settings>,
+    ) -> Arc<dyn Bmc> {
+        // An account whose password changed is not tried again with the old one.
+        self.connections.retain(|c| {
+            !(c.address == *address
+                && c.credentials.username == credentials.username
+                && !same(&c.credentials, credentials))
+        });
+        self.services.retain(|s| Arc::strong_count(&s.client) > 1);
+        let (system, base) = match (&address.endpoint, address.base_url()) {
+            (Endpoint::Redfish { system, .. }, Some(base)) => (system.clone(), base),
+            _ => return Arc::new(IpmiBmc::new(address, credentials, settings.clone(), self.lock.clone())),
+        };
+        let fits = |s: &&Service| s.base == base && s.verify == verify && same(&s.credentials, credentials);
+        if let Some(service) = self.services.iter().find(fits) {
+            return Arc::new(RedfishBmc::new(service.client.clone(), system, settings.clone()));
+        }
+        let made = redfish::Client::new(
+            base.clone(),
+            address.peer(),
+            credentials,
+            verify,
+            settings.clone(),
+            self.lock.clone(),
+        );
+        match made {
+            Ok(client) => {
+                let client = Arc::new(client);
+                let service = Service { base, credentials: credentials.clone(), verify, client: client.clone() };
+                self.services.push(service);
+                Arc::new(RedfishBmc::new(client, system, settings.clone()))
+            }
+            Err(error) => Arc::new(Unusable(error.to_string())),
+        }
+    }
+}
+
+/// A connection that could not even be prepared; every use says why.
+struct Unusable(String);
+
+#[async_trait]
+impl Bmc for Unusable {
+    async fn power(&self) -> Result<PowerState, BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn set_power(&self, _: PowerAction) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn set_boot_device(&self, _: BootDevice, _: FirmwareMode) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+}

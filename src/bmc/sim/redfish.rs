@@ -1,0 +1,391 @@
+//! The Redfish side of a simulated BMC.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Body;
+use base64::Engine;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, IF_MATCH, LOCATION};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rand::Rng;
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{Account, Fault, Machine, PowerCommand, Scope};
+use super::redfish_views as views;
+use crate::bmc::ipmi::suite::same;
+
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 64;
+/// Sessions at a time; the oldest makes room.
+const MAX_SESSIONS: usize = 16;
+/// Largest request body, in bytes.
+const MAX_BODY: usize = 64 << 10;
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// How the simulated service differs from the plain one.
+#[derive(Clone, Debug)]
+pub struct RedfishOptions {
+    /// It has sessions; otherwise only basic authentication.
+    pub sessions: bool,
+    /// Writes need a fitting `If-Match`.
+    pub if_match: bool,
+    /// ETags are weak.
+    pub weak_etags: bool,
+    /// `ResetType` values.
+    pub reset_types: Vec<String>,
+    /// The boot override is written to a settings resource.
+    pub settings_resource: bool,
+    /// `BootSourceOverrideMode` cannot be written.
+    pub mode_read_only: bool,
+    /// `Once` becomes `Continuous`.
+    pub no_once: bool,
+    /// Properties left out of a write fall back to defaults.
+    pub forgets_unsent: bool,
+    /// The boot override changes only while the machine is off.
+    pub boot_needs_power_off: bool,
+    /// Refuses so many writes of the boot override with `UnableToModifyDuringSystemPOST`.
+    pub post_refusals: u32,
+}
+
+impl Default for RedfishOptions {
+    fn default() -> Self {
+        let types = ["On", "ForceOff", "GracefulShutdown", "ForceRestart", "PowerCycle"];
+        Self {
+            sessions: true,
+            if_match: true,
+            weak_etags: false,
+            reset_types: types.map(String::from).to_vec(),
+            settings_resource: false,
+            mode_read_only: false,
+            no_once: false,
+            forgets_unsent: false,
+            boot_needs_power_off: false,
+            post_refusals: 0,
+        }
+    }
+}
+
+/// A Redfish service over one or more machines.
+pub struct RedfishSim {
+    machines: Vec<Arc<Machine>>,
+    account: Account,
+    options: RedfishOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    tokens: VecDeque<(u64, String)>,
+    next: u64,
+    post_refusals: u32,
+}
+
+/// The connection is to be dropped without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("connection dropped on purpose")]
+struct Dropped;
+
+type Reply = Result<Response<Body>, Dropped>;
+
+impl RedfishSim {
+    /// Over these machines, which must have different names.
+    pub fn new(machines: Vec<Arc<Machine>>, account: Account, options: RedfishOptions) -> Arc<Self> {
+        let state = State { post_refusals: options.post_refusals, ..State::default() };
+        Arc::new(Self { machines, account, options, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        self.state().tokens.len()
+    }
+
+    /// Forgets all sessions, as a restart of the BMC does.
+    pub fn drop_sessions(&self) {
+        self.state().tokens.clear();
+    }
+
+    /// Serves until the token is cancelled or the listener fails; over TLS when an acceptor is given.
+    pub async fn run(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
+        token: CancellationToken,
+    ) -> std::io::Result<()> {
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let (stream, _) = tokio::select! {
+                () = token.cancelled() => return Ok(()),
+                accepted = listener.accept() => accepted?,
+            };
+            let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
+            let (sim, tls) = (self.clone(), tls.clone());
+            connections.spawn(async move {
+                let _permit = permit;
+                match tls {
+                    None => sim.serve(TokioIo::new(stream)).await,
+                    Some(acceptor) => match tokio::time::timeout(HEADER_TIMEOUT, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => sim.serve(TokioIo::new(stream)).await,
+                        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
+                        Err(_) => tracing::debug!("TLS handshake not finished in time"),
+                    },
+                }
+            });
+        }
+    }
+
+    async fn serve<I>(self: Arc<Self>, io: I)
+    where
+        I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let service = hyper::service::service_fn(move |request| {
+            let sim = self.clone();
+            async move { sim.handle(request).await }
+        });
+        let mut http = hyper::server::conn::http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        if let Err(error) = http.serve_connection(io, service).await {
+            tracing::debug!(%error, "simulated BMC connection");
+        }
+    }
+
+    async fn handle(&self, request: Request<Incoming>) -> Reply {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().trim_end_matches('/').to_string();
+        let login = path.ends_with("/Sessions") && parts.method == Method::POST;
+        let scope = match (login || matches!(path.as_str(), "/redfish" | "/redfish/v1"), &parts.method) {
+            (true, _) => Scope::Login,
+            (_, &Method::GET | &Method::HEAD) => Scope::Read,
+            _ => Scope::Write,
+        };
+        let fault = self.machines.first().and_then(|m| m.fault(scope));
+        match &fault {
+            Some(Fault::Reset) => return Err(Dropped),
+            Some(Fault::Silence) => match std::future::pending::<Infallible>().await {},
+            Some(Fault::Slow(delay)) => tokio::time::sleep(*delay).await,
+            Some(Fault::Garbage) => return Ok(raw(StatusCode::OK, "<html>\u{1}not what you think")),
+            Some(Fault::Busy) => {
+                return Ok(views::error(StatusCode::SERVICE_UNAVAILABLE, "ServiceTemporarilyUnavailable", "Try again."));
+            }
+            Some(Fault::Fail) => {
+                return Ok(views::error(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "InternalError",
+                    "The request failed due to an internal service error.",
+                ));
+            }
+            Some(Fault::WrongPassword) if !matches!(path.as_str(), "/redfish" | "/redfish/v1") => {
+                return Ok(views::unauthorized());
+            }
+            _ => {}
+        }
+        let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
+            return Ok(views::error(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", "The body is too large."));
+        };
+        let body = body.to_bytes();
+        let body = if body.is_empty() {
+            Value::Null
+        } else {
+            match serde_json::from_slice(&body) {
+                Ok(body) => body,
+                Err(_) => return Ok(views::error(StatusCode::BAD_REQUEST, "MalformedJSON", "The body is not JSON.")),
+            }
+        };
+        Ok(self.answer(&parts.method, &path, &parts.headers, &body, fault == Some(Fault::Ignore)))
+    }
+
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
+        let not_found =
+            || views::error(StatusCode::NOT_FOUND, "ResourceMissingAtURI", "There is no resource at this URI.");
+        let segments: Vec<&str> = path.split('/').skip(1).collect();
+        match (method, segments.as_slice()) {
+            (&Method::GET, ["redfish"]) => return views::ok(&json!({"v1": "/redfish/v1/"})),
+            (&Method::GET, ["redfish", "v1"]) => return views::ok(&views::root(self.options.sessions)),
+            (&Method::POST, ["redfish", "v1", "SessionService", "Sessions"]) if self.options.sessions => {
+                return self.log_in(body);
+            }
+            (_, ["redfish", "v1", "SessionService", ..]) if !self.options.sessions => return not_found(),
+            _ => {}
+        }
+        if !self.authorized(headers) {
+            return views::unauthorized();
+        }
+        match (method, segments.as_slice()) {
+            (&Method::DELETE, ["redfish", "v1", "SessionService", "Sessions", id]) => {
+                self.state().tokens.retain(|(n, _)| n.to_string() != *id);
+                views::no_content()
+            }
+            (&Method::GET, ["redfish", "v1", "Systems"]) => {
+                let names: Vec<&str> = self.machines.iter().map(|m| m.profile.name.as_str()).collect();
+                views::ok(&views::systems(&names))
+            }
+            (method, ["redfish", "v1", "Systems", name, rest @ ..]) => {
+                match self.machines.iter().find(|m| m.profile.name == *name) {
+                    Some(machine) => {
+                        self.system(machine, method, rest, headers, body, ignore).unwrap_or_else(not_found)
+                    }
+                    None => not_found(),
+                }
+            }
+            _ => not_found(),
+        }
+    }
+
+    fn system(
+        &self,
+        machine: &Machine,
+        method: &Method,
+        rest: &[&str],
+        headers: &HeaderMap,
+        body: &Value,
+        ignore: bool,
+    ) -> Option<Response<Body>> {
+        let settings = self.options.settings_resource;
+        match (method, rest) {
+            (&Method::GET, []) => Some(self.tagged(machine, views::system(machine, &self.options))),
+            (&Method::GET, ["Settings"]) if settings => Some(self.tagged(machine, views::settings(machine))),
+            (&Method::PATCH, ["Settings"]) if settings => Some(self.patch(machine, headers, body, ignore)),
+            (&Method::PATCH, []) if !settings => Some(self.patch(machine, headers, body, ignore)),
+            (&Method::POST, ["Actions", "ComputerSystem.Reset"]) => Some(self.reset(machine, body, ignore)),
+            _ => None,
+        }
+    }
+
+    fn etag(&self, machine: &Machine) -> String {
+        let weak = if self.options.weak_etags { "W/" } else { "" };
+        format!("{weak}\"{}\"", machine.generation())
+    }
+
+    fn tagged(&self, machine: &Machine, body: Value) -> Response<Body> {
+        let mut response = views::ok(&body);
+        if let Ok(value) = self.etag(machine).parse() {
+            response.headers_mut().insert(ETAG, value);
+        }
+        response
+    }
+
+    fn patch(&self, machine: &Machine, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
+        if self.options.if_match {
+            let given = headers.get(IF_MATCH).and_then(|v| v.to_str().ok());
+            match given {
+                None => {
+                    return views::error(
+                        StatusCode::PRECONDITION_REQUIRED,
+                        "PreconditionRequired",
+                        "If-Match is missing.",
+                    );
+                }
+                // A weak tag never matches (RFC 9110, section 13.1.1).
+                Some(tag) if tag != format!("\"{}\"", machine.generation()) => {
+                    return views::error(
+                        StatusCode::PRECONDITION_FAILED,
+                        "PreconditionFailed",
+                        "The ETag does not match.",
+                    );
+                }
+                Some(_) => {}
+            }
+        }
+        {
+            let mut state = self.state();
+            if state.post_refusals > 0 {
+                state.post_refusals -= 1;
+                let text = "The value cannot be changed while the computer system BIOS is in POST.";
+                return views::error(StatusCode::BAD_REQUEST, "UnableToModifyDuringSystemPOST", text);
+            }
+        }
+        let boot = match views::boot_from(&body["Boot"], machine.boot(), &self.options) {
+            Ok(boot) => boot,
+            Err((id, text)) => return views::error(StatusCode::BAD_REQUEST, id, &text),
+        };
+        if !ignore && !(self.options.boot_needs_power_off && machine.is_on()) {
+            machine.set_boot(boot);
+        }
+        self.tagged(machine, views::system(machine, &self.options))
+    }
+
+    fn reset(&self, machine: &Machine, body: &Value, ignore: bool) -> Response<Body> {
+        let kind = body["ResetType"].as_str().unwrap_or_default();
+        let allowed = self.options.reset_types.iter().any(|t| t == kind);
+        let command = match kind {
+            "On" | "ForceOn" => PowerCommand::On,
+            "ForceOff" => PowerCommand::Off,
+            "GracefulShutdown" => PowerCommand::Soft,
+            "PushPowerButton" if machine.is_on() => PowerCommand::Soft,
+            "PushPowerButton" => PowerCommand::On,
+            "ForceRestart" => PowerCommand::Reset,
+            "PowerCycle" => PowerCommand::Cycle,
+            _ => {
+                let text = format!("The value {kind:?} is not in the list of acceptable values.");
+                return views::error(StatusCode::BAD_REQUEST, "ActionParameterNotSupported", &text);
+            }
+        };
+        if !allowed {
+            return views::error(StatusCode::BAD_REQUEST, "ActionParameterNotSupported", "Not an allowed reset type.");
+        }
+        if !ignore {
+            machine.power(command);
+        }
+        views::no_content()
+    }
+
+    fn log_in(&self, body: &Value) -> Response<Body> {
+        let (user, password) = (body["UserName"].as_str(), body["Password"].as_str());
+        if !self.right(user.unwrap_or_default(), password.unwrap_or_default()) {
+            return views::unauthorized();
+        }
+        let token: String = rand::rng().random::<[u8; 16]>().iter().map(|b| format!("{b:02x}")).collect();
+        let mut state = self.state();
+        state.next += 1;
+        let id = state.next;
+        if state.tokens.len() == MAX_SESSIONS {
+            state.tokens.pop_front();
+        }
+        state.tokens.push_back((id, token.clone()));
+        let path = format!("/redfish/v1/SessionService/Sessions/{id}");
+        let mut response = views::json(StatusCode::CREATED, &json!({"@odata.id": path, "UserName": user}));
+        for (name, value) in [("x-auth-token", token), (LOCATION.as_str(), path)] {
+            if let (Ok(name), Ok(value)) = (http::HeaderName::try_from(name), value.parse()) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
+    }
+
+    fn right(&self, user: &str, password: &str) -> bool {
+        user == self.account.username && same(password.as_bytes(), self.account.password.expose_secret().as_bytes())
+    }
+
+    fn authorized(&self, headers: &HeaderMap) -> bool {
+        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+        if let Some(token) = text("x-auth-token") {
+            return self.state().tokens.iter().any(|(_, known)| same(known.as_bytes(), token.as_bytes()));
+        }
+        let Some(encoded) = text(AUTHORIZATION.as_str()).and_then(|v| v.strip_prefix("Basic ")) else { return false };
+        let Ok(pair) = base64::engine::general_purpose::STANDARD.decode(encoded) else { return false };
+        let pair = String::from_utf8_lossy(&pair).into_owned();
+        pair.split_once(':').is_some_and(|(user, password)| self.right(user, password))
+    }
+}
+
+fn raw(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
