@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
 //! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
@@ -11,6 +12,7 @@
 
 #![warn(missing_docs)]
 
+pub mod agent;
 pub mod api;
 pub mod bmc;
 pub mod config;

@@ -1,0 +1,168 @@
+//! Which disk is the root disk.
+
+use crate::api::metal3::{RootDeviceHints, Storage};
+
+const GIB: i64 = 1 << 30;
+/// Without hints, smaller disks are not meant for an operating system (as in Ironic).
+const SMALLEST: i64 = 4 * GIB;
+
+/// No disk is the root disk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoRootDisk {
+    /// The machine shows none at all.
+    #[error("the machine has no disk: check its controllers, and that the ramdisk has their drivers")]
+    NoDisks,
+    /// Each disk with what excludes it.
+    #[error("no disk matches the root device hints: {}", .0.join("; "))]
+    NoMatch(Vec<String>),
+    /// Each disk with its size.
+    #[error("no disk is larger than 4 GiB, and there are no root device hints: {}", .0.join("; "))]
+    AllSmall(Vec<String>),
+}
+
+/// The root disk: the first that fits every hint; without hints the smallest over 4 GiB.
+///
+/// Model and vendor match a part, everything else the whole; case does not count.
+pub fn choose<'a>(disks: &'a [Storage], hints: Option<&RootDeviceHints>) -> Result<&'a Storage, NoRootDisk> {
+    if disks.is_empty() {
+        return Err(NoRootDisk::NoDisks);
+    }
+    let Some(hints) = hints.filter(|hints| **hints != RootDeviceHints::default()) else {
+        let fit = disks.iter().filter(|disk| disk.size_bytes > SMALLEST);
+        return fit.min_by_key(|disk| disk.size_bytes).ok_or_else(|| {
+            NoRootDisk::AllSmall(disks.iter().map(|d| format!("{}: {}", shown(d), gib(d.size_bytes))).collect())
+        });
+    };
+    let mut reasons = Vec::new();
+    for disk in disks {
+        let wrong = mismatches(disk, hints);
+        if wrong.is_empty() {
+            return Ok(disk);
+        }
+        reasons.push(format!("{}: {}", shown(disk), wrong.join(", ")));
+    }
+    Err(NoRootDisk::NoMatch(reasons))
+}
+
+/// What keeps a disk from fitting the hints.
+fn mismatches(disk: &Storage, hints: &RootDeviceHints) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if let Some(name) = &hints.device_name
+        && !disk.alternate_names.iter().chain([&disk.name]).any(|n| n.eq_ignore_ascii_case(name))
+    {
+        wrong.push(format!("not {name}"));
+    }
+    for (what, hint, value) in [
+        ("hctl", &hints.hctl, &disk.hctl),
+        ("serial number", &hints.serial_number, &disk.serial_number),
+        ("wwn", &hints.wwn, &disk.wwn),
+        ("wwn with extension", &hints.wwn_with_extension, &disk.wwn_with_extension),
+        ("wwn vendor extension", &hints.wwn_vendor_extension, &disk.wwn_vendor_extension),
+    ] {
+        if let Some(hint) = hint
+            && hint.trim().to_lowercase() != value.trim().to_lowercase()
+        {
+            wrong.push(format!("{what} {value:?} is not {hint:?}"));
+        }
+    }
+    for (what, hint, value) in [("model", &hints.model, &disk.model), ("vendor", &hints.vendor, &disk.vendor)] {
+        if let Some(hint) = hint
+            && !value.to_lowercase().contains(&hint.trim().to_lowercase())
+        {
+            wrong.push(format!("{what} {value:?} does not contain {hint:?}"));
+        }
+    }
+    if let Some(size) = hints.min_size_gigabytes
+        && disk.size_bytes / GIB < size
+    {
+        wrong.push(format!("size {} < {size} GiB", gib(disk.size_bytes)));
+    }
+    if let Some(rotational) = hints.rotational
+        && rotational != disk.rotational
+    {
+        wrong.push(if rotational { "not rotational" } else { "rotational" }.into());
+    }
+    wrong
+}
+
+/// The kernel's name, which is what people know a disk by.
+fn shown(disk: &Storage) -> String {
+    super::device_path(disk).display().to_string()
+}
+
+fn gib(bytes: i64) -> String {
+    let tenths = bytes.saturating_mul(10) / GIB;
+    if tenths % 10 == 0 { format!("{} GiB", tenths / 10) } else { format!("{}.{} GiB", tenths / 10, tenths % 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disks() -> Vec<Storage> {
+        let disk = |name: &str, gib: i64, model: &str, serial: &str, rotational| Storage {
+            name: format!("/dev/disk/by-path/pci-{name}"),
+            alternate_names: vec![format!("/dev/{name}"), format!("/dev/disk/by-path/pci-{name}")],
+            size_bytes: gib * GIB,
+            model: model.into(),
+            vendor: "ACME".into(),
+            serial_number: serial.into(),
+            wwn: format!("0x5000{serial}"),
+            hctl: format!("0:0:{gib}:0"),
+            rotational,
+            ..Storage::default()
+        };
+        vec![
+            disk("sda", 4, "SATA DOM", "A1", false),
+            disk("sdb", 2000, "Barracuda ST2000", "B2", true),
+            disk("sdc", 480, "Micron 5300", "C3", false),
+            disk("nvme0n1", 480, "Samsung PM9A3", "D4", false),
+        ]
+    }
+
+    #[test]
+    fn hints_choose_by_all_of_them() {
+        type Set = fn(&mut RootDeviceHints);
+        let cases: [(Set, Option<&str>); 16] = [
+            (|_| (), Some("/dev/sdc")),
+            (|h| h.device_name = Some("/dev/sdb".into()), Some("/dev/sdb")),
+            (|h| h.device_name = Some("/dev/disk/by-path/pci-nvme0n1".into()), Some("/dev/nvme0n1")),
+            (|h| h.device_name = Some("/dev/sd".into()), None),
+            (|h| h.model = Some("samsung".into()), Some("/dev/nvme0n1")),
+            (|h| h.vendor = Some("cm".into()), Some("/dev/sda")),
+            (|h| h.serial_number = Some("c3".into()), Some("/dev/sdc")),
+            (|h| h.serial_number = Some("c".into()), None),
+            (|h| h.wwn = Some("0x5000B2".into()), Some("/dev/sdb")),
+            (|h| h.hctl = Some("0:0:480:0".into()), Some("/dev/sdc")),
+            (|h| h.rotational = Some(true), Some("/dev/sdb")),
+            (|h| h.rotational = Some(false), Some("/dev/sda")),
+            (|h| h.min_size_gigabytes = Some(481), Some("/dev/sdb")),
+            (|h| h.min_size_gigabytes = Some(480), Some("/dev/sdb")),
+            (|h| (h.min_size_gigabytes, h.rotational) = (Some(5), Some(false)), Some("/dev/sdc")),
+            (|h| h.wwn_vendor_extension = Some("x".into()), None),
+        ];
+        let disks = disks();
+        for (number, (set, expected)) in cases.iter().enumerate() {
+            let mut hints = RootDeviceHints::default();
+            set(&mut hints);
+            let found = choose(&disks, Some(&hints)).ok().map(shown);
+            assert_eq!(found.as_deref(), *expected, "case {number}: {hints:?}");
+        }
+        assert_eq!(choose(&disks, None).map(shown), Ok("/dev/sdc".into()));
+    }
+
+    #[test]
+    fn the_error_says_what_excluded_each_disk() {
+        let hints =
+            RootDeviceHints { min_size_gigabytes: Some(3000), rotational: Some(false), ..RootDeviceHints::default() };
+        let error = choose(&disks()[..2], Some(&hints)).expect_err("none").to_string();
+        assert_eq!(
+            error,
+            "no disk matches the root device hints: /dev/sda: size 4 GiB < 3000 GiB; \
+             /dev/sdb: size 2000 GiB < 3000 GiB, rotational"
+        );
+        let error = choose(&disks()[..1], None).expect_err("small").to_string();
+        assert!(error.ends_with("no root device hints: /dev/sda: 4 GiB"), "{error}");
+        assert_eq!(choose(&[], None), Err(NoRootDisk::NoDisks));
+    }
+}

@@ -1,0 +1,391 @@
+//! The session: asks for steps, has them done, tells how they went.
+//!
+//! A step of another generation than the session's is never done. When any answer says that the session has ended,
+//! the running step is cancelled at once.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::client::{CallError, Client};
+use super::log::Log;
+use super::protocol::{Action, Event, MAX_LOG, OpenSession, Session, Step, StepOutcome};
+use crate::api::metal3::HardwareDetails;
+
+/// Lines of log sent with a failure.
+const LOG_LINES: usize = 200;
+/// Longest message of an outcome in bytes.
+const MAX_MESSAGE: usize = 4000;
+
+/// How a session ended, and so what the machine does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The appliance wants a reboot.
+    Reboot,
+    /// The appliance wants the power off.
+    PowerOff,
+    /// The session is not the current one any more.
+    Revoked(String),
+    /// The appliance does not want this machine.
+    Refused(String),
+    /// The server's certificate was not issued by the pinned CA.
+    Untrusted(String),
+    /// The appliance did not answer for too long.
+    Unreachable(String),
+}
+
+/// Why a step failed, with its causes, for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct StepError(pub String);
+
+/// What a step did.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Done {
+    /// For the operator.
+    pub message: String,
+    /// The hardware, from `inspect`.
+    pub inventory: Option<HardwareDetails>,
+}
+
+impl Done {
+    /// Something was done that needs only words.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), inventory: None }
+    }
+}
+
+/// How far the running step is. Cheap to clone; reporting never waits.
+#[derive(Clone)]
+pub struct Progress {
+    sender: Arc<watch::Sender<Event>>,
+}
+
+impl Progress {
+    /// Tells how far the step is: its phase in a word or two, bytes done, bytes in all.
+    pub fn report(&self, phase: &str, bytes_done: Option<u64>, bytes_total: Option<u64>) {
+        self.sender.send_modify(|event| {
+            if event.phase != phase {
+                event.phase = phase.chars().take(80).collect();
+                event.message = None;
+            }
+            event.bytes_done = bytes_done;
+            event.bytes_total = bytes_total;
+        });
+    }
+
+    /// Adds words for the operator to the phase.
+    pub fn message(&self, message: &str) {
+        self.sender.send_modify(|event| event.message = Some(message.chars().take(500).collect()));
+    }
+}
+
+/// A step to be done.
+pub struct Job {
+    /// What to do. Never `reboot`, `power-off` or `collect-logs`: the session does these itself.
+    pub action: Action,
+    /// The appliance, for the image.
+    pub client: Client,
+    /// Where to tell how far it is.
+    pub progress: Progress,
+    /// When cancelled, no disk may be touched any more.
+    pub cancel: CancellationToken,
+}
+
+/// Does steps.
+#[async_trait]
+pub trait Executor: Send + Sync + 'static {
+    /// The session is open; may set what depends on it (clock, host name). Called once.
+    fn opened(&self, session: &Session);
+    /// Does one step. A panic counts as a failure.
+    ///
+    /// # Errors
+    /// Why the step failed.
+    async fn run(&self, job: Job) -> Result<Done, StepError>;
+    /// The kernel's messages, for `collect-logs`.
+    fn kernel_log(&self) -> Vec<String>;
+}
+
+/// Opens a session and does its steps until it ends. Returns in bounded time once the appliance stops answering.
+pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> End {
+    let opened = client.retry("a session", || client.open(hello)).await;
+    let session = match opened {
+        Ok(session) => session,
+        Err(error) => return End::from(error),
+    };
+    tracing::info!(host = session.host, generation = session.generation, "session opened");
+    executor.opened(&session);
+    let mut runner = Runner { client, session, executor, log, last: None };
+    match runner.steps().await {
+        Ok(end) => end,
+        Err(error) => End::from(error),
+    }
+}
+
+impl From<CallError> for End {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unreachable(reason) => Self::Unreachable(reason),
+            CallError::Untrusted(reason) => Self::Untrusted(reason),
+            CallError::Revoked(reason) => Self::Revoked(reason),
+            CallError::Gone(reason) => Self::Revoked(reason),
+            CallError::Refused { reason, .. } => Self::Refused(reason),
+        }
+    }
+}
+
+struct Runner<'a> {
+    client: Client,
+    session: Session,
+    executor: Arc<dyn Executor>,
+    log: &'a Log,
+    /// Outcome of the last step. Its id is what the next step comes after.
+    last: Option<StepOutcome>,
+}
+
+/// Why a running step is cancelled.
+enum Stop {
+    Revoked(String),
+    Gone(String),
+    Stalled,
+}
+
+/// What came of a step.
+enum Ended {
+    Done(Result<Done, StepError>),
+    Gone(String),
+}
+
+impl Runner<'_> {
+    async fn steps(&mut self) -> Result<End, CallError> {
+        loop {
+            let client = &self.client;
+            let after = self.last.as_ref().map(|outcome| outcome.step.as_str()).unwrap_or_default();
+            let step = match client.retry("the next step", || client.next_step(after)).await {
+                Ok(Some(step)) => step,
+                Ok(None) => continue,
+                Err(CallError::Gone(reason)) => {
+                    tracing::info!("the last step is not wanted any more: {reason}");
+                    // The appliance answers 410 at once: do not ask again at once.
+                    tokio::time::sleep(self.client.timing().event_gap).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(outcome) = self.last.clone().filter(|outcome| outcome.step == step.id) {
+                // The appliance lost an outcome that it had taken: tell again, do not do again.
+                self.tell(outcome).await?;
+                tokio::time::sleep(self.client.timing().event_gap).await;
+                continue;
+            }
+            if let Some(end) = self.step(step).await? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Does one step; `Some` when the machine is to go down after it.
+    async fn step(&mut self, step: Step) -> Result<Option<End>, CallError> {
+        let name = action_name(&step.action);
+        tracing::info!(step = step.id, "step {name}");
+        if step.generation != self.session.generation {
+            let message = format!(
+                "{name} belongs to generation {} of the host and this boot to generation {}: not done",
+                step.generation, self.session.generation
+            );
+            self.finish(&step, Err(StepError(message))).await?;
+            return Ok(None);
+        }
+        let (outcome, end) = match step.action {
+            Action::Reboot => (Ok(Done::new("rebooting")), Some(End::Reboot)),
+            Action::PowerOff => (Ok(Done::new("powering off")), Some(End::PowerOff)),
+            Action::CollectLogs => (self.send_log().await?, None),
+            _ => match self.execute(&step).await? {
+                Ended::Done(outcome) => (outcome, None),
+                Ended::Gone(reason) => {
+                    tracing::warn!(step = step.id, "step {name} cancelled by the appliance: {reason}");
+                    self.last = Some(StepOutcome { step: step.id, message: reason, ..StepOutcome::default() });
+                    return Ok(None);
+                }
+            },
+        };
+        self.finish(&step, outcome).await?;
+        Ok(end)
+    }
+
+    /// Runs a step on a task of its own, sends its events, cancels it when it is not wanted any more or stalls.
+    async fn execute(&self, step: &Step) -> Result<Ended, CallError> {
+        let timing = self.client.timing().clone();
+        let first = Event { step: step.id.clone(), phase: action_name(&step.action).to_owned(), ..Event::default() };
+        let (sender, mut progress) = watch::channel(first);
+        let cancel = CancellationToken::new();
+        // Whatever ends this function also ends the step.
+        let guard = cancel.clone().drop_guard();
+        let job = Job {
+            action: step.action.clone(),
+            client: self.client.clone(),
+            progress: Progress { sender: Arc::new(sender) },
+            cancel,
+        };
+        let executor = self.executor.clone();
+        let mut task = tokio::spawn(async move { executor.run(job).await });
+        let mut tick = tokio::time::interval(timing.event_gap);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut sent: Option<Instant> = None;
+        let mut moved = Instant::now();
+        let stop = loop {
+            // Events are sent one at a time, and neither they nor the ticks hold up the end of the step.
+            let event = async {
+                tick.tick().await;
+                if progress.has_changed().unwrap_or(false) {
+                    moved = Instant::now();
+                } else if moved.elapsed() > timing.stalled {
+                    return Some(Stop::Stalled);
+                } else if sent.is_some_and(|sent| sent.elapsed() < timing.heartbeat) {
+                    return None;
+                }
+                sent = Some(Instant::now());
+                let event = progress.borrow_and_update().clone();
+                match self.client.event(&event).await {
+                    Err(CallError::Revoked(reason)) => Some(Stop::Revoked(reason)),
+                    Err(CallError::Gone(reason)) => Some(Stop::Gone(reason)),
+                    // A lost event is not worth stopping for: the next one says more.
+                    Err(error) => {
+                        tracing::debug!("event not delivered: {error}");
+                        None
+                    }
+                    Ok(()) => None,
+                }
+            };
+            tokio::select! {
+                biased;
+                joined = &mut task => return Ok(Ended::Done(joined.unwrap_or_else(|error| Err(crash(error))))),
+                () = self.client.revoked().cancelled() => break Stop::Revoked("in the middle of a step".into()),
+                stop = event => if let Some(stop) = stop {
+                    break stop;
+                }
+            }
+        };
+        drop(guard);
+        if tokio::time::timeout(timing.cancel, &mut task).await.is_err() {
+            tracing::error!("the cancelled step did not end within {} s", timing.cancel.as_secs());
+            task.abort();
+        }
+        match stop {
+            Stop::Revoked(reason) => Err(CallError::Revoked(reason)),
+            Stop::Gone(reason) => Ok(Ended::Gone(reason)),
+            Stop::Stalled => {
+                let phase = progress.borrow().phase.clone();
+                let message = format!("{phase}: no progress for {} s; cancelled", timing.stalled.as_secs());
+                Ok(Ended::Done(Err(StepError(message))))
+            }
+        }
+    }
+
+    async fn send_log(&self) -> Result<Result<Done, StepError>, CallError> {
+        let pieces = self.log.pieces(&self.executor.kernel_log());
+        let count = pieces.len();
+        for piece in pieces {
+            match self.client.retry("sending the log", || self.client.log(&piece)).await {
+                Ok(()) => {}
+                Err(CallError::Refused { status, reason }) => {
+                    return Ok(Err(StepError(format!("the log was refused: {reason} (HTTP {status})"))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Ok(Done::new(format!("log sent in {count} pieces"))))
+    }
+
+    async fn finish(&mut self, step: &Step, result: Result<Done, StepError>) -> Result<(), CallError> {
+        let name = action_name(&step.action);
+        let outcome = match result {
+            Ok(done) => {
+                tracing::info!(step = step.id, "step {name} done: {}", done.message);
+                StepOutcome {
+                    step: step.id.clone(),
+                    succeeded: true,
+                    message: cut(&done.message),
+                    inventory: done.inventory,
+                    log: Vec::new(),
+                }
+            }
+            Err(error) => {
+                tracing::error!(step = step.id, "step {name} failed: {error}");
+                StepOutcome {
+                    step: step.id.clone(),
+                    succeeded: false,
+                    message: cut(&error.0),
+                    inventory: None,
+                    log: self.log.tail(LOG_LINES),
+                }
+            }
+        };
+        self.tell(outcome).await
+    }
+
+    /// Sends an outcome until it is acknowledged. One that the appliance refuses is sent once more without its log.
+    async fn tell(&mut self, mut outcome: StepOutcome) -> Result<(), CallError> {
+        loop {
+            let client = &self.client;
+            match client.retry("taking a result", || client.result(&outcome)).await {
+                Ok(()) => break,
+                Err(CallError::Gone(reason)) => {
+                    tracing::info!(step = outcome.step, "result not wanted any more: {reason}");
+                    break;
+                }
+                Err(CallError::Refused { status, reason }) if !outcome.log.is_empty() => {
+                    tracing::warn!(
+                        step = outcome.step,
+                        "result refused, sending it without the log: {reason} ({status})"
+                    );
+                    outcome.log.clear();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // What is kept to be told again needs neither.
+        outcome.log.clear();
+        self.last = Some(outcome);
+        Ok(())
+    }
+}
+
+fn crash(error: tokio::task::JoinError) -> StepError {
+    match error.try_into_panic() {
+        Ok(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            StepError(format!("fault in the agent: {}", text.unwrap_or_else(|| "panic".into())))
+        }
+        Err(_) => StepError("the step was cancelled".into()),
+    }
+}
+
+fn cut(message: &str) -> String {
+    let limit = MAX_MESSAGE.min(MAX_LOG);
+    let mut end = message.len().min(limit);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message[..end].to_owned()
+}
+
+/// The action as the protocol writes it.
+pub fn action_name(action: &Action) -> &'static str {
+    match action {
+        Action::Inspect => "inspect",
+        Action::Erase { .. } => "erase",
+        Action::WriteImage { .. } => "write-image",
+        Action::WriteConfigDrive { .. } => "write-config-drive",
+        Action::SetBootEntry { .. } => "set-boot-entry",
+        Action::Reboot => "reboot",
+        Action::PowerOff => "power-off",
+        Action::CollectLogs => "collect-logs",
+    }
+}
