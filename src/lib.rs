@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`image`] | image library: import, verify, chunk, serve |
 //! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
 //! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | [`store`] | sled: objects, revisions, leases |
@@ -16,4 +17,5 @@ pub mod agent;
 pub mod api;
 pub mod bmc;
 pub mod config;
+pub mod image;
 pub mod store;

@@ -1,0 +1,161 @@
+//! Cuts a disk into chunks, compresses and stores them, on some threads and in bounded memory.
+//!
+//! A fixed set of buffers goes round: the caller fills one, a worker leaves out zeros, compresses the rest and
+//! stores it, and gives the buffer back. What is stored depends on the content alone, so the same disk always
+//! gives the same manifest.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use sha2::{Digest, Sha256};
+
+use super::library::Inner;
+use super::{ImportError, MAX_CHUNKS, hex};
+use crate::agent::protocol::{CHUNK_SIZE, Chunk};
+
+/// Level 3 unpacks as fast as level 1 and is within 5 % of level 6 on operating system images.
+const ZSTD_LEVEL: i32 = 3;
+/// Most threads that compress for one import.
+const MAX_WORKERS: usize = 4;
+/// Room that must stay free beside the library, in bytes: the database lives there too.
+const RESERVE: u64 = 128 << 20;
+/// Chunks stored between two looks at the free room.
+const ROOM_EVERY: usize = 32;
+
+/// Chunks in the library that stay there while this lives.
+pub(super) struct Stored {
+    pub(super) chunks: Vec<Chunk>,
+    _held: Arc<Held>,
+}
+
+struct Held {
+    inner: Arc<Inner>,
+    names: Mutex<HashSet<[u8; 32]>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.inner.release(std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner)));
+    }
+}
+
+/// Fails when storing `need` more bytes would leave less than the reserve.
+pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
+    let folder = inner.folder().display();
+    let free = inner.free_space().map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
+    if free >= need.saturating_add(RESERVE) {
+        return Ok(());
+    }
+    Err(ImportError::passing(format!(
+        "no room in {folder}: about {} MiB are needed, {} MiB are free and {} MiB of them must stay free; remove images \
+         or enlarge the file system",
+        (need >> 20).max(1),
+        free >> 20,
+        RESERVE >> 20
+    )))
+}
+
+/// Stores a disk. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their
+/// offset; `None` is the end. Offsets rise.
+pub(super) fn store(
+    inner: &Arc<Inner>,
+    mut next: impl FnMut(&mut Vec<u8>) -> Result<Option<u64>, ImportError>,
+) -> Result<Stored, ImportError> {
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
+    let held = Arc::new(Held { inner: inner.clone(), names: Mutex::default() });
+    let (give, empty) = mpsc::channel::<Vec<u8>>();
+    let (send, full) = mpsc::channel::<(u64, Vec<u8>)>();
+    let full = Mutex::new(full);
+    let done = Mutex::new((Vec::new(), None::<ImportError>));
+    let count = AtomicUsize::new(0);
+    for _ in 0..workers * 2 {
+        // The receiver lives in this function.
+        let _ = give.send(Vec::with_capacity(CHUNK_SIZE as usize));
+    }
+    let outcome = thread::scope(|scope| {
+        for _ in 0..workers {
+            let (give, full, done, count, held) = (give.clone(), &full, &done, &count, &held);
+            scope.spawn(move || {
+                let mut packer = zstd::bulk::Compressor::new(ZSTD_LEVEL);
+                loop {
+                    let work = full.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok((offset, data)) = work else { break };
+                    let result = match &mut packer {
+                        Ok(packer) => one(held, packer, count, offset, &data),
+                        Err(error) => Err(ImportError::passing(format!("zstd: {error}"))),
+                    };
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    match result {
+                        Ok(chunk) => done.0.extend(chunk),
+                        Err(error) => done.1 = Some(error),
+                    }
+                    drop(done);
+                    // Fails only when the caller has ended.
+                    let _ = give.send(data);
+                }
+            });
+        }
+        // With this end gone, a receive fails when every worker is: none waits for ever.
+        drop(give);
+        let send = send;
+        loop {
+            let Ok(mut buffer) = empty.recv() else {
+                return Err(ImportError::passing("the threads that compress ended early"));
+            };
+            if done.lock().unwrap_or_else(PoisonError::into_inner).1.is_some() {
+                return Ok(());
+            }
+            buffer.clear();
+            let Some(offset) = next(&mut buffer)? else { return Ok(()) };
+            if send.send((offset, buffer)).is_err() {
+                return Ok(());
+            }
+        }
+    });
+    let (mut chunks, failed) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // The first cause counts: a worker's failure ends the reading.
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    outcome?;
+    chunks.sort_by_key(|chunk: &Chunk| chunk.offset);
+    Ok(Stored { chunks, _held: held })
+}
+
+fn one(
+    held: &Held,
+    packer: &mut zstd::bulk::Compressor<'_>,
+    count: &AtomicUsize,
+    offset: u64,
+    data: &[u8],
+) -> Result<Option<Chunk>, ImportError> {
+    if is_zero(data) {
+        return Ok(None);
+    }
+    let number = count.fetch_add(1, Ordering::Relaxed);
+    if number >= MAX_CHUNKS {
+        let limit = (MAX_CHUNKS as u64 * CHUNK_SIZE) >> 30;
+        return Err(ImportError::lasting(format!("the image holds more than {limit} GiB of data")));
+    }
+    if number.is_multiple_of(ROOM_EVERY) {
+        check_room(&held.inner, ROOM_EVERY as u64 * CHUNK_SIZE)?;
+    }
+    let packed = packer.compress(data).map_err(|e| ImportError::passing(format!("zstd: {e}")))?;
+    let name: [u8; 32] = Sha256::digest(&packed).into();
+    if held.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name)
+        && let Err(error) = held.inner.store(&name, &packed)
+    {
+        // The use was given back already.
+        held.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        return Err(ImportError::passing(format!("a chunk cannot be stored: {error}")));
+    }
+    let (length, stored) = (data.len() as u32, packed.len() as u32);
+    Ok(Some(Chunk { offset, length, sha256: hex(&name), stored }))
+}
+
+/// Whether there is nothing but zeros. Looks at blocks, so that the compiler uses wide registers.
+pub(super) fn is_zero(data: &[u8]) -> bool {
+    data.chunks(4096).all(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
+}

@@ -1,0 +1,380 @@
+//! Bytes of a source, in order, each once: http, https or a file on the appliance.
+//!
+//! A connection that drops or stalls is resumed with `Range` and `If-Range` (RFC 9110, section 14), and only
+//! when a strong ETag or Last-Modified shows that the file is still the same one. A server that answers 200
+//! instead of 206 but shows the same validator is read again from the start, and what is known is skipped.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE};
+use reqwest::{Client, Response, StatusCode, Url};
+use tokio::io::AsyncReadExt;
+use tokio::time::{sleep, timeout};
+
+use super::ImportError;
+
+/// Redirects followed for one request.
+const REDIRECTS: usize = 5;
+/// Bytes read from a file at once.
+const FILE_PIECE: usize = 256 << 10;
+/// A connection that brought this much counts as progress, so that the count of failures starts again.
+const PROGRESS: u64 = 256 << 10;
+
+/// How long things may take. Fixed outside of tests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// Until a connection stands.
+    pub(super) connect: Duration,
+    /// Between two pieces of data, and until the first.
+    pub(super) stall: Duration,
+    /// Before the first attempt to resume; doubles each time.
+    pub(super) pause: Duration,
+    /// Attempts to resume without progress.
+    pub(super) attempts: u32,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(20),
+            stall: Duration::from_secs(30),
+            pause: Duration::from_secs(1),
+            attempts: 5,
+        }
+    }
+}
+
+/// Opens sources.
+pub(super) struct Fetcher {
+    client: Client,
+    timing: Timing,
+}
+
+/// A source being read.
+pub(super) struct Source {
+    body: Body,
+    shown: String,
+    read: u64,
+    total: Option<u64>,
+}
+
+enum Body {
+    File(tokio::fs::File),
+    Http(Box<Http>),
+}
+
+struct Http {
+    client: Client,
+    timing: Timing,
+    url: Url,
+    validator: Option<Validator>,
+    response: Response,
+    /// Bytes of this response that were read before.
+    skip: u64,
+    failures: u32,
+    /// Where the last attempt to resume began.
+    resumed_at: u64,
+}
+
+/// Shows that a file is still the same (RFC 9110, section 8.8).
+#[derive(Clone, Debug, PartialEq)]
+struct Validator {
+    name: HeaderName,
+    value: String,
+}
+
+impl Validator {
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let get = |name: HeaderName| {
+            let value = headers.get(&name)?.to_str().ok()?.to_owned();
+            Some(Self { name, value })
+        };
+        // A weak ETag promises the same meaning, not the same bytes.
+        get(ETAG).filter(|tag| !tag.value.starts_with("W/")).or_else(|| get(LAST_MODIFIED))
+    }
+
+    fn holds(&self, headers: &HeaderMap) -> bool {
+        headers.get(&self.name).is_some_and(|value| value.as_bytes() == self.value.as_bytes())
+    }
+}
+
+impl Fetcher {
+    pub(super) fn new(ca_file: Option<&Path>) -> io::Result<Self> {
+        Self::with_timing(ca_file, Timing::default())
+    }
+
+    pub(super) fn with_timing(ca_file: Option<&Path>, timing: Timing) -> io::Result<Self> {
+        let mut roots = rustls::RootCertStore::empty();
+        // Single system certificates that do not parse are left out, as every TLS client does.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if let Some(path) = ca_file {
+            use rustls_pki_types::pem::PemObject;
+            let fail = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+            let text = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+            let found: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(&text).collect();
+            let found = found.map_err(|e| fail(e.to_string()))?;
+            if found.is_empty() {
+                return Err(fail("there is no certificate in it".into()));
+            }
+            for certificate in found {
+                roots.add(certificate).map_err(|e| fail(e.to_string()))?;
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .redirect(reqwest::redirect::Policy::limited(REDIRECTS))
+            .connect_timeout(timing.connect)
+            .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(io::Error::other)?;
+        Ok(Self { client, timing })
+    }
+
+    /// Asks for a source; its length is known afterwards when the server tells it.
+    pub(super) async fn open(&self, url: &Url) -> Result<Source, ImportError> {
+        let shown = shown(url);
+        match url.scheme() {
+            "http" | "https" => {
+                let response = timeout(self.timing.stall, self.client.get(url.clone()).send())
+                    .await
+                    .map_err(|_| ImportError::passing(format!("{shown}: no answer within {:?}", self.timing.stall)))?
+                    .map_err(|e| request_failed(&shown, e))?;
+                if response.status() != StatusCode::OK {
+                    return Err(refused(&shown, response.status()));
+                }
+                let total = response.content_length();
+                let http = Http {
+                    client: self.client.clone(),
+                    timing: self.timing,
+                    url: url.clone(),
+                    validator: Validator::of(response.headers()),
+                    response,
+                    skip: 0,
+                    failures: 0,
+                    resumed_at: 0,
+                };
+                Ok(Source { body: Body::Http(Box::new(http)), shown, read: 0, total })
+            }
+            "file" => {
+                let path = url
+                    .to_file_path()
+                    .map_err(|()| ImportError::lasting(format!("{shown}: a file URL is file:///path")))?;
+                let fail = |e: io::Error| ImportError::passing(format!("{shown} on the appliance: {e}"));
+                let meta = tokio::fs::metadata(&path).await.map_err(fail)?;
+                if !meta.is_file() {
+                    return Err(ImportError::lasting(format!("{shown} on the appliance is not a regular file")));
+                }
+                let file = tokio::fs::File::open(&path).await.map_err(fail)?;
+                Ok(Source { body: Body::File(file), shown, read: 0, total: Some(meta.len()) })
+            }
+            other => {
+                Err(ImportError::lasting(format!("{shown}: scheme {other:?} is not read; use http, https or file")))
+            }
+        }
+    }
+
+    /// The text at a URL, at most `limit` bytes.
+    pub(super) async fn text(&self, url: &Url, limit: usize) -> Result<String, ImportError> {
+        let mut source = self.open(url).await?;
+        let mut text = Vec::new();
+        while let Some(piece) = source.next().await? {
+            if text.len() + piece.len() > limit {
+                return Err(ImportError::lasting(format!("{} is over {limit} bytes long", source.shown)));
+            }
+            text.extend_from_slice(&piece);
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Source {
+    /// The URL without credentials and query, for messages.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Bytes read so far.
+    pub(super) fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// Bytes in all, when known.
+    pub(super) fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ImportError> {
+        let piece = match &mut self.body {
+            Body::File(file) => {
+                let mut piece = bytes::BytesMut::with_capacity(FILE_PIECE);
+                let fail = |e| ImportError::passing(format!("{}: {e}", self.shown));
+                file.read_buf(&mut piece).await.map_err(fail)?;
+                Some(piece.freeze()).filter(|piece| !piece.is_empty())
+            }
+            Body::Http(http) => http.next(&self.shown, self.read, self.total).await?,
+        };
+        self.read += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        match self.total {
+            Some(total) if self.read > total || (piece.is_none() && self.read < total) => Err(changed(&self.shown)),
+            _ => Ok(piece),
+        }
+    }
+}
+
+impl Http {
+    async fn next(&mut self, shown: &str, read: u64, total: Option<u64>) -> Result<Option<Bytes>, ImportError> {
+        loop {
+            let why = match timeout(self.timing.stall, self.response.chunk()).await {
+                Ok(Ok(Some(mut piece))) => {
+                    let known = self.skip.min(piece.len() as u64);
+                    self.skip -= known;
+                    let piece = piece.split_off(known as usize);
+                    if piece.is_empty() {
+                        continue;
+                    }
+                    if read + piece.len() as u64 >= self.resumed_at + PROGRESS {
+                        self.failures = 0;
+                    }
+                    return Ok(Some(piece));
+                }
+                Ok(Ok(None)) if self.skip == 0 && total.is_none_or(|total| read == total) => return Ok(None),
+                Ok(Ok(None)) => "the connection ended early".into(),
+                Ok(Err(error)) => chain(&error.without_url()),
+                Err(_) => format!("no data for {:?}", self.timing.stall),
+            };
+            self.resume(shown, read, total, why).await?;
+        }
+    }
+
+    async fn resume(&mut self, shown: &str, read: u64, total: Option<u64>, why: String) -> Result<(), ImportError> {
+        let Some(validator) = self.validator.clone() else {
+            return Err(ImportError::passing(format!(
+                "reading {shown} stopped after {read} bytes: {why}; it cannot be resumed, because the server sends \
+                 neither a strong ETag nor Last-Modified"
+            )));
+        };
+        let mut why = why;
+        loop {
+            if self.failures >= self.timing.attempts {
+                return Err(ImportError::passing(format!(
+                    "reading {shown} stopped after {read}{} bytes: {why}; tried {} times to resume",
+                    total.map(|total| format!(" of {total}")).unwrap_or_default(),
+                    self.failures
+                )));
+            }
+            tracing::info!(url = shown, read, reason = %why, "resuming an image download");
+            sleep(self.timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
+            self.failures += 1;
+            self.resumed_at = read;
+            let request = self.client.get(self.url.clone());
+            let request = request.header(RANGE, format!("bytes={read}-")).header(IF_RANGE, &validator.value);
+            let response = match timeout(self.timing.stall, request.send()).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(error)) => {
+                    why = chain(&error.without_url());
+                    continue;
+                }
+                Err(_) => {
+                    why = format!("no answer within {:?}", self.timing.stall);
+                    continue;
+                }
+            };
+            let headers = response.headers();
+            self.skip = match response.status() {
+                StatusCode::PARTIAL_CONTENT => {
+                    // If-Range made the server compare; a header that is there must agree all the same.
+                    let same = !headers.contains_key(&validator.name) || validator.holds(headers);
+                    if !same || !range_fits(headers, read, total) {
+                        return Err(changed(shown));
+                    }
+                    0
+                }
+                StatusCode::OK if validator.holds(headers) && response.content_length() == total => read,
+                StatusCode::OK | StatusCode::RANGE_NOT_SATISFIABLE => return Err(changed(shown)),
+                status if status.is_server_error() => {
+                    why = format!("the server answered {status}");
+                    continue;
+                }
+                status => return Err(refused(shown, status)),
+            };
+            self.response = response;
+            return Ok(());
+        }
+    }
+}
+
+/// Whether `Content-Range: bytes first-last/total` continues at `read`.
+fn range_fits(headers: &HeaderMap, read: u64, total: Option<u64>) -> bool {
+    let parse = || {
+        let range = headers.get(CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")?;
+        let (span, length) = range.split_once('/')?;
+        let first: u64 = span.split_once('-')?.0.trim().parse().ok()?;
+        Some((first, length.trim().parse::<u64>().ok()))
+    };
+    parse()
+        .is_some_and(|(first, length)| first == read && length.zip(total).is_none_or(|(length, total)| length == total))
+}
+
+/// A URL for messages: no user, no password, no query (signed URLs carry their secret there).
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    // Both fail only for URLs that cannot have credentials.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string()
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let part = inner.to_string();
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+fn request_failed(shown: &str, error: reqwest::Error) -> ImportError {
+    if error.is_redirect() {
+        return ImportError::lasting(format!("{shown} redirects more than {REDIRECTS} times"));
+    }
+    if error.is_builder() {
+        return ImportError::lasting(format!("{shown} is not a URL that can be fetched"));
+    }
+    ImportError::passing(format!("{shown} cannot be fetched: {}", chain(&error.without_url())))
+}
+
+fn refused(shown: &str, status: StatusCode) -> ImportError {
+    let message = match status {
+        StatusCode::NOT_FOUND => format!("{shown}: the server answered {status}; check the URL or publish the file"),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            format!("{shown}: the server answered {status}; the appliance must be allowed to read it")
+        }
+        _ => format!("{shown}: the server answered {status}"),
+    };
+    let retry = status.is_server_error() || matches!(status.as_u16(), 401 | 403 | 404 | 408 | 425 | 429);
+    ImportError { message, retry }
+}
+
+fn changed(shown: &str) -> ImportError {
+    ImportError::passing(format!("{shown} changed while it was read"))
+}

@@ -1,0 +1,272 @@
+//! The whole way from a URL to a manifest.
+//!
+//! A task reads the source; a blocking thread hashes it, unpacks it and hands it to [`super::chunks`]. A raw
+//! disk passes straight through. A qcow2 needs random access: it is spooled into an unnamed file of the library
+//! first, and its checksum is verified before it is looked at.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use reqwest::Url;
+use tokio::sync::mpsc;
+
+use super::checksum::{Expected, Hasher};
+use super::chunks::{self, Stored, check_room};
+use super::fetch::shown;
+use super::formats::{HEAD, Layout, Outer, fill};
+use super::library::{Inner, Library};
+use super::qcow2::Qcow2;
+use super::{ImportError, ImportProgress, Imported, MAX_VIRTUAL_SIZE};
+use crate::agent::protocol::{CHUNK_SIZE, Manifest};
+use crate::api::slipway::ImageSpec;
+
+/// Pieces of the source, up to 256 KiB each, between its reader and the thread that unpacks it.
+const QUEUE: usize = 32;
+/// Shortest time between two calls of the progress function.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// Bytes spooled between two looks at the free room.
+const ROOM_EVERY: u64 = 64 << 20;
+/// Disks are made of whole sectors.
+const SECTOR: u64 = 512;
+
+enum Piece {
+    Data(Bytes),
+    /// The source was read to its end; without it, the reader failed or was dropped.
+    End,
+}
+
+impl Library {
+    /// Imports an image; returns once every chunk and the manifest are on disk and the checksum holds.
+    ///
+    /// `progress` is called at most four times a second and once at the end. Dropping the future ends the
+    /// import and removes what it stored.
+    pub async fn import(
+        &self,
+        spec: &ImageSpec,
+        progress: impl Fn(ImportProgress) + Send + Sync + 'static,
+    ) -> Result<Imported, ImportError> {
+        let url: Url =
+            spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("image URL {:?}: {e}", spec.url)))?;
+        let at = shown(&url);
+        let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
+        let fetcher = &self.inner.fetcher;
+        let expected = Expected::of(fetcher, spec, &url).await?;
+        let mut source = fetcher.open(&url).await?;
+        let total = source.total();
+
+        let (send, pieces) = mpsc::channel(QUEUE);
+        let hasher = Hasher::new(expected.as_ref().map(|e| e.algorithm));
+        let inner = self.inner.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
+            Job { inner, at, layout, total, expected, unpacking_failed: Cell::new(false) }.run(reader)
+        });
+        let feed = async {
+            let mut said = None::<Instant>;
+            let report = |read| progress(ImportProgress { read, total });
+            while let Some(piece) = source.next().await? {
+                // The other side closes when it has failed; its reason is the one to tell.
+                if send.send(Piece::Data(piece)).await.is_err() {
+                    return Ok(());
+                }
+                if said.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY) {
+                    report(source.read());
+                    said = Some(Instant::now());
+                }
+            }
+            report(source.read());
+            let _ = send.send(Piece::End).await;
+            Ok(())
+        };
+        let fed: Result<(), ImportError> = feed.await;
+        drop(send);
+        let done = work.await.map_err(|e| ImportError::passing(format!("{}: {e}", source.shown())))?;
+        fed.and(done)
+    }
+}
+
+/// Reads and hashes the pieces.
+struct SourceReader {
+    pieces: mpsc::Receiver<Piece>,
+    current: Bytes,
+    ended: bool,
+    hasher: Hasher,
+}
+
+impl Read for SourceReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() && !self.ended {
+            match self.pieces.blocking_recv() {
+                Some(Piece::Data(piece)) => {
+                    self.hasher.update(&piece);
+                    self.current = piece;
+                }
+                Some(Piece::End) => self.ended = true,
+                None => return Err(io::Error::new(io::ErrorKind::BrokenPipe, "reading the source was given up")),
+            }
+        }
+        let count = buffer.len().min(self.current.len());
+        buffer[..count].copy_from_slice(&self.current.split_to(count));
+        Ok(count)
+    }
+}
+
+struct Job {
+    inner: Arc<Inner>,
+    at: String,
+    layout: Option<Layout>,
+    total: Option<u64>,
+    expected: Option<Expected>,
+    unpacking_failed: Cell<bool>,
+}
+
+impl Job {
+    fn run(self, mut reader: SourceReader) -> Result<Imported, ImportError> {
+        let mut head = vec![0; 16];
+        let got = fill(&mut reader, &mut head).map_err(|e| self.damaged("", &e))?;
+        head.truncate(got);
+        if head.is_empty() {
+            return Err(ImportError::lasting(format!("{}: the file is empty", self.at)));
+        }
+        let outer = Outer::of(&head);
+        let unpacked = {
+            let source = io::Cursor::new(head).chain(&mut reader);
+            outer.decoder(source).map_err(|e| self.damaged(outer.name(), &e)).and_then(|mut source| {
+                let mut head = vec![0; HEAD];
+                let got = fill(&mut source, &mut head).map_err(|e| self.damaged(outer.name(), &e))?;
+                head.truncate(got);
+                let layout =
+                    Layout::of(&head, self.layout).map_err(|e| ImportError::lasting(format!("{}: {e}", self.at)))?;
+                self.room_for(layout, outer)?;
+                let mut disk = io::Cursor::new(head).chain(source);
+                match layout {
+                    Layout::Raw => self.raw(&mut disk, outer).map(Unpacked::Stored),
+                    Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
+                }
+            })
+        };
+        let unpacked = match unpacked {
+            Ok(unpacked) => unpacked,
+            // A file that is not what was published is the better explanation of one that does not unpack.
+            Err(error) if self.unpacking_failed.get() && self.expected.is_some() => {
+                return Err(self.verify(reader).err().unwrap_or(error));
+            }
+            Err(error) => return Err(error),
+        };
+        self.verify(reader)?;
+        let (virtual_size, stored) = match unpacked {
+            Unpacked::Stored(disk) => disk,
+            Unpacked::Spooled(file) => self.qcow2(file)?,
+        };
+        let manifest = Manifest { virtual_size, chunks: stored.chunks.clone() };
+        self.inner.commit(&manifest).map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))
+    }
+
+    fn damaged(&self, outer: &str, error: &io::Error) -> ImportError {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return ImportError::passing(format!("{}: {error}", self.at));
+        }
+        self.unpacking_failed.set(true);
+        ImportError::lasting(format!("{}: the {outer} data is damaged or cut short: {error}", self.at))
+    }
+
+    /// Early and rough; the exact look is taken while writing.
+    fn room_for(&self, layout: Layout, outer: Outer) -> Result<(), ImportError> {
+        let total = self.total.unwrap_or(0);
+        check_room(
+            &self.inner,
+            match (layout, outer) {
+                // Chunks take about as much as what is published; a qcow2 is spooled besides.
+                (Layout::Qcow2, _) => total.saturating_mul(2),
+                (Layout::Raw, Outer::None) => 0,
+                (Layout::Raw, _) => total,
+            },
+        )
+    }
+
+    /// Reads what is left and compares the checksum.
+    fn verify(&self, mut reader: SourceReader) -> Result<(), ImportError> {
+        io::copy(&mut reader, &mut io::sink()).map_err(|e| self.damaged("", &e))?;
+        match (&self.expected, reader.hasher.finish()) {
+            (Some(expected), Some(hash)) => expected.check(&self.at, &hash),
+            _ => Ok(()),
+        }
+    }
+
+    fn raw(&self, disk: &mut impl Read, outer: Outer) -> Result<(u64, Stored), ImportError> {
+        let mut size = 0;
+        let stored = chunks::store(&self.inner, |buffer| {
+            let offset = size;
+            let read = disk.by_ref().take(CHUNK_SIZE).read_to_end(buffer);
+            read.map_err(|e| self.damaged(outer.name(), &e))?;
+            size += buffer.len() as u64;
+            if size > MAX_VIRTUAL_SIZE {
+                return Err(self.too_large());
+            }
+            if buffer.is_empty() {
+                return Ok(None);
+            }
+            buffer.resize(buffer.len().next_multiple_of(SECTOR as usize), 0);
+            Ok(Some(offset))
+        })?;
+        Ok((size.next_multiple_of(SECTOR), stored))
+    }
+
+    fn too_large(&self) -> ImportError {
+        ImportError::lasting(format!("{}: the disk is larger than {} TiB", self.at, MAX_VIRTUAL_SIZE >> 40))
+    }
+
+    fn spool(&self, source: &mut impl Read, outer: Outer) -> Result<File, ImportError> {
+        let fail = |e: io::Error| ImportError::passing(format!("{}: spooling: {e}", self.inner.folder().display()));
+        let path = self.inner.temporary_path();
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path).map_err(fail)?;
+        // Nameless from here on, so that it goes with the process whatever happens.
+        fs::remove_file(&path).map_err(fail)?;
+        let mut buffer = vec![0; CHUNK_SIZE as usize];
+        let mut written = 0;
+        loop {
+            let count = fill(source, &mut buffer).map_err(|e| self.damaged(outer.name(), &e))?;
+            if count == 0 {
+                return Ok(file);
+            }
+            if written % ROOM_EVERY == 0 {
+                check_room(&self.inner, ROOM_EVERY)?;
+            }
+            file.write_all(&buffer[..count]).map_err(fail)?;
+            written += count as u64;
+        }
+    }
+
+    fn qcow2(&self, file: File) -> Result<(u64, Stored), ImportError> {
+        let fail = |e: super::qcow2::Qcow2Error| ImportError::lasting(format!("{}: {e}", self.at));
+        let mut image = Qcow2::open(file).map_err(fail)?;
+        let size = image.virtual_size();
+        let mut at = 0;
+        let stored = chunks::store(&self.inner, |buffer| {
+            loop {
+                let data = image.next_data(at).map_err(fail)?;
+                if data >= size {
+                    return Ok(None);
+                }
+                let offset = data / CHUNK_SIZE * CHUNK_SIZE;
+                at = offset + CHUNK_SIZE;
+                buffer.resize((size - offset).min(CHUNK_SIZE) as usize, 0);
+                if image.read_at(offset, buffer).map_err(fail)? {
+                    buffer.resize(buffer.len().next_multiple_of(SECTOR as usize), 0);
+                    return Ok(Some(offset));
+                }
+                buffer.clear();
+            }
+        })?;
+        Ok((size.next_multiple_of(SECTOR), stored))
+    }
+}
+
+enum Unpacked {
+    Stored((u64, Stored)),
+    Spooled(File),
+}

@@ -1,0 +1,332 @@
+//! Writes small ISO 9660 file systems (ECMA-119) with Joliet and Rock Ridge (RRIP 1.10) names.
+//!
+//! Own code, because the same files must always give the same bytes: a config drive that is built again is then
+//! recognised as the one that is on the disk. Nothing but the given names and contents goes in: dates are fixed,
+//! owner is root, files are readable by root alone.
+
+use std::collections::BTreeMap;
+
+const SECTOR: usize = 2048;
+/// Volume descriptors begin here.
+const FIRST_DESCRIPTOR: usize = 16;
+/// Fixed date of everything: 1 January 1980.
+const DATE: [u8; 7] = [80, 1, 1, 0, 0, 0, 0];
+const DIRECTORY: u8 = 2;
+/// Longest volume label that fits both kinds of names.
+const MAX_LABEL: usize = 16;
+/// Longest name in a Joliet directory.
+const MAX_NAME: usize = 64;
+
+/// Why a file system is not built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IsoError {
+    /// A name that cannot be kept as it is.
+    #[error("{0:?} cannot be a name in an ISO 9660 file system")]
+    Name(String),
+    /// More than 4 GiB.
+    #[error("the content is too large for an ISO 9660 file system")]
+    TooLarge,
+}
+
+#[derive(Default)]
+struct Folder {
+    parent: usize,
+    name: String,
+    folders: BTreeMap<String, usize>,
+    files: BTreeMap<String, usize>,
+}
+
+/// One of the two trees of directories over the same files.
+#[derive(Clone, Copy, PartialEq)]
+enum Names {
+    /// Upper-case names with Rock Ridge entries.
+    Primary,
+    /// UCS-2 names.
+    Joliet,
+}
+
+/// Builds a file system from paths with `/` and contents.
+pub(super) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, IsoError> {
+    if label.len() > MAX_LABEL || !label.is_ascii() {
+        return Err(IsoError::Name(label.into()));
+    }
+    let folders = tree(files)?;
+    // Every table of the drives that are made fits one sector; directories are measured.
+    let tables = FIRST_DESCRIPTOR + 3;
+    let mut next = tables + 4;
+    let mut place = |length: usize| {
+        let at = next;
+        next += length.div_ceil(SECTOR).max(1);
+        at
+    };
+    let nowhere = Places { folders: &vec![(0, 0); folders.len()], files: &vec![(0, 0); files.len()] };
+    let mut folder_places = [Vec::new(), Vec::new()];
+    for (names, places) in [Names::Primary, Names::Joliet].into_iter().zip(&mut folder_places) {
+        for index in 0..folders.len() {
+            let length = directory(&folders, index, names, &nowhere).len();
+            places.push((place(length), length));
+        }
+    }
+    let file_places: Vec<_> = files.iter().map(|(_, data)| (place(data.len()), data.len())).collect();
+    let sectors = next;
+    if u32::try_from(sectors * SECTOR).is_err() {
+        return Err(IsoError::TooLarge);
+    }
+
+    let mut image = vec![0; sectors * SECTOR];
+    let mut put = |sector: usize, data: &[u8]| image[sector * SECTOR..][..data.len()].copy_from_slice(data);
+    for (kind, (names, folder_places)) in [Names::Primary, Names::Joliet].into_iter().zip(&folder_places).enumerate() {
+        let places = Places { folders: folder_places, files: &file_places };
+        let table_at = tables + kind * 2;
+        let little = path_table(&folders, names, &places, u32::to_le_bytes, u16::to_le_bytes);
+        let big = path_table(&folders, names, &places, u32::to_be_bytes, u16::to_be_bytes);
+        if little.len() > SECTOR {
+            return Err(IsoError::TooLarge);
+        }
+        put(FIRST_DESCRIPTOR + kind, &descriptor(names, label, sectors, table_at, little.len(), folder_places[0]));
+        put(table_at, &little);
+        put(table_at + 1, &big);
+        for (index, (at, _)) in folder_places.iter().enumerate() {
+            put(*at, &directory(&folders, index, names, &places));
+        }
+    }
+    let mut terminator = [0; 7];
+    terminator[0] = 255;
+    terminator[1..6].copy_from_slice(b"CD001");
+    terminator[6] = 1;
+    put(FIRST_DESCRIPTOR + 2, &terminator);
+    for ((_, data), (at, _)) in files.iter().zip(&file_places) {
+        put(*at, data);
+    }
+    Ok(image)
+}
+
+struct Places<'a> {
+    /// First sector and bytes of each folder.
+    folders: &'a [(usize, usize)],
+    /// First sector and bytes of each file.
+    files: &'a [(usize, usize)],
+}
+
+/// Folders, parents before children, by level and then by name, as path tables want them.
+fn tree(files: &[(String, Vec<u8>)]) -> Result<Vec<Folder>, IsoError> {
+    let mut depths: BTreeMap<(usize, Vec<&str>), usize> = BTreeMap::new();
+    depths.insert((0, Vec::new()), 0);
+    for (path, _) in files {
+        let parts: Vec<&str> = path.split('/').collect();
+        let good = |part: &&str| {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+            !part.is_empty() && part.len() <= MAX_NAME && *part != "." && *part != ".." && part.bytes().all(plain)
+        };
+        if parts.len() > 7 || !parts.iter().all(good) {
+            return Err(IsoError::Name(path.clone()));
+        }
+        for depth in 1..parts.len() {
+            depths.insert((depth, parts[..depth].to_vec()), 0);
+        }
+    }
+    for (number, index) in depths.values_mut().enumerate() {
+        *index = number;
+    }
+    let mut folders: Vec<Folder> = depths.iter().map(|_| Folder::default()).collect();
+    for ((depth, path), index) in &depths {
+        if let Some((name, above)) = path.split_last() {
+            let parent = depths[&(depth - 1, above.to_vec())];
+            folders[*index].parent = parent;
+            folders[*index].name = (*name).to_owned();
+            folders[parent].folders.insert((*name).to_owned(), *index);
+        }
+    }
+    for (number, (path, _)) in files.iter().enumerate() {
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let parts: Vec<&str> = above.split('/').filter(|p| !p.is_empty()).collect();
+        let folder = &mut folders[depths[&(parts.len(), parts)]];
+        if folder.folders.contains_key(name) || folder.files.insert(name.to_owned(), number).is_some() {
+            return Err(IsoError::Name(path.clone()));
+        }
+    }
+    Ok(folders)
+}
+
+fn identifier(name: &str, file: bool, names: Names) -> Vec<u8> {
+    match names {
+        Names::Joliet => name.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        Names::Primary => {
+            let mut plain: Vec<u8> = name
+                .bytes()
+                .map(|b| match b.to_ascii_uppercase() {
+                    b @ (b'A'..=b'Z' | b'0'..=b'9') => b,
+                    b'.' if file => b'.',
+                    _ => b'_',
+                })
+                .take(28)
+                .collect();
+            if file {
+                plain.extend_from_slice(b";1");
+            }
+            plain
+        }
+    }
+}
+
+fn directory(folders: &[Folder], index: usize, names: Names, places: &Places<'_>) -> Vec<u8> {
+    let folder = &folders[index];
+    let rock = names == Names::Primary;
+    let mut own = if rock { posix(true, 2 + folder.folders.len()) } else { Vec::new() };
+    if rock && index == 0 {
+        let mut extensions = b"SP\x07\x01\xbe\xef\x00".to_vec();
+        extensions.append(&mut own);
+        let (id, text) = (b"RRIP_1991A", b"THE ROCK RIDGE INTERCHANGE PROTOCOL");
+        let length = 8 + id.len() + text.len();
+        extensions.extend([b'E', b'R', length as u8, 1, id.len() as u8, text.len() as u8, 0, 1]);
+        extensions.extend_from_slice(id);
+        extensions.extend_from_slice(text);
+        own = extensions;
+    }
+    let up = if rock { posix(true, 2 + folders[folder.parent].folders.len()) } else { Vec::new() };
+    let mut records = vec![
+        record(places.folders[index], DIRECTORY, &[0], &own),
+        record(places.folders[folder.parent], DIRECTORY, &[1], &up),
+    ];
+    let mut entries: Vec<(Vec<u8>, &str, (usize, usize), u8, usize)> = Vec::new();
+    for (name, child) in &folder.folders {
+        let links = 2 + folders[*child].folders.len();
+        entries.push((identifier(name, false, names), name, places.folders[*child], DIRECTORY, links));
+    }
+    for (name, file) in &folder.files {
+        entries.push((identifier(name, true, names), name, places.files[*file], 0, 1));
+    }
+    entries.sort();
+    for (id, name, place, flags, links) in entries {
+        let mut system = Vec::new();
+        if rock {
+            system = posix(flags == DIRECTORY, links);
+            system.extend([b'N', b'M', 5 + name.len() as u8, 1, 0]);
+            system.extend_from_slice(name.as_bytes());
+        }
+        records.push(record(place, flags, &id, &system));
+    }
+    let mut out = Vec::new();
+    for one in records {
+        // No record crosses the end of a sector.
+        if out.len() % SECTOR + one.len() > SECTOR {
+            out.resize(out.len().next_multiple_of(SECTOR), 0);
+        }
+        out.extend(one);
+    }
+    out.resize(out.len().next_multiple_of(SECTOR), 0);
+    out
+}
+
+/// The PX entry: mode, links, owner.
+fn posix(folder: bool, links: usize) -> Vec<u8> {
+    let mode: u32 = if folder { 0o040_500 } else { 0o100_400 };
+    let mut entry = vec![b'P', b'X', 36, 1];
+    for value in [mode, links as u32, 0, 0] {
+        entry.extend(both32(value));
+    }
+    entry
+}
+
+fn record((sector, length): (usize, usize), flags: u8, id: &[u8], system: &[u8]) -> Vec<u8> {
+    let mut out = vec![0, 0];
+    out.extend(both32(sector as u32));
+    out.extend(both32(length as u32));
+    out.extend(DATE);
+    out.extend([flags, 0, 0]);
+    out.extend(both16(1));
+    out.push(id.len() as u8);
+    out.extend_from_slice(id);
+    if out.len() % 2 == 1 {
+        out.push(0);
+    }
+    out.extend_from_slice(system);
+    if out.len() % 2 == 1 {
+        out.push(0);
+    }
+    out[0] = out.len() as u8;
+    out
+}
+
+fn path_table(
+    folders: &[Folder],
+    names: Names,
+    places: &Places<'_>,
+    long: fn(u32) -> [u8; 4],
+    short: fn(u16) -> [u8; 2],
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (index, folder) in folders.iter().enumerate() {
+        let id = if index == 0 { vec![0] } else { identifier(&folder.name, false, names) };
+        out.extend([id.len() as u8, 0]);
+        out.extend(long(places.folders[index].0 as u32));
+        out.extend(short(folder.parent as u16 + 1));
+        out.extend_from_slice(&id);
+        if id.len() % 2 == 1 {
+            out.push(0);
+        }
+    }
+    out
+}
+
+fn descriptor(
+    names: Names,
+    label: &str,
+    sectors: usize,
+    table_at: usize,
+    table_length: usize,
+    root: (usize, usize),
+) -> Vec<u8> {
+    let mut out = vec![0; SECTOR];
+    let mut put = |at: usize, data: &[u8]| out[at..at + data.len()].copy_from_slice(data);
+    let text = |value: &str, length: usize| -> Vec<u8> {
+        let mut bytes: Vec<u8> = match names {
+            Names::Primary => value.bytes().collect(),
+            Names::Joliet => value.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        };
+        let space: &[u8] = if names == Names::Primary { b" " } else { b"\0 " };
+        while bytes.len() + space.len() <= length {
+            bytes.extend_from_slice(space);
+        }
+        bytes.resize(length, 0);
+        bytes
+    };
+    put(0, &[if names == Names::Primary { 1 } else { 2 }]);
+    put(1, b"CD001\x01");
+    put(8, &text("", 32));
+    put(40, &text(label, 32));
+    put(80, &both32(sectors as u32));
+    if names == Names::Joliet {
+        put(88, b"%/E");
+    }
+    put(120, &both16(1));
+    put(124, &both16(1));
+    put(128, &both16(SECTOR as u16));
+    put(132, &both32(table_length as u32));
+    put(140, &(table_at as u32).to_le_bytes());
+    put(148, &(table_at as u32 + 1).to_be_bytes());
+    put(156, &record(root, DIRECTORY, &[0], &[]));
+    for (at, length) in [(190, 128), (318, 128), (446, 128), (574, 128), (702, 37), (739, 37), (776, 37)] {
+        put(at, &text("", length));
+    }
+    // Dates of the volume: not given.
+    for at in [813, 830, 847, 864] {
+        put(at, b"0000000000000000\0");
+    }
+    put(881, &[1]);
+    out
+}
+
+fn both32(value: u32) -> [u8; 8] {
+    let mut out = [0; 8];
+    out[..4].copy_from_slice(&value.to_le_bytes());
+    out[4..].copy_from_slice(&value.to_be_bytes());
+    out
+}
+
+fn both16(value: u16) -> [u8; 4] {
+    let mut out = [0; 4];
+    out[..2].copy_from_slice(&value.to_le_bytes());
+    out[2..].copy_from_slice(&value.to_be_bytes());
+    out
+}

@@ -1,0 +1,394 @@
+//! What is on disk, and when it counts as there.
+//!
+//! | path | what |
+//! |---|---|
+//! | `chunks/ab/ab…` | one zstd frame; the name is the SHA-256 of the file |
+//! | `manifests/<digest>.json` | a [`Manifest`]; the name is the SHA-256 of the file |
+//! | `tmp/` | files that are being written |
+//!
+//! **Order.** Chunks are written under a temporary name and renamed. Before a manifest is put in place the
+//! whole file system is synchronised (`syncfs`, one call instead of thousands of `fsync`), then the manifest
+//! is written, synchronised and renamed, then its folder is synchronised. So a manifest on disk means that
+//! every chunk it names is on disk.
+//!
+//! **Start.** A chunk that no manifest names is what an interrupted import left, and may be cut short by a
+//! power failure: it is removed. A manifest that does not read, does not match its name, or names a chunk that
+//! is gone is removed as well, and the image counts as not imported.
+//!
+//! **Counting.** Every distinct chunk of a manifest, and every chunk an import under way has stored or found,
+//! counts one use. A chunk's file goes when its last use goes, under the same lock that hands out uses, so an
+//! import never relies on a chunk that is being removed.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use super::fetch::Fetcher;
+use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
+use crate::agent::protocol::{CHUNK_SIZE, Chunk, Manifest};
+
+/// Manifests kept in memory after use.
+const CACHED_MANIFESTS: usize = 4;
+
+type Name = [u8; 32];
+
+/// The library. Cheap to clone.
+#[derive(Clone)]
+pub struct Library {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    folder: PathBuf,
+    pub(super) fetcher: Fetcher,
+    state: Mutex<State>,
+    temporary: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    images: BTreeMap<String, Imported>,
+    /// Uses of each chunk: by manifests and by imports under way.
+    uses: HashMap<Name, u32>,
+    /// Manifests read last, newest first.
+    cache: VecDeque<(String, Arc<Manifest>)>,
+}
+
+/// What a collection removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Images.
+    pub images: usize,
+    /// Chunks.
+    pub chunks: usize,
+    /// Bytes of those chunks.
+    pub bytes: u64,
+}
+
+impl Library {
+    /// Opens or creates the library in a folder, removing what an interrupted import left.
+    ///
+    /// `ca_file` holds further CAs (PEM) for https sources. Fails when the folder cannot be made, read or
+    /// written, or the file holds no certificate.
+    pub fn open(folder: PathBuf, ca_file: Option<PathBuf>) -> io::Result<Self> {
+        Self::with_fetcher(folder, Fetcher::new(ca_file.as_deref())?)
+    }
+
+    pub(super) fn with_fetcher(folder: PathBuf, fetcher: Fetcher) -> io::Result<Self> {
+        for part in ["chunks", "manifests", "tmp"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).map_err(|e| at(&path, e))?;
+        }
+        let inner = Inner { folder, fetcher, state: Mutex::default(), temporary: AtomicU64::new(0) };
+        inner.sweep()?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The manifest with this digest; `None` when there is no such image.
+    pub fn manifest(&self, digest: &str) -> Option<Arc<Manifest>> {
+        let mut state = self.inner.lock();
+        if !state.images.contains_key(digest) {
+            return None;
+        }
+        let found = state.cache.iter().position(|(name, _)| name == digest);
+        if let Some(hit) = found.and_then(|index| state.cache.remove(index)) {
+            let manifest = hit.1.clone();
+            state.cache.push_front(hit);
+            return Some(manifest);
+        }
+        match self.inner.read_manifest(digest) {
+            Ok(manifest) => {
+                let manifest = Arc::new(manifest);
+                state.cache.push_front((digest.to_owned(), manifest.clone()));
+                state.cache.truncate(CACHED_MANIFESTS);
+                Some(manifest)
+            }
+            Err(error) => {
+                tracing::error!(digest, %error, "a manifest of the image library cannot be read");
+                None
+            }
+        }
+    }
+
+    /// The file of a manifest, exactly the bytes that the digest is of; `None` when there is no such image.
+    pub fn manifest_file(&self, digest: &str) -> Option<PathBuf> {
+        self.inner.lock().images.contains_key(digest).then(|| self.inner.manifest_path(digest))
+    }
+
+    /// The file of a chunk; `None` when the name is not 64 lower-case hex digits or no image has the chunk.
+    pub fn chunk_file(&self, sha256: &str) -> Option<PathBuf> {
+        let name = unhex(sha256)?;
+        self.inner.lock().uses.contains_key(&name).then(|| self.inner.chunk_path(&name))
+    }
+
+    /// Whether an image is there with every chunk in its full length. Reads no chunk.
+    pub fn holds(&self, digest: &str) -> bool {
+        self.manifest(digest).is_some_and(|manifest| {
+            manifest.chunks.iter().all(|chunk| {
+                self.chunk_file(&chunk.sha256)
+                    .and_then(|path| fs::metadata(path).ok())
+                    .is_some_and(|meta| meta.len() == u64::from(chunk.stored))
+            })
+        })
+    }
+
+    /// Every image, by digest.
+    pub fn list(&self) -> Vec<Imported> {
+        self.inner.lock().images.values().cloned().collect()
+    }
+
+    /// Removes an image and the chunks that only it has. Whether there was one.
+    pub fn remove(&self, digest: &str) -> io::Result<bool> {
+        self.inner.forget(digest).map(|gone| gone.is_some())
+    }
+
+    /// Removes every image whose digest is not in `keep`.
+    pub fn collect(&self, keep: &HashSet<String>) -> io::Result<Collected> {
+        let mut sum = Collected::default();
+        for image in self.list() {
+            if !keep.contains(&image.digest)
+                && let Some(gone) = self.inner.forget(&image.digest)?
+            {
+                sum.images += 1;
+                sum.chunks += gone.chunks;
+                sum.bytes += gone.bytes;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is changed only by single inserts and removals, so a panic elsewhere leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn chunk_path(&self, name: &Name) -> PathBuf {
+        let text = hex(name);
+        self.folder.join("chunks").join(&text[..2]).join(text)
+    }
+
+    fn manifest_path(&self, digest: &str) -> PathBuf {
+        self.folder.join("manifests").join(format!("{digest}.json"))
+    }
+
+    /// The folder, for messages.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A name in `tmp/` that nothing else uses.
+    pub(super) fn temporary_path(&self) -> PathBuf {
+        self.folder.join("tmp").join(self.temporary.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// Bytes that may still be written to the library's file system.
+    pub(super) fn free_space(&self) -> io::Result<u64> {
+        let stat = nix::sys::statvfs::statvfs(&self.folder)?;
+        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+    }
+
+    fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {
+        let path = self.manifest_path(digest);
+        let text = fs::read(&path).map_err(|e| at(&path, e))?;
+        if hex(&Sha256::digest(&text)) != digest {
+            return Err(damaged(&path, "its content does not match its name"));
+        }
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| damaged(&path, &e.to_string()))?;
+        check_manifest(&manifest).map_err(|e| damaged(&path, &e))?;
+        Ok(manifest)
+    }
+
+    /// Brings the folder to what the manifests say.
+    fn sweep(&self) -> io::Result<()> {
+        for entry in list(&self.folder.join("tmp"))? {
+            fs::remove_file(&entry).map_err(|e| at(&entry, e))?;
+        }
+        let mut present = HashSet::new();
+        for folder in list(&self.folder.join("chunks"))? {
+            for file in list(&folder)? {
+                match file.file_name().and_then(|n| n.to_str()).and_then(unhex) {
+                    Some(name) if self.chunk_path(&name) == file => _ = present.insert(name),
+                    _ => fs::remove_file(&file).map_err(|e| at(&file, e))?,
+                }
+            }
+        }
+        let mut state = self.lock();
+        for file in list(&self.folder.join("manifests"))? {
+            let digest = file.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
+            let manifest = self.read_manifest(digest).and_then(|manifest| {
+                let missing = names(&manifest).find(|name| !present.contains(name));
+                missing.map_or(Ok(manifest), |name| Err(damaged(&file, &format!("chunk {} is gone", hex(&name)))))
+            });
+            match manifest {
+                Ok(manifest) => state.add(digest.to_owned(), &manifest),
+                Err(error) => {
+                    tracing::warn!(file = %file.display(), %error, "an image is not whole and has to be imported again");
+                    fs::remove_file(&file).map_err(|e| at(&file, e))?;
+                }
+            }
+        }
+        let mut removed = 0;
+        for name in present.iter().filter(|name| !state.uses.contains_key(*name)) {
+            let path = self.chunk_path(name);
+            fs::remove_file(&path).map_err(|e| at(&path, e))?;
+            removed += 1;
+        }
+        if removed > 0 {
+            tracing::info!(chunks = removed, "removed what an interrupted import left in the image library");
+        }
+        Ok(())
+    }
+
+    /// Takes one use of a chunk, storing it unless it is there. The use is given back by [`Self::release`].
+    pub(super) fn store(&self, name: &Name, stored: &[u8]) -> io::Result<()> {
+        let path = self.chunk_path(name);
+        if self.take(name, &path, stored.len())? {
+            return Ok(());
+        }
+        let temporary = self.temporary_path();
+        let write = || {
+            fs::write(&temporary, stored)?;
+            fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|error| {
+            // What is left is swept at the next start.
+            let _ = fs::remove_file(&temporary);
+            self.release([*name]);
+            at(&path, error)
+        })
+    }
+
+    /// Counts a use; whether the chunk is there in full length. A chunk cut short is written again.
+    fn take(&self, name: &Name, path: &Path, length: usize) -> io::Result<bool> {
+        let mut state = self.lock();
+        let uses = state.uses.entry(*name).or_default();
+        *uses += 1;
+        let known = *uses > 1;
+        drop(state);
+        Ok(known && fs::metadata(path).is_ok_and(|meta| meta.len() == length as u64))
+    }
+
+    /// Gives uses back; a chunk's file goes with its last use.
+    pub(super) fn release(&self, names: impl IntoIterator<Item = Name>) -> Collected {
+        let mut gone = Collected::default();
+        for name in names {
+            let mut state = self.lock();
+            let Some(uses) = state.uses.get_mut(&name) else { continue };
+            *uses -= 1;
+            if *uses == 0 {
+                state.uses.remove(&name);
+                let path = self.chunk_path(&name);
+                gone.bytes += fs::metadata(&path).map_or(0, |meta| meta.len());
+                gone.chunks += 1;
+                if let Err(error) = fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(path = %path.display(), %error, "an unused chunk cannot be removed");
+                }
+            }
+        }
+        gone
+    }
+
+    /// Makes an image durable. The caller holds one use of each of its chunks, and keeps it to give it back.
+    pub(super) fn commit(&self, manifest: &Manifest) -> io::Result<Imported> {
+        let text = serde_json::to_vec(manifest)?;
+        let digest = hex(&Sha256::digest(&text));
+        let folder = self.folder.join("manifests");
+        let (temporary, path) = (self.temporary_path(), self.manifest_path(&digest));
+        let root = File::open(&self.folder)?;
+        nix::unistd::syncfs(root.as_fd()).map_err(|e| at(&self.folder, e.into()))?;
+        let mut file = File::create(&temporary)?;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| at(&temporary, e))?;
+        let mut state = self.lock();
+        fs::rename(&temporary, &path).map_err(|e| at(&path, e))?;
+        File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| at(&folder, e))?;
+        state.add(digest.clone(), manifest);
+        Ok(state.images[&digest].clone())
+    }
+
+    fn forget(&self, digest: &str) -> io::Result<Option<Collected>> {
+        let mut state = self.lock();
+        if !state.images.contains_key(digest) {
+            return Ok(None);
+        }
+        let manifest = self.read_manifest(digest);
+        let path = self.manifest_path(digest);
+        // The manifest goes first: a manifest without chunks must never be found after a crash.
+        fs::remove_file(&path).map_err(|e| at(&path, e))?;
+        let folder = self.folder.join("manifests");
+        File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| at(&folder, e))?;
+        state.images.remove(digest);
+        state.cache.retain(|(name, _)| name != digest);
+        drop(state);
+        Ok(Some(match manifest {
+            Ok(manifest) => self.release(names(&manifest).collect::<HashSet<_>>()),
+            // Its chunks stay until the next start, which removes what no manifest names.
+            Err(error) => {
+                tracing::warn!(digest, %error, "removed an image whose manifest cannot be read");
+                Collected::default()
+            }
+        }))
+    }
+}
+
+impl State {
+    fn add(&mut self, digest: String, manifest: &Manifest) {
+        if self.images.contains_key(&digest) {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let mut stored_size = 0;
+        for chunk in &manifest.chunks {
+            if let Some(name) = unhex(&chunk.sha256)
+                && seen.insert(name)
+            {
+                *self.uses.entry(name).or_default() += 1;
+                stored_size += u64::from(chunk.stored);
+            }
+        }
+        self.images.insert(digest.clone(), Imported { digest, virtual_size: manifest.virtual_size, stored_size });
+    }
+}
+
+/// Names of the chunks, with repeats.
+fn names(manifest: &Manifest) -> impl Iterator<Item = Name> {
+    manifest.chunks.iter().filter_map(|chunk| unhex(&chunk.sha256))
+}
+
+/// What a manifest must be for anything to be done with it.
+fn check_manifest(manifest: &Manifest) -> Result<(), String> {
+    if manifest.virtual_size > MAX_VIRTUAL_SIZE || manifest.chunks.len() > MAX_CHUNKS {
+        return Err("it is larger than any image may be".into());
+    }
+    let mut end = 0;
+    for Chunk { offset, length, sha256, .. } in &manifest.chunks {
+        let length = u64::from(*length);
+        let next = offset.checked_add(length).filter(|next| *next <= manifest.virtual_size);
+        let fits = *offset >= end && length > 0 && length <= CHUNK_SIZE && unhex(sha256).is_some();
+        end = next.filter(|_| fits).ok_or_else(|| format!("chunk at {offset} does not fit"))?;
+    }
+    Ok(())
+}
+
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(|e| at(folder, e))?;
+    entries.map(|entry| entry.map(|e| e.path()).map_err(|e| at(folder, e))).collect()
+}
+
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn damaged(path: &Path, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()))
+}

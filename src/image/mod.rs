@@ -1,0 +1,109 @@
+//! The image library: import once, check, keep as content-addressed chunks, serve.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `library` | what is on disk, and when it counts as there |
+//! | `fetch` | bytes of a source, resumed when a connection drops |
+//! | `checksum` | published checksums: bare hashes and files of sums |
+//! | `formats` | what a file is by its first bytes; outer compression |
+//! | `qcow2` | reader of QEMU's image format |
+//! | `chunks` | cuts, compresses and stores, with bounded memory |
+//! | `import` | the whole way from a URL to a manifest |
+//! | [`serve`] | chunks and manifests over HTTP |
+//! | [`controller`] | keeps the library as the Image objects want it |
+//! | [`configdrive`] | ISO 9660 file systems labelled `config-2` |
+
+use std::fmt;
+
+pub mod configdrive;
+pub mod controller;
+pub mod serve;
+
+mod checksum;
+mod chunks;
+mod fetch;
+mod formats;
+mod import;
+mod iso9660;
+mod library;
+mod qcow2;
+
+pub use library::{Collected, Library};
+
+/// Largest virtual size of an image, in bytes (16 TiB).
+pub const MAX_VIRTUAL_SIZE: u64 = 16 << 40;
+/// Most chunks that hold data: 256 GiB of it. Bounds the manifest that a node must hold in memory.
+pub const MAX_CHUNKS: usize = 1 << 18;
+
+/// How far an import is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportProgress {
+    /// Bytes of the source read.
+    pub read: u64,
+    /// Bytes of the source, when it says so.
+    pub total: Option<u64>,
+}
+
+/// An image in the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// SHA-256 of the manifest's JSON, hex.
+    pub digest: String,
+    /// Bytes on a disk, a multiple of 512.
+    pub virtual_size: u64,
+    /// Bytes of its chunks, each counted once.
+    pub stored_size: u64,
+}
+
+/// Why an image was not imported.
+///
+/// `retry` is set where the cause can go away by itself or by a repair elsewhere: no connection, a time-out,
+/// status 5xx, 401, 403, 404, 408 and 429 (the file may be published later), a file that changed while it was
+/// read, no room in the library, a mismatch against a published file of sums. It is not set where only a new
+/// spec can help: a wrong scheme or URL, a format that is not read, a damaged image, a mismatch against a
+/// checksum in the spec.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ImportError {
+    /// For the operator: what is wrong with which URL, and what to do.
+    pub message: String,
+    /// Whether trying again can help without a change of the spec.
+    pub retry: bool,
+}
+
+impl ImportError {
+    fn lasting(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), retry: false }
+    }
+
+    fn passing(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string(), retry: true }
+    }
+}
+
+/// Lower-case hex.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)] as char, DIGITS[usize::from(b & 15)] as char]).collect()
+}
+
+/// The 32 bytes of 64 lower-case hex digits.
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut out = [0; 32];
+    for (byte, pair) in out.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = value(pair[0])? << 4 | value(pair[1])?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! What stays, what goes, and what a restart finds.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt;
+
+use super::super::serve::{serve_chunk, serve_manifest};
+use super::server::{Server, whole};
+use super::*;
+
+async fn two_images(folder: &Path, library: &Library) -> [Imported; 2] {
+    let (first, mut second) = (disk(6, 7), disk(6, 7));
+    second[5 * MIB..].fill(5);
+    let mut made = Vec::new();
+    for (name, content) in [("a", first), ("b", second)] {
+        let path = folder.join(name);
+        fs::write(&path, content).expect("written");
+        made.push(import(library, &spec(file_url(&path))).await.expect("imported"));
+    }
+    made.try_into().expect("two")
+}
+
+#[tokio::test]
+async fn equal_chunks_are_stored_once_and_go_with_their_last_image() {
+    let (folder, library) = library();
+    let [a, b] = two_images(folder.path(), &library).await;
+    let chunks = folder.path().join("images/chunks");
+    let names = |digest: &str| -> HashSet<String> {
+        library.manifest(digest).expect("manifest").chunks.iter().map(|c| c.sha256.clone()).collect()
+    };
+    let (in_a, in_b) = (names(&a.digest), names(&b.digest));
+    assert!(in_a.intersection(&in_b).count() > 0);
+    assert_eq!(files(&chunks), in_a.union(&in_b).count());
+    // Importing again changes nothing.
+    let again = import(&library, &spec(file_url(&folder.path().join("a")))).await.expect("imported");
+    assert_eq!((again, files(&chunks)), (a.clone(), in_a.union(&in_b).count()));
+    assert!(library.remove(&a.digest).expect("removed") && !library.remove(&a.digest).expect("gone"));
+    assert_eq!(files(&chunks), in_b.len());
+    assert!(library.manifest(&a.digest).is_none() && library.holds(&b.digest));
+    let kept = library.collect(&HashSet::from([b.digest.clone()])).expect("collected");
+    assert_eq!(kept, super::super::Collected::default());
+    let gone = library.collect(&HashSet::new()).expect("collected");
+    assert_eq!((gone.images, gone.chunks, gone.bytes), (1, in_b.len(), b.stored_size));
+    assert_eq!(files(&folder.path().join("images")), 0);
+}
+
+#[tokio::test]
+async fn a_restart_finds_whole_images_and_removes_what_is_not() {
+    let (folder, library) = library();
+    let images = folder.path().join("images");
+    let [a, b] = two_images(folder.path(), &library).await;
+    let before = library.manifest(&a.digest).expect("manifest");
+    drop(library);
+    // What a kill in the middle of an import leaves.
+    fs::write(images.join("tmp/7"), "half").expect("written");
+    let orphan = images.join("chunks/ab").join("ab".repeat(32));
+    fs::create_dir_all(orphan.parent().expect("folder")).expect("folder");
+    fs::write(&orphan, "cut").expect("written");
+    fs::write(images.join("manifests").join(format!("{}.json", "0".repeat(64))), "{}").expect("written");
+    let reopened = Library::open(images.clone(), None).expect("opened");
+    assert_eq!(reopened.list(), {
+        let mut all = vec![a.clone(), b.clone()];
+        all.sort_by(|x, y| x.digest.cmp(&y.digest));
+        all
+    });
+    assert_eq!(reopened.manifest(&a.digest), Some(before.clone()));
+    assert!(!orphan.exists() && files(&images.join("tmp")) == 0);
+    assert_eq!(files(&images.join("manifests")), 2);
+    // A chunk that only b has goes missing; then b is not there, and comes back by another import.
+    let shared: HashSet<_> = before.chunks.iter().map(|c| c.sha256.clone()).collect();
+    let manifest = reopened.manifest(&b.digest).expect("manifest");
+    let lost = manifest.chunks.iter().find(|c| !shared.contains(&c.sha256)).expect("own chunk");
+    let lost = reopened.chunk_file(&lost.sha256).expect("file");
+    fs::write(&lost, "cut short").expect("written");
+    assert!(!reopened.holds(&b.digest) && reopened.holds(&a.digest));
+    assert_eq!(import(&reopened, &spec(file_url(&folder.path().join("b")))).await.expect("imported"), b);
+    assert!(reopened.holds(&b.digest), "a chunk cut short is written again");
+    fs::remove_file(&lost).expect("removed");
+    drop(reopened);
+    let reopened = Library::open(images, None).expect("opened");
+    assert_eq!(reopened.list(), [a]);
+    for name in ["", "..", "../tmp", "/etc/passwd", &"G".repeat(64), &"A".repeat(64), &"é".repeat(32)] {
+        assert!(reopened.chunk_file(name).is_none() && reopened.manifest(name).is_none(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_import_leaves_nothing_and_progress_ends_at_the_whole() {
+    let (folder, library) = library();
+    let content = disk(4, 8);
+    let length = content.len();
+    let server = Server::start(move |number, _| match number {
+        0 => whole(&content, "ETag: \"x\"\r\n").cut(3 * MIB).stalled(),
+        _ => whole(&content, ""),
+    })
+    .await;
+    let spec = spec(format!("{}/disk", server.url));
+    let started = import_until_chunks(&library, &spec, &folder.path().join("images/chunks")).await;
+    assert!(started, "some chunks were stored before the import was dropped");
+    let gone = || files(&folder.path().join("images")) == 0;
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while !gone() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("nothing is left");
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let sink = said.clone();
+    library.import(&spec, move |p| sink.lock().expect("lock").push(p)).await.expect("imported");
+    let said = said.lock().expect("lock");
+    assert!(said.windows(2).all(|w| w[0].read <= w[1].read));
+    let last = said.last().expect("progress");
+    assert_eq!((last.read, last.total), (length as u64, Some(length as u64)));
+}
+
+async fn import_until_chunks(library: &Library, spec: &ImageSpec, chunks: &Path) -> bool {
+    let some = async {
+        while files(chunks) == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        _ = library.import(spec, |_| {}) => false,
+        () = some => true,
+    }
+}
+
+#[tokio::test]
+async fn chunks_and_manifests_are_served_under_their_names() {
+    let (folder, library) = library();
+    let [a, _] = two_images(folder.path(), &library).await;
+    let none = HeaderMap::new();
+    let answer = serve_manifest(&library, &a.digest, &none).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    let body = answer.into_body().collect().await.expect("body").to_bytes();
+    assert_eq!(sha256(&body), a.digest, "the digest is of the bytes that are served");
+    let manifest: crate::agent::protocol::Manifest = serde_json::from_slice(&body).expect("manifest");
+    let name = &manifest.chunks[0].sha256;
+    let answer = serve_chunk(&library, name, &none).await;
+    assert_eq!(answer.headers()["etag"], format!("\"{name}\""));
+    assert!(answer.headers()["cache-control"].to_str().expect("text").contains("immutable"));
+    assert_eq!(answer.headers()["content-length"], manifest.chunks[0].stored.to_string());
+    let body = answer.into_body().collect().await.expect("body").to_bytes();
+    assert_eq!(sha256(&body), *name);
+    let known =
+        HeaderMap::from_iter([(http::header::IF_NONE_MATCH, format!("\"x\", \"{name}\"").parse().expect("value"))]);
+    assert_eq!(serve_chunk(&library, name, &known).await.status(), StatusCode::NOT_MODIFIED);
+    for bad in [&"0".repeat(64), "../../etc/passwd", ""] {
+        assert_eq!(serve_chunk(&library, bad, &known).await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(serve_manifest(&library, bad, &none).await.status(), StatusCode::NOT_FOUND);
+    }
+}
