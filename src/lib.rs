@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! | [`image`] | image library: import, verify, chunk, serve |
 //! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
 //! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
@@ -16,6 +17,7 @@
 pub mod agent;
 pub mod api;
 pub mod bmc;
+pub mod boot;
 pub mod config;
 pub mod image;
 pub mod store;

@@ -1,0 +1,278 @@
+use std::fmt;
+
+use crate::api::MacAddress;
+use crate::api::slipway::BootTarget;
+
+use super::{BootHost, IndexedIntent};
+
+/// Firmware of a client, from DHCP option 93 (RFC 4578 section 2.1 and the IANA "Processor Architecture Types").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Firmware {
+    /// 0: x86 BIOS.
+    Bios,
+    /// 7 and 9: x86-64 UEFI, PXE.
+    UefiX64,
+    /// 16: x86-64 UEFI, HTTP boot.
+    UefiX64Http,
+    /// 11: 64-bit ARM UEFI, PXE.
+    UefiArm64,
+    /// 19: 64-bit ARM UEFI, HTTP boot.
+    UefiArm64Http,
+    /// Anything else; nothing of ours runs there.
+    Other(u16),
+}
+
+impl Firmware {
+    /// The firmware with this architecture type.
+    pub fn from_type(number: u16) -> Self {
+        match number {
+            0 => Self::Bios,
+            7 | 9 => Self::UefiX64,
+            16 => Self::UefiX64Http,
+            11 => Self::UefiArm64,
+            19 => Self::UefiArm64Http,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Its architecture type.
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Bios => 0,
+            Self::UefiX64 => 7,
+            Self::UefiX64Http => 16,
+            Self::UefiArm64 => 11,
+            Self::UefiArm64Http => 19,
+            Self::Other(number) => number,
+        }
+    }
+
+    /// Whether it is UEFI firmware.
+    pub fn is_uefi(self) -> bool {
+        matches!(self, Self::UefiX64 | Self::UefiX64Http | Self::UefiArm64 | Self::UefiArm64Http)
+    }
+
+    /// Whether Slipway has a ramdisk and boot programs for it.
+    pub fn is_supported(self) -> bool {
+        matches!(self, Self::Bios | Self::UefiX64 | Self::UefiX64Http)
+    }
+}
+
+impl fmt::Display for Firmware {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bios => f.write_str("BIOS"),
+            Self::UefiX64 => f.write_str("UEFI x86-64"),
+            Self::UefiX64Http => f.write_str("UEFI x86-64 HTTP boot"),
+            Self::UefiArm64 => f.write_str("UEFI arm64"),
+            Self::UefiArm64Http => f.write_str("UEFI arm64 HTTP boot"),
+            Self::Other(number) => write!(f, "architecture type {number}"),
+        }
+    }
+}
+
+/// Which program is asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientKind {
+    /// The firmware's PXE client (option 60 `PXEClient`).
+    Pxe,
+    /// The firmware's HTTP boot client (option 60 `HTTPClient`).
+    HttpBoot,
+    /// iPXE (option 77 `iPXE`, or option 175).
+    Ipxe,
+    /// An operating system or our ramdisk: it wants an address, nothing to boot.
+    System,
+}
+
+/// A machine that asks what to boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootClient {
+    /// Hardware address it asks with.
+    pub mac: MacAddress,
+    /// Its firmware.
+    pub firmware: Firmware,
+    /// The program that asks.
+    pub kind: ClientKind,
+}
+
+/// What to boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// Nothing from the network.
+    LocalDisk,
+    /// Slipway's ramdisk, for this intent.
+    Ramdisk {
+        /// Generation of the boot intent.
+        generation: i64,
+    },
+}
+
+/// What to boot, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What to boot.
+    pub boot: Boot,
+    /// One sentence for each thing that was looked at, in order; the last one decided.
+    pub reasons: Vec<String>,
+}
+
+/// Decides what a client boots. The answer to an unknown or a finished machine is its local disk.
+pub fn decide(client: &BootClient, host: Option<&BootHost>) -> Decision {
+    let mut reasons = Vec::new();
+    let boot = walk(client, host, &mut reasons);
+    Decision { boot, reasons }
+}
+
+/// The decision as text, for `slipway explain boot`. Holds no secret.
+pub fn explain(client: &BootClient, host: Option<&BootHost>) -> String {
+    let decision = decide(client, host);
+    let asks = match client.kind {
+        ClientKind::Pxe => "the firmware's PXE client",
+        ClientKind::HttpBoot => "the firmware's HTTP boot client",
+        ClientKind::Ipxe => "iPXE",
+        ClientKind::System => "a running system",
+    };
+    let mut text = format!("{} asks: {asks}, {}\n", client.mac, client.firmware);
+    for reason in &decision.reasons {
+        text.push_str("  - ");
+        text.push_str(reason);
+        text.push('\n');
+    }
+    match decision.boot {
+        Boot::LocalDisk => text.push_str("it boots: its local disk\n"),
+        Boot::Ramdisk { generation } => {
+            text.push_str(&format!("it boots: Slipway's ramdisk, boot intent {generation}\n"));
+        }
+    }
+    text
+}
+
+fn walk(client: &BootClient, host: Option<&BootHost>, reasons: &mut Vec<String>) -> Boot {
+    let Some(host) = host else {
+        reasons.push(format!("no BareMetalHost has the MAC address {}: local disk", client.mac));
+        return Boot::LocalDisk;
+    };
+    reasons.push(format!("{} belongs to BareMetalHost {}/{}", client.mac, host.namespace, host.name));
+    if client.kind == ClientKind::System {
+        reasons.push("the client is a running system and asks for an address only".into());
+        return Boot::LocalDisk;
+    }
+    let Some(IndexedIntent { generation, target, session_open }) = host.intent else {
+        reasons.push("it has no boot intent: local disk".into());
+        return Boot::LocalDisk;
+    };
+    match target {
+        BootTarget::Disk => {
+            reasons.push(format!("boot intent {generation} is its local disk"));
+            Boot::LocalDisk
+        }
+        BootTarget::Ramdisk if session_open => {
+            reasons.push(format!(
+                "boot intent {generation} is the ramdisk, and its one session was opened already: local disk until the next intent"
+            ));
+            Boot::LocalDisk
+        }
+        BootTarget::Ramdisk if !client.firmware.is_supported() => {
+            reasons.push(format!("boot intent {generation} is the ramdisk, but there is none for {}", client.firmware));
+            Boot::LocalDisk
+        }
+        BootTarget::Ramdisk => {
+            reasons.push(format!("boot intent {generation} is the ramdisk"));
+            Boot::Ramdisk { generation }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(intent: Option<IndexedIntent>) -> BootHost {
+        BootHost {
+            namespace: "default".into(),
+            name: "web-1".into(),
+            uid: "u".into(),
+            macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
+            intent,
+        }
+    }
+
+    #[test]
+    fn an_explanation_says_who_why_and_what() {
+        let client =
+            BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
+        let intent = IndexedIntent { generation: 7, target: BootTarget::Ramdisk, session_open: false };
+        insta::assert_snapshot!(explain(&client, Some(&host(Some(intent)))), @r"
+        02:00:00:00:00:01 asks: iPXE, UEFI x86-64
+          - 02:00:00:00:00:01 belongs to BareMetalHost default/web-1
+          - boot intent 7 is the ramdisk
+        it boots: Slipway's ramdisk, boot intent 7
+        ");
+    }
+
+    #[test]
+    fn the_local_disk_unless_an_unopened_ramdisk_intent_says_otherwise() {
+        let intent = |target, session_open| Some(IndexedIntent { generation: 7, target, session_open });
+        let ramdisk = Boot::Ramdisk { generation: 7 };
+        let rows = [
+            (None, ClientKind::Pxe, Firmware::Bios, Boot::LocalDisk, "no BareMetalHost"),
+            (Some(host(None)), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "no boot intent"),
+            (
+                Some(host(intent(BootTarget::Disk, false))),
+                ClientKind::Ipxe,
+                Firmware::Bios,
+                Boot::LocalDisk,
+                "is its local disk",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, true))),
+                ClientKind::Ipxe,
+                Firmware::Bios,
+                Boot::LocalDisk,
+                "opened already",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, false))),
+                ClientKind::System,
+                Firmware::Bios,
+                Boot::LocalDisk,
+                "address only",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, false))),
+                ClientKind::Pxe,
+                Firmware::UefiArm64,
+                Boot::LocalDisk,
+                "none for UEFI arm64",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, false))),
+                ClientKind::Pxe,
+                Firmware::UefiX64,
+                ramdisk.clone(),
+                "is the ramdisk",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, false))),
+                ClientKind::HttpBoot,
+                Firmware::UefiX64Http,
+                ramdisk.clone(),
+                "is the ramdisk",
+            ),
+            (
+                Some(host(intent(BootTarget::Ramdisk, false))),
+                ClientKind::Ipxe,
+                Firmware::Bios,
+                ramdisk,
+                "is the ramdisk",
+            ),
+        ];
+        for (host, kind, firmware, boot, reason) in rows {
+            let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware, kind };
+            let decision = decide(&client, host.as_ref());
+            assert_eq!(decision.boot, boot, "{kind:?} {firmware:?} {host:?}");
+            let last = decision.reasons.last().expect("a reason");
+            assert!(last.contains(reason), "{last}");
+        }
+    }
+}

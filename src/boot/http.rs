@@ -1,0 +1,260 @@
+//! Boot HTTP: plain, because firmware and many iPXE builds know nothing else. Nothing secret is kept here; a boot
+//! token is made for the one script it is put in.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /boot/ipxe?mac=&uuid=&arch=` | the script; `arch` is DHCP option 93's number or iPXE's `${platform}` |
+//! | `GET /boot/files/NAME` | a file of [`HTTP_FILES`], with Range and HEAD |
+//! | `GET /boot/ca.pem` | the appliance's CA certificate |
+//! | `GET /boot/explain?mac=&arch=` | what the machine would boot and why |
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, Query, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Router, body::Body};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tower_http::services::ServeFile;
+use tracing::{info, warn};
+
+use crate::api::MacAddress;
+
+use super::files::HTTP_FILES;
+use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
+use super::{Boot, BootClient, BootFiles, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain};
+
+/// Bytes of a file read at once: twice the throughput of the default 64 KiB.
+const FILE_CHUNK: usize = 1 << 20;
+
+/// What every script needs of this site.
+#[derive(Clone, Debug)]
+pub struct Site {
+    api_port: u16,
+    kernel_args: String,
+    ca_pem: String,
+    ca_sha256: String,
+}
+
+/// The site's settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    /// `boot.kernel_args`.
+    #[error(transparent)]
+    KernelArgs(#[from] KernelArgsError),
+    /// The CA's certificate is none.
+    #[error("the CA certificate is not PEM: {0}")]
+    Certificate(String),
+}
+
+impl Site {
+    /// A site whose API is at `api_port` on the address that a machine reached, with this CA (PEM) and these further
+    /// kernel arguments.
+    pub fn new(api_port: u16, ca_pem: &str, kernel_args: &str) -> Result<Self, SiteError> {
+        check_kernel_args(kernel_args)?;
+        let der = CertificateDer::from_pem_slice(ca_pem.as_bytes())
+            .map_err(|error| SiteError::Certificate(error.to_string()))?;
+        let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { api_port, kernel_args: kernel_args.into(), ca_pem: ca_pem.into(), ca_sha256 })
+    }
+
+    /// SHA-256 of the CA's certificate (DER), hex: what scripts carry and agents pin.
+    pub fn ca_sha256(&self) -> &str {
+        &self.ca_sha256
+    }
+}
+
+/// The two ends of the connection that a request came on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// The address that the machine reached; scripts name it.
+    pub local: SocketAddr,
+    /// The machine.
+    pub peer: SocketAddr,
+}
+
+struct Shared {
+    site: Site,
+    hosts: HostIndex,
+    tokens: Arc<Tokens>,
+    files: BootFiles,
+}
+
+/// The endpoints. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
+pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFiles) -> Router {
+    Router::new()
+        .route("/boot/ipxe", get(ipxe))
+        .route("/boot/files/{name}", get(file))
+        .route("/boot/ca.pem", get(ca))
+        .route("/boot/explain", get(explanation))
+        .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
+        .with_state(Arc::new(Shared { site, hosts, tokens, files }))
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    mac: Option<String>,
+    arch: Option<String>,
+}
+
+impl Asked {
+    fn client(&self) -> Result<BootClient, Refused> {
+        let mac = self.mac.as_deref().ok_or_else(|| Refused::bad("say which machine: ?mac=52:54:00:12:34:56"))?;
+        let mac: MacAddress = mac.parse().map_err(|error: crate::api::MacAddressError| Refused::bad(error))?;
+        let arch = self.arch.as_deref().ok_or_else(|| Refused::bad("say which firmware: &arch=0 (BIOS), 7 (UEFI)"))?;
+        Ok(BootClient { mac, firmware: firmware(arch)?, kind: ClientKind::Ipxe })
+    }
+}
+
+/// DHCP option 93's number, or what iPXE calls its platform or build.
+fn firmware(arch: &str) -> Result<Firmware, Refused> {
+    match arch {
+        "pcbios" | "i386" | "bios" => Ok(Firmware::Bios),
+        "efi" | "uefi" | "x86_64" => Ok(Firmware::UefiX64),
+        "arm64" => Ok(Firmware::UefiArm64),
+        number => number
+            .parse()
+            .map(Firmware::from_type)
+            .map_err(|_| Refused::bad("arch is the number of DHCP option 93 (0 BIOS, 7 UEFI) or iPXE's ${platform}")),
+    }
+}
+
+async fn ipxe(
+    State(shared): State<Arc<Shared>>,
+    Extension(ends): Extension<Ends>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Refused> {
+    let client = asked.client().inspect_err(|refused| {
+        warn!(peer = %ends.peer, reason = refused.message, "boot script refused");
+    })?;
+    let host = shared.hosts.by_mac(client.mac);
+    let decision = decide(&client, host.as_deref());
+    let reason = decision.reasons.last().map_or("", String::as_str);
+    let script = match (&decision.boot, host.as_deref()) {
+        (Boot::Ramdisk { generation }, Some(host)) => {
+            let has_ramdisk = {
+                let files = shared.files.clone();
+                tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
+            };
+            if has_ramdisk {
+                info!(mac = %client.mac, peer = %ends.peer, host = %host.name, generation, "boot script: ramdisk");
+                let token = shared.tokens.mint(&host.uid, *generation)?;
+                script::ramdisk(&script::Ramdisk {
+                    host,
+                    generation: *generation,
+                    boot: ends.local,
+                    api_port: shared.site.api_port,
+                    ca_sha256: &shared.site.ca_sha256,
+                    token: &token,
+                    mac: client.mac,
+                    kernel_args: &shared.site.kernel_args,
+                })?
+            } else {
+                let reason = "the appliance has no ramdisk, make one with slipway ramdisk build";
+                warn!(mac = %client.mac, peer = %ends.peer, host = %host.name, reason, "boot script: error");
+                script::error(client.mac, reason)?
+            }
+        }
+        _ => {
+            info!(mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");
+            script::local_disk(reason)?
+        }
+    };
+    // A script holds a token: no cache may keep it.
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], script)
+        .into_response())
+}
+
+async fn explanation(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Result<Response, Refused> {
+    let asked = Asked { arch: asked.arch.or_else(|| Some("efi".into())), ..asked };
+    let client = asked.client()?;
+    let host = shared.hosts.by_mac(client.mac);
+    let mut text = explain(&client, host.as_deref());
+    let files = shared.files.clone();
+    if !tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false) {
+        text.push_str("note: there is no ramdisk; make one with slipway ramdisk build\n");
+    }
+    Ok(text.into_response())
+}
+
+async fn ca(State(shared): State<Arc<Shared>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/pem-certificate-chain")], shared.site.ca_pem.clone()).into_response()
+}
+
+async fn file(
+    State(shared): State<Arc<Shared>>,
+    Extension(ends): Extension<Ends>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let Some((name, media_type)) = HTTP_FILES.iter().find(|(known, _)| *known == name) else {
+        warn!(peer = %ends.peer, file = ?name.chars().take(64).collect::<String>(), "no such boot file");
+        return Err(Refused::new(StatusCode::NOT_FOUND, "no such boot file"));
+    };
+    if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
+        info!(peer = %ends.peer, file = name, "boot file");
+    }
+    let path = shared.files.path(name);
+    let answer = ServeFile::new(&path).with_buf_chunk_size(FILE_CHUNK).try_call(request).await;
+    let mut answer = match answer {
+        Ok(answer) => answer.map(Body::new).into_response(),
+        Err(error) => {
+            warn!(peer = %ends.peer, path = %path.display(), %error, "boot file cannot be read");
+            return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the boot file cannot be read"));
+        }
+    };
+    if answer.status() == StatusCode::NOT_FOUND {
+        warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
+        return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
+    }
+    if answer.status().is_success() {
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    }
+    Ok(answer)
+}
+
+/// Why a request was refused, as the machine's console or an operator's curl shows it.
+#[derive(Debug)]
+struct Refused {
+    status: StatusCode,
+    message: String,
+}
+
+impl Refused {
+    fn new(status: StatusCode, message: impl ToString) -> Self {
+        Self { status, message: message.to_string() }
+    }
+
+    fn bad(message: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.status, format!("{}\n", self.message)).into_response()
+    }
+}
+
+impl From<ScriptError> for Refused {
+    fn from(error: ScriptError) -> Self {
+        warn!(%error, "boot script");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    }
+}
+
+impl From<MintError> for Refused {
+    fn from(error: MintError) -> Self {
+        warn!(%error, "boot token");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "no boot token could be made")
+    }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

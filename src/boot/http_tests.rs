@@ -1,0 +1,177 @@
+use super::*;
+use std::time::Duration;
+
+use crate::api::slipway::BootTarget;
+use crate::boot::{BootHost, IndexedIntent, KERNEL, serve};
+use http_body_util::BodyExt;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+const MAC: MacAddress = MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+
+struct Setup {
+    folder: tempfile::TempDir,
+    hosts: HostIndex,
+    tokens: Arc<Tokens>,
+    router: Router,
+}
+
+fn setup() -> Setup {
+    let folder = tempfile::tempdir().expect("folder");
+    let key = rcgen::KeyPair::generate().expect("key");
+    let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
+    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site");
+    assert_eq!(site.ca_sha256().len(), 64);
+    let hosts = HostIndex::default();
+    let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
+    let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()));
+    Setup { folder, hosts, tokens, router }
+}
+
+impl Setup {
+    fn ramdisk(&self) {
+        for name in ["vmlinuz", "initrd", "ramdisk.json", "snponly.efi"] {
+            std::fs::write(self.folder.path().join(name), b"0123456789").expect("written");
+        }
+    }
+
+    fn host(&self, target: BootTarget, session_open: bool) {
+        self.hosts.insert(BootHost {
+            namespace: "default".into(),
+            name: "web-1".into(),
+            uid: "uid-1".into(),
+            macs: vec![MAC],
+            intent: Some(IndexedIntent { generation: 7, target, session_open }),
+        });
+    }
+
+    async fn send(&self, method: &str, uri: &str, range: Option<&str>) -> (StatusCode, http::HeaderMap, String) {
+        let mut request = http::Request::builder().method(method).uri(uri);
+        if let Some(range) = range {
+            request = request.header("range", range);
+        }
+        let mut request = request.body(Body::empty()).expect("request");
+        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
+        request.extensions_mut().insert(ends);
+        let answer = self.router.clone().oneshot(request).await.expect("answer");
+        let (parts, body) = answer.into_parts();
+        let body = body.collect().await.expect("body").to_bytes();
+        (parts.status, parts.headers, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    async fn get(&self, uri: &str) -> (StatusCode, String) {
+        let (status, _, body) = self.send("GET", uri, None).await;
+        (status, body)
+    }
+}
+
+#[tokio::test]
+async fn a_script_with_a_good_token_for_a_ramdisk_intent_and_the_disk_otherwise() {
+    let setup = setup();
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    let (status, body) = setup.get(URI).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(body.contains("no BareMetalHost has the MAC address 52:54:00:12:34:56"), "{body}");
+    assert!(body.contains("sanboot") && !body.contains("kernel"), "{body}");
+
+    setup.host(BootTarget::Ramdisk, false);
+    let (_, body) = setup.get(URI).await;
+    assert!(body.contains("has no ramdisk") && !body.contains("slipway.token"), "{body}");
+
+    setup.ramdisk();
+    let (_, headers, body) = setup.send("GET", URI, None).await;
+    assert_eq!(headers["content-type"], "text/plain; charset=utf-8");
+    assert_eq!(headers["cache-control"], "no-store");
+    let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next()).expect("token");
+    let claims = setup.tokens.verify(token).expect("good token");
+    assert_eq!((claims.uid.as_str(), claims.generation), ("uid-1", 7));
+    assert!(body.contains("slipway.server=https://172.22.0.1:8443 "), "{body}");
+    assert!(body.contains("kernel http://172.22.0.1/boot/files/vmlinuz "), "{body}");
+
+    setup.host(BootTarget::Ramdisk, true);
+    let (_, body) = setup.get(URI).await;
+    assert!(body.contains("opened already") && !body.contains("slipway.token"), "{body}");
+}
+
+#[tokio::test]
+async fn bad_questions_are_told_what_is_wrong() {
+    let setup = setup();
+    let rows = [
+        ("/boot/ipxe?arch=7", "say which machine"),
+        ("/boot/ipxe?mac=52:54:00:12:34&arch=7", "not a MAC address"),
+        ("/boot/ipxe?mac=%0a%24%7bx%7d&arch=7", "not a MAC address"),
+        ("/boot/ipxe?mac=52:54:00:12:34:56", "say which firmware"),
+        ("/boot/ipxe?mac=52:54:00:12:34:56&arch=riscv", "option 93"),
+        ("/boot/explain?mac=x", "not a MAC address"),
+    ];
+    for (uri, part) in rows {
+        let (status, body) = setup.get(uri).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{uri}");
+        assert!(body.contains(part), "{uri}: {body}");
+    }
+    for uri in
+        ["/", "/boot/files/", "/boot/files/secret", "/boot/files/..%2f..%2fetc%2fpasswd", "/boot/files/boot-token.key"]
+    {
+        assert_eq!(setup.get(uri).await.0, StatusCode::NOT_FOUND, "{uri}");
+    }
+    assert_eq!(
+        setup.send("POST", "/boot/ipxe?mac=52:54:00:12:34:56&arch=7", None).await.0,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
+}
+
+#[tokio::test]
+async fn files_have_types_ranges_and_heads() {
+    let setup = setup();
+    let (status, body) = setup.get("/boot/files/vmlinuz").await;
+    assert_eq!((status, body.contains("missing on the appliance")), (StatusCode::NOT_FOUND, true));
+    setup.ramdisk();
+    let (status, headers, body) = setup.send("GET", "/boot/files/snponly.efi", None).await;
+    assert_eq!((status, body.as_str()), (StatusCode::OK, "0123456789"));
+    assert_eq!(
+        (&headers["content-type"], &headers["content-length"]),
+        (&"application/efi".parse().unwrap(), &"10".parse().unwrap())
+    );
+    let (status, headers, body) = setup.send("GET", "/boot/files/vmlinuz", Some("bytes=2-4")).await;
+    assert_eq!((status, body.as_str()), (StatusCode::PARTIAL_CONTENT, "234"));
+    assert_eq!(headers["content-range"], "bytes 2-4/10");
+    assert_eq!(headers["content-type"], "application/octet-stream");
+    let (status, ..) = setup.send("GET", "/boot/files/vmlinuz", Some("bytes=20-")).await;
+    assert_eq!(status, StatusCode::RANGE_NOT_SATISFIABLE);
+    let (status, headers, body) = setup.send("HEAD", "/boot/files/initrd", None).await;
+    assert_eq!((status, body.as_str()), (StatusCode::OK, ""));
+    assert_eq!(headers["content-length"], "10");
+}
+
+#[tokio::test]
+async fn the_ca_and_an_explanation() {
+    let setup = setup();
+    assert!(setup.get("/boot/ca.pem").await.1.starts_with("-----BEGIN CERTIFICATE-----"));
+    setup.host(BootTarget::Ramdisk, false);
+    let (status, body) = setup.get("/boot/explain?mac=525400123456").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(body.contains("boot intent 7 is the ramdisk\n") && body.contains("note: there is no ramdisk"), "{body}");
+}
+
+#[tokio::test]
+async fn over_tcp_scripts_name_the_address_that_was_reached() {
+    let setup = setup();
+    setup.ramdisk();
+    setup.host(BootTarget::Ramdisk, false);
+    std::fs::write(setup.folder.path().join(KERNEL), vec![9; 3 << 20]).expect("written");
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(serve(listener, setup.router.clone(), shutdown.clone()));
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");
+    let url = format!("http://127.0.0.7:{port}/boot/ipxe?mac=52:54:00:12:34:56&arch=pcbios");
+    let body = client.get(url).send().await.expect("answer").text().await.expect("body");
+    assert!(body.contains(&format!("http://127.0.0.7:{port}/boot/files/vmlinuz")), "{body}");
+    assert!(body.contains("https://127.0.0.7:8443"), "{body}");
+    let url = format!("http://127.0.0.1:{port}/boot/files/vmlinuz");
+    let body = client.get(url).send().await.expect("answer").bytes().await.expect("body");
+    assert!(body == vec![9; 3 << 20]);
+    shutdown.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(20), task).await.expect("in time").expect("no panic");
+    assert!(ended.is_ok());
+}

@@ -1,0 +1,135 @@
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use crate::api::MacAddress;
+use crate::api::slipway::BootTarget;
+
+/// What booting needs to know of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootHost {
+    /// Namespace of the BareMetalHost.
+    pub namespace: String,
+    /// Name of the BareMetalHost.
+    pub name: String,
+    /// UID of the BareMetalHost.
+    pub uid: String,
+    /// Hardware addresses it is known by: `spec.bootMACAddress` first, then those that inspection found.
+    pub macs: Vec<MacAddress>,
+    /// What it is to boot.
+    pub intent: Option<IndexedIntent>,
+}
+
+/// The part of a boot intent that the decision needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexedIntent {
+    /// Generation of the intent.
+    pub generation: i64,
+    /// What to boot.
+    pub target: BootTarget,
+    /// Whether the session of this generation was opened.
+    pub session_open: bool,
+}
+
+/// Hosts by MAC address, in memory. Cheap to clone; all clones see the same hosts.
+#[derive(Clone, Default)]
+pub struct HostIndex {
+    // std's lock: held for a map operation, never across an await.
+    hosts: Arc<RwLock<Hosts>>,
+}
+
+#[derive(Default)]
+struct Hosts {
+    by_mac: HashMap<MacAddress, Arc<BootHost>>,
+    by_name: HashMap<(String, String), Arc<BootHost>>,
+}
+
+impl HostIndex {
+    /// The host with this hardware address. When two hosts claim one address, the first one keeps it.
+    pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
+        self.read().by_mac.get(&mac).cloned()
+    }
+
+    /// The host with this name.
+    pub fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<BootHost>> {
+        self.read().by_name.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// The host with this UID.
+    pub fn by_uid(&self, uid: &str) -> Option<Arc<BootHost>> {
+        self.read().by_name.values().find(|host| host.uid == uid).cloned()
+    }
+
+    /// Puts a host in, in the place of its former self.
+    pub fn insert(&self, host: BootHost) {
+        let mut hosts = self.write();
+        let key = (host.namespace.clone(), host.name.clone());
+        hosts.forget(&key);
+        let host = Arc::new(host);
+        for mac in &host.macs {
+            hosts.by_mac.entry(*mac).or_insert_with(|| host.clone());
+        }
+        hosts.by_name.insert(key, host);
+    }
+
+    /// Takes a host out.
+    pub fn remove(&self, namespace: &str, name: &str) {
+        self.write().forget(&(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Hosts> {
+        self.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Hosts> {
+        self.hosts.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Hosts {
+    fn forget(&mut self, key: &(String, String)) {
+        let Some(old) = self.by_name.remove(key) else { return };
+        for mac in &old.macs {
+            if self.by_mac.get(mac).is_some_and(|held| Arc::ptr_eq(held, &old)) {
+                self.by_mac.remove(mac);
+                // Another host may have claimed the address meanwhile; it gets it now.
+                let heir = self.by_name.values().find(|host| host.macs.contains(mac)).cloned();
+                if let Some(heir) = heir {
+                    self.by_mac.insert(*mac, heir);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, macs: &[u8]) -> BootHost {
+        BootHost {
+            namespace: "ns".into(),
+            name: name.into(),
+            uid: name.into(),
+            macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
+            intent: None,
+        }
+    }
+
+    fn owner(index: &HostIndex, mac: u8) -> Option<String> {
+        index.by_mac(MacAddress([2, 0, 0, 0, 0, mac])).map(|host| host.name.clone())
+    }
+
+    #[test]
+    fn the_first_claim_of_an_address_holds_until_its_host_goes() {
+        let index = HostIndex::default();
+        index.insert(host("a", &[1, 2]));
+        index.insert(host("b", &[2, 3]));
+        assert_eq!(owner(&index, 2).as_deref(), Some("a"));
+        assert_eq!(owner(&index, 3).as_deref(), Some("b"));
+        index.insert(host("a", &[1]));
+        assert_eq!(owner(&index, 2).as_deref(), Some("b"));
+        index.remove("ns", "b");
+        assert_eq!(owner(&index, 2), None);
+        assert_eq!(owner(&index, 1).as_deref(), Some("a"));
+    }
+}

@@ -1,0 +1,158 @@
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use tracing::{debug, warn};
+
+use super::http::Ends;
+
+/// Connections at once.
+pub const MAX_CONNECTIONS: usize = 1024;
+/// Connections at once from one address. iPXE opens one or two.
+pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 64;
+/// How long a client may take for a request's head, and how long it may idle between requests.
+const HEAD_DEADLINE: Duration = Duration::from_secs(15);
+/// How long data may wait for a client that takes none.
+const STALL_DEADLINE: Duration = Duration::from_secs(60);
+/// How long downloads may go on after shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Largest request head, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+
+/// Serves HTTP/1.1 until shutdown, then lets downloads under way end for some seconds.
+pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) -> io::Result<()> {
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let addresses = Addresses::default();
+    let mut connections = JoinSet::new();
+    let graceful = GracefulShutdown::new();
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
+    loop {
+        // The permit comes first: what is over the limit waits in the kernel.
+        let permit = tokio::select! {
+            () = shutdown.cancelled() => break,
+            permit = permits.clone().acquire_owned() => permit.map_err(io::Error::other)?,
+        };
+        let (stream, peer) = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "boot HTTP cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        while let Some(ended) = connections.try_join_next() {
+            if let Err(error) = ended {
+                warn!(%error, "a boot HTTP connection failed");
+            }
+        }
+        let Some(guest) = addresses.enter(peer.ip()) else {
+            warn!(%peer, limit = MAX_CONNECTIONS_PER_ADDRESS, "boot HTTP connection refused: too many from this address");
+            continue;
+        };
+        let local = match prepare(&stream) {
+            Ok(local) => local,
+            Err(error) => {
+                debug!(%peer, %error, "boot HTTP connection gone");
+                continue;
+            }
+        };
+        let ends = Ends { local, peer };
+        let router = router.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ends);
+            router.clone().oneshot(request)
+        });
+        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
+        connections.spawn(async move {
+            if let Err(error) = connection.await {
+                debug!(%peer, %error, "boot HTTP connection");
+            }
+            drop((guest, permit));
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        debug!("boot HTTP downloads were cut off");
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<std::net::SocketAddr> {
+    stream.set_nodelay(true)?;
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(STALL_DEADLINE))?;
+    let local = stream.local_addr()?;
+    Ok(std::net::SocketAddr::new(local.ip().to_canonical(), local.port()))
+}
+
+/// Connections by address.
+#[derive(Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection that is counted until it is dropped.
+struct Guest {
+    address: IpAddr,
+    addresses: Addresses,
+}
+
+impl Addresses {
+    fn enter(&self, address: IpAddr) -> Option<Guest> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= MAX_CONNECTIONS_PER_ADDRESS {
+            return None;
+        }
+        *count += 1;
+        Some(Guest { address, addresses: self.clone() })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let addresses = Addresses::default();
+        let one: IpAddr = [10, 0, 0, 1].into();
+        let mut guests: Vec<_> =
+            (0..MAX_CONNECTIONS_PER_ADDRESS).map(|_| addresses.enter(one).expect("room")).collect();
+        assert!(addresses.enter(one).is_none());
+        assert!(addresses.enter([10, 0, 0, 2].into()).is_some());
+        guests.pop();
+        assert!(addresses.enter(one).is_some());
+        drop(guests);
+        assert!(addresses.0.lock().expect("lock").is_empty());
+    }
+}

@@ -1,0 +1,23 @@
+//! What a machine boots: the pure decision, boot scripts, boot tokens and the boot HTTP endpoints.
+//!
+//! DHCP, TFTP, iPXE and HTTP boot all ask [`decide`]; `slipway explain boot` prints its answer and reasons.
+//! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
+
+mod decision;
+mod files;
+pub mod http;
+mod index;
+mod listener;
+pub mod script;
+pub mod token;
+
+pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, decide, explain};
+pub use files::{
+    BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST, NameError,
+    TFTP_FILES, lookup,
+};
+pub use http::{Ends, Site, SiteError, router};
+pub use index::{BootHost, HostIndex, IndexedIntent};
+pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};
+pub use script::{program_url, script_url};
+pub use token::{Claims, KeyError, MintError, TokenError, Tokens};

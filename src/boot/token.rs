@@ -1,0 +1,352 @@
+//! Boot tokens and session tokens: `base64url(payload ‖ HMAC-SHA-256(key, label ‖ payload))`, nothing stored.
+//!
+//! A boot token goes into the boot script of one boot; an agent shows it once and gets a session token for it. The
+//! two differ in their label, so neither passes for the other. That a boot token is used once, and only for the
+//! current boot intent, is the caller's to see to: by its nonce and generation.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use rand::TryRngCore;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+/// How long a boot token can be used: firmware, iPXE and ramdisk of a slow machine, several times over.
+pub const BOOT_TOKEN_LIFE: Duration = Duration::from_secs(30 * 60);
+
+const KEY_FILE: &str = "boot-token.key";
+const KEY: usize = 32;
+const MAC: usize = 32;
+/// Version, generation, issued at, nonce.
+const FIXED: usize = 1 + 8 + 8 + 16;
+const MAX_UID: usize = 64;
+const VERSION: u8 = 1;
+const BOOT: &[u8] = b"slipway boot token\0";
+const SESSION: &[u8] = b"slipway session token\0";
+
+/// The key cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// It cannot be read or made.
+    #[error("{path}: {source}")]
+    Io {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not 32 bytes.
+    #[error("{path}: {length} bytes, not {KEY}: remove it, and machines that are booting boot again")]
+    Length {
+        /// The key file.
+        path: PathBuf,
+        /// Its length.
+        length: usize,
+    },
+    /// The system has no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(String),
+}
+
+/// A token cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Not base64url, or too short or long.
+    #[error("the token is malformed")]
+    Malformed,
+    /// Made with another key, for another purpose, or changed.
+    #[error("the token was not issued by this appliance")]
+    Forged,
+    /// Older than [`BOOT_TOKEN_LIFE`].
+    #[error("the token is older than 30 minutes")]
+    Expired,
+}
+
+/// A token cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MintError {
+    /// No UID of ours.
+    #[error("a host UID has 1 to {MAX_UID} bytes, not {0}")]
+    Uid(usize),
+    /// The system has no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(String),
+}
+
+/// What a token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// UID of the BareMetalHost.
+    pub uid: String,
+    /// Generation of the boot intent.
+    pub generation: i64,
+    /// Random; names this token among those used.
+    pub nonce: [u8; 16],
+    /// Unix time it was made, in seconds.
+    pub issued_at: i64,
+}
+
+impl Claims {
+    /// The nonce in hex.
+    pub fn nonce_hex(&self) -> String {
+        self.nonce.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn payload(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(FIXED + self.uid.len() + MAC);
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&self.generation.to_be_bytes());
+        bytes.extend_from_slice(&self.issued_at.to_be_bytes());
+        bytes.extend_from_slice(&self.nonce);
+        bytes.extend_from_slice(self.uid.as_bytes());
+        bytes
+    }
+
+    fn parse(payload: &[u8]) -> Option<Self> {
+        let (version, rest) = payload.split_first()?;
+        let (generation, rest) = rest.split_first_chunk::<8>()?;
+        let (issued_at, rest) = rest.split_first_chunk::<8>()?;
+        let (nonce, uid) = rest.split_first_chunk::<16>()?;
+        if *version != VERSION || uid.is_empty() || uid.len() > MAX_UID {
+            return None;
+        }
+        Some(Self {
+            uid: String::from_utf8(uid.to_vec()).ok()?,
+            generation: i64::from_be_bytes(*generation),
+            issued_at: i64::from_be_bytes(*issued_at),
+            nonce: *nonce,
+        })
+    }
+}
+
+/// Makes tokens and checks them. Cheap to share behind an `Arc`.
+pub struct Tokens {
+    key: Zeroizing<[u8; KEY]>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Reads the key in `pki`, or makes one (mode 0600, on disk before this returns). Makes the folder if need be.
+    pub fn open(pki: &Path) -> Result<Self, KeyError> {
+        let path = pki.join(KEY_FILE);
+        let fail = |source| KeyError::Io { path: path.clone(), source };
+        match read_key(&path) {
+            Ok(key) => return Self::from_bytes(&path, &key),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(fail(error)),
+        }
+        let mut key = Zeroizing::new([0; KEY]);
+        rand::rngs::OsRng.try_fill_bytes(&mut *key).map_err(|error| KeyError::Random(error.to_string()))?;
+        match write_key(pki, &path, &*key) {
+            Ok(()) => Ok(Self { key }),
+            // Another process was first; its key is the key.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Self::from_bytes(&path, &read_key(&path).map_err(fail)?)
+            }
+            Err(error) => Err(fail(error)),
+        }
+    }
+
+    fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, KeyError> {
+        let key: [u8; KEY] =
+            bytes.try_into().map_err(|_| KeyError::Length { path: path.into(), length: bytes.len() })?;
+        Ok(Self { key: Zeroizing::new(key) })
+    }
+
+    /// A boot token for the host with this UID (1 to 64 bytes) and this generation of its boot intent.
+    pub fn mint(&self, uid: &str, generation: i64) -> Result<String, MintError> {
+        if !(1..=MAX_UID).contains(&uid.len()) {
+            return Err(MintError::Uid(uid.len()));
+        }
+        let mut nonce = [0; 16];
+        rand::rngs::OsRng.try_fill_bytes(&mut nonce).map_err(|error| MintError::Random(error.to_string()))?;
+        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now() };
+        Ok(self.seal(BOOT, &claims))
+    }
+
+    /// Checks a boot token. Takes the same time whatever is wrong with its code.
+    pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
+        self.verify_at(token, unix_now())
+    }
+
+    /// Checks a boot token at this Unix time, in seconds.
+    pub fn verify_at(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
+        let claims = self.open_sealed(BOOT, token)?;
+        if now.saturating_sub(claims.issued_at) > BOOT_TOKEN_LIFE.as_secs() as i64 {
+            return Err(TokenError::Expired);
+        }
+        Ok(claims)
+    }
+
+    /// The session token that belongs to a boot token: the same claims, another label. It ends with the session.
+    pub fn session(&self, claims: &Claims) -> String {
+        self.seal(SESSION, claims)
+    }
+
+    /// Checks a session token. Whether its session is still the current one is the caller's to see.
+    pub fn verify_session(&self, token: &str) -> Result<Claims, TokenError> {
+        self.open_sealed(SESSION, token)
+    }
+
+    fn seal(&self, label: &[u8], claims: &Claims) -> String {
+        let mut bytes = claims.payload();
+        let code = self.code(label, &bytes).finalize().into_bytes();
+        bytes.extend_from_slice(&code);
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    fn open_sealed(&self, label: &[u8], token: &str) -> Result<Claims, TokenError> {
+        const MAX_TEXT: usize = (FIXED + MAX_UID + MAC).div_ceil(3) * 4;
+        if token.len() > MAX_TEXT {
+            return Err(TokenError::Malformed);
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| TokenError::Malformed)?;
+        let (payload, code) = bytes.split_last_chunk::<MAC>().ok_or(TokenError::Malformed)?;
+        // Constant time.
+        self.code(label, payload).verify_slice(code).map_err(|_| TokenError::Forged)?;
+        Claims::parse(payload).ok_or(TokenError::Malformed)
+    }
+
+    fn code(&self, label: &[u8], payload: &[u8]) -> Hmac<Sha256> {
+        // A key of any length will do, and a fixed 64-byte block needs no fallible constructor.
+        let mut block = Zeroizing::new([0; 64]);
+        block[..KEY].copy_from_slice(&*self.key);
+        let mut code = Hmac::<Sha256>::new((&*block).into());
+        code.update(label);
+        code.update(payload);
+        code
+    }
+}
+
+fn read_key(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let file = fs::File::open(path)?;
+    let mode = file.metadata()?.mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "boot token key was readable by others; made 0600");
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    }
+    let mut key = Zeroizing::new(Vec::with_capacity(KEY + 1));
+    file.take(KEY as u64 + 1).read_to_end(&mut key)?;
+    Ok(key)
+}
+
+/// The file appears whole or not at all, and never in the place of another.
+fn write_key(folder: &Path, path: &Path, key: &[u8]) -> io::Result<()> {
+    if !folder.exists() {
+        fs::DirBuilder::new().recursive(true).create(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    }
+    let unfinished = folder.join(format!(".{KEY_FILE}.{}.{:p}", std::process::id(), key));
+    let written = (|| {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(key)?;
+        file.sync_all()?;
+        fs::hard_link(&unfinished, path)
+    })();
+    let removed = fs::remove_file(&unfinished);
+    written?;
+    removed?;
+    fs::File::open(folder)?.sync_all()
+}
+
+fn unix_now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UID: &str = "b7f6bb1c-36c1-4b0e-8c0b-5d1a5f3a9b10";
+
+    fn tokens(byte: u8) -> Tokens {
+        Tokens { key: Zeroizing::new([byte; KEY]) }
+    }
+
+    #[test]
+    fn a_token_says_what_was_put_in_until_it_is_old() {
+        let tokens = tokens(1);
+        let token = tokens.mint(UID, 7).expect("token");
+        assert!(token.len() < 150 && token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')));
+        let claims = tokens.verify(&token).expect("good");
+        assert_eq!((claims.uid.as_str(), claims.generation), (UID, 7));
+        let life = BOOT_TOKEN_LIFE.as_secs() as i64;
+        assert_eq!(tokens.verify_at(&token, claims.issued_at + life), Ok(claims.clone()));
+        assert_eq!(tokens.verify_at(&token, claims.issued_at + life + 1), Err(TokenError::Expired));
+        let other = tokens.verify(&tokens.mint(UID, 7).expect("token")).expect("good");
+        assert_ne!(claims.nonce, other.nonce);
+    }
+
+    #[test]
+    fn session_and_boot_tokens_do_not_pass_for_each_other() {
+        let tokens = tokens(1);
+        let boot = tokens.mint(UID, 7).expect("token");
+        let claims = tokens.verify(&boot).expect("good");
+        let session = tokens.session(&claims);
+        assert_eq!(tokens.verify_session(&session), Ok(claims));
+        assert_eq!(tokens.verify_session(&boot), Err(TokenError::Forged));
+        assert_eq!(tokens.verify(&session), Err(TokenError::Forged));
+    }
+
+    #[test]
+    fn other_keys_and_malformed_texts_are_refused() {
+        let token = tokens(1).mint(UID, 7).expect("token");
+        assert_eq!(tokens(2).verify(&token), Err(TokenError::Forged));
+        for text in ["", "a", "====", "%%%", &token[..20], &"A".repeat(10_000)] {
+            assert_eq!(tokens(1).verify(text), Err(TokenError::Malformed), "{text:.20}");
+        }
+        assert_eq!(tokens(1).mint("", 1), Err(MintError::Uid(0)));
+        assert_eq!(tokens(1).mint(&"u".repeat(65), 1), Err(MintError::Uid(65)));
+    }
+
+    /// RFC 4231 section 4.2, through the same construction: a 32-byte key in a zero-filled block is that key.
+    #[test]
+    fn the_code_is_hmac_sha_256() {
+        let mut block = [0; 64];
+        block[..20].fill(0x0b);
+        let mut code = Hmac::<Sha256>::new((&block).into());
+        code.update(b"Hi There");
+        let hex: String = code.finalize().into_bytes().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+    }
+
+    #[test]
+    fn the_key_is_made_once_private_and_checked() {
+        let folder = tempfile::tempdir().expect("folder");
+        let pki = folder.path().join("pki");
+        let token = Tokens::open(&pki).expect("made").mint(UID, 1).expect("token");
+        let path = pki.join(KEY_FILE);
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&pki).expect("listed").count(), 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("opened up");
+        assert!(Tokens::open(&pki).expect("read").verify(&token).is_ok());
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        fs::write(&path, [0; 33]).expect("written");
+        assert!(matches!(Tokens::open(&pki), Err(KeyError::Length { length: 33, .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_is_noticed(position in 0usize..134, to in 0u8..64) {
+            const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+            let tokens = tokens(3);
+            let mut token = tokens.mint(UID, 9).expect("token").into_bytes();
+            let position = position.min(token.len() - 1);
+            prop_assume!(token[position] != ALPHABET[to as usize]);
+            token[position] = ALPHABET[to as usize];
+            prop_assert!(tokens.verify(std::str::from_utf8(&token).expect("text")).is_err());
+        }
+    }
+}
