@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`tftp`] | TFTP server |
 //! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! | [`image`] | image library: import, verify, chunk, serve |
 //! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
@@ -21,3 +22,4 @@ pub mod boot;
 pub mod config;
 pub mod image;
 pub mod store;
+pub mod tftp;

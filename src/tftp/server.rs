@@ -1,0 +1,460 @@
+use std::collections::HashMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
+};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tokio::task::{self, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::boot::{BootFiles, TFTP_FILES, lookup};
+
+use super::admission::{Admission, Ration, Table};
+use super::packet::{Asked, ErrorCode, MAX_REQUEST, error, parse_request, printable};
+use super::transfer::{End, Outbox, Progress, Transfer};
+
+/// Requests that may wait in the kernel, in bytes: a rack that powers on at once.
+const RECEIVE_BUFFER: usize = 1 << 20;
+/// Lines about clients' faults in ten seconds.
+const FAULT_LINES: u32 = 20;
+const FAULT_STRETCH: Duration = Duration::from_secs(10);
+/// Packets that are no request of ours are answered at most this often in a stretch of ten seconds.
+const REFUSALS: u32 = 1000;
+
+/// The address cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[error("TFTP cannot listen at {address}: {source}")]
+pub struct BindError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// A TFTP server with its socket.
+#[derive(Debug)]
+pub struct Server {
+    socket: std::net::UdpSocket,
+    files: BootFiles,
+}
+
+impl Server {
+    /// Listens at this address, port 69 by convention. With an unspecified address, every request is answered
+    /// from the address it was sent to.
+    pub fn bind(address: SocketAddr, files: BootFiles) -> Result<Self, BindError> {
+        let socket = listen(address).map_err(|source| BindError { address, source })?;
+        Ok(Self { socket, files })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Serves until shutdown; transfers under way end with it.
+    ///
+    /// All transfers run in one thread of their own: in lockstep a packet costs little but the wake-up, and a
+    /// work-stealing runtime wakes a second thread for each (measured: a third more processor time).
+    pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+        let (ended, end) = tokio::sync::oneshot::channel();
+        // Ends the thread also when this future is dropped.
+        let stop = shutdown.child_token();
+        let guard = stop.clone().drop_guard();
+        std::thread::Builder::new().name("tftp".into()).spawn(move || {
+            let result = runtime.block_on(self.listen(stop));
+            runtime.shutdown_background();
+            // Nobody waits when the future was dropped.
+            let _unheard = ended.send(result);
+        })?;
+        let result = end.await.unwrap_or_else(|_| Err(io::Error::other("the TFTP thread panicked")));
+        drop(guard);
+        result
+    }
+
+    async fn listen(self, shutdown: CancellationToken) -> io::Result<()> {
+        let listener = UdpSocket::from_std(self.socket)?;
+        let bound = listener.local_addr()?.ip();
+        let mut desk = Desk {
+            files: self.files,
+            table: Table::default(),
+            handles: HashMap::new(),
+            tasks: HashMap::new(),
+            transfers: JoinSet::new(),
+            faults: Ration::new(FAULT_LINES),
+            refusals: Ration::new(REFUSALS),
+            begun: Instant::now(),
+        };
+        let mut buffer = [0; MAX_REQUEST + 1];
+        loop {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(done) = desk.transfers.join_next_with_id() => match done {
+                    Ok((task, ())) => desk.finish(task),
+                    Err(cause) => {
+                        warn!(%cause, "a TFTP transfer failed");
+                        desk.finish(cause.id());
+                    }
+                },
+                received = receive(&listener, &mut buffer, bound) => match received {
+                    Ok(Some((length, client, local))) => desk.request(&buffer[..length], client, local),
+                    Ok(None) => {}
+                    // An ICMP answer to an earlier packet, or memory pressure: neither ends the service.
+                    Err(cause) => {
+                        desk.fault(|| warn!(%cause, "TFTP socket"));
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                },
+            }
+        }
+        desk.transfers.shutdown().await;
+        Ok(())
+    }
+}
+
+/// The requests of all clients.
+struct Desk {
+    files: BootFiles,
+    table: Table,
+    handles: HashMap<u64, Arc<Handle>>,
+    tasks: HashMap<task::Id, (SocketAddr, u64)>,
+    transfers: JoinSet<()>,
+    faults: Ration<u64>,
+    refusals: Ration<u64>,
+    begun: Instant,
+}
+
+/// What the desk and a transfer share.
+#[derive(Default)]
+struct Handle {
+    under_way: AtomicBool,
+    repeat: Notify,
+    end: CancellationToken,
+}
+
+impl Desk {
+    fn request(&mut self, packet: &[u8], client: SocketAddr, local: SocketAddr) {
+        if client.port() == 0 {
+            return;
+        }
+        let request = match parse_request(packet) {
+            Ok(request) => request,
+            Err(cause) => {
+                self.fault(|| warn!(peer = %client, %cause, "TFTP request refused"));
+                if let Some(code) = cause.code() {
+                    self.refuse(client, local, code, &cause.to_string());
+                }
+                return;
+            }
+        };
+        let name = match lookup(&TFTP_FILES, request.name) {
+            Ok(name) => name,
+            Err(cause) => {
+                let asked = printable(request.name).into_owned();
+                self.fault(|| warn!(peer = %client, file = asked, %cause, "TFTP request refused"));
+                let code = match cause {
+                    crate::boot::NameError::Path => ErrorCode::AccessViolation,
+                    crate::boot::NameError::Unknown => ErrorCode::NotFound,
+                };
+                self.refuse(client, local, code, &cause.to_string());
+                return;
+            }
+        };
+        let former = self.table.id(client);
+        let handle = former.and_then(|id| self.handles.get(&id));
+        let under_way = handle.is_some_and(|handle| handle.under_way.load(Ordering::Relaxed));
+        match self.table.admit(client, packet, under_way) {
+            Admission::Start => {}
+            Admission::Repeat => {
+                if let Some(handle) = handle {
+                    handle.repeat.notify_one();
+                }
+                return;
+            }
+            Admission::Replace => {
+                if let Some(handle) = former.and_then(|id| self.handles.remove(&id)) {
+                    handle.end.cancel();
+                }
+            }
+            Admission::Busy(cause) => {
+                self.fault(|| warn!(peer = %client, %cause, "TFTP request dropped"));
+                return;
+            }
+        }
+        let Some(id) = self.table.id(client) else { return };
+        let handle = Arc::new(Handle::default());
+        self.handles.insert(id, handle.clone());
+        let files = self.files.clone();
+        let asked = request.options;
+        let spawned = self.transfers.spawn(async move {
+            let ended = tokio::select! {
+                () = handle.end.cancelled() => Ok(None),
+                ended = serve(&files, name, asked, client, local, &handle) => ended.map(Some),
+            };
+            report(name, client, ended);
+        });
+        self.tasks.insert(spawned.id(), (client, id));
+    }
+
+    fn finish(&mut self, task: task::Id) {
+        let Some((client, id)) = self.tasks.remove(&task) else { return };
+        self.handles.remove(&id);
+        self.table.finish(client, id);
+    }
+
+    fn refuse(&mut self, client: SocketAddr, local: SocketAddr, code: ErrorCode, message: &str) {
+        if self.refusals.take(self.stretch()).is_none() {
+            return;
+        }
+        let mut packet = Vec::new();
+        error(&mut packet, code, message);
+        // Best effort, as all ERROR packets are (RFC 1350 section 7): the client times out otherwise.
+        if let Err(cause) = std::net::UdpSocket::bind(local).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(&packet, client)
+        }) {
+            debug!(peer = %client, %cause, "TFTP ERROR not sent");
+        }
+    }
+
+    fn stretch(&self) -> u64 {
+        self.begun.elapsed().as_secs() / FAULT_STRETCH.as_secs()
+    }
+
+    fn fault(&mut self, line: impl FnOnce()) {
+        if let Some(suppressed) = self.faults.take(self.stretch()) {
+            if suppressed > 0 {
+                warn!(suppressed, "further TFTP faults were not logged");
+            }
+            line();
+        }
+    }
+}
+
+fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Duration)>, ServeError>) {
+    match ended {
+        Ok(Some((End::Complete, bytes, took))) => {
+            info!(peer = %client, file = name, bytes, milliseconds = took.as_millis() as u64, "TFTP file sent");
+        }
+        Ok(Some((End::Aborted { code, message }, ..))) => {
+            debug!(peer = %client, file = name, code, message, "TFTP client ended the transfer");
+        }
+        Ok(Some((End::Silent, ..))) => warn!(peer = %client, file = name, "TFTP client stopped answering"),
+        Ok(Some((End::TooLong, ..))) => warn!(peer = %client, file = name, "TFTP transfer took too long"),
+        Ok(None) => debug!(peer = %client, file = name, "TFTP client asked anew"),
+        Err(cause) => warn!(peer = %client, file = name, %cause, "TFTP transfer failed"),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    File(#[from] crate::boot::FileError),
+    #[error("reading was interrupted")]
+    Interrupted,
+    #[error("socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+async fn serve(
+    files: &BootFiles,
+    name: &'static str,
+    asked: Asked,
+    client: SocketAddr,
+    local: SocketAddr,
+    handle: &Handle,
+) -> Result<(End, usize, Duration), ServeError> {
+    let line = Line { socket: UdpSocket::bind(local).await?, client, segments: AtomicBool::new(true) };
+    let loading = files.clone();
+    let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| ServeError::Interrupted)?;
+    let mut out = Outbox::default();
+    let data = match loaded {
+        Ok(data) => data,
+        Err(cause) => {
+            let mut packet = Vec::new();
+            error(&mut packet, ErrorCode::NotFound, "boot file missing on the server");
+            line.socket.send_to(&packet, client).await?;
+            return Err(cause.into());
+        }
+    };
+    let begun = Instant::now();
+    let mut transfer = Transfer::new(data, &asked, path_mtu(local, client), begun);
+    transfer.start(begun, &mut out);
+    line.send(&mut out).await?;
+    let alarm = tokio::time::sleep_until(transfer.deadline().into());
+    tokio::pin!(alarm);
+    // Longer than an ACK or an ERROR of any use; the rest of a longer packet is cut off.
+    let mut buffer = [0; 600];
+    let end = loop {
+        // The alarm is not moved at every packet: when it rings early, it is set again.
+        let progress = tokio::select! {
+            biased;
+            received = line.socket.recv_from(&mut buffer) => match received {
+                Ok((length, sender)) if sender == client => {
+                    let progress = transfer.on_packet(Instant::now(), &buffer[..length], &mut out);
+                    if transfer.is_under_way() {
+                        handle.under_way.store(true, Ordering::Relaxed);
+                    }
+                    progress
+                }
+                Ok((_, stranger)) => {
+                    let mut packet = Vec::new();
+                    error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
+                    // Best effort; it must not disturb the transfer (RFC 1350 section 4).
+                    let _unsent = line.socket.try_send_to(&packet, stranger);
+                    Progress::Waiting
+                }
+                // ICMP: nobody there any more. The client's silence will show whether that is so.
+                Err(_) => Progress::Waiting,
+            },
+            () = handle.repeat.notified() => {
+                transfer.on_repeated_request(&mut out);
+                Progress::Waiting
+            }
+            () = alarm.as_mut() => {
+                let progress = transfer.on_time(Instant::now(), &mut out);
+                alarm.as_mut().reset(transfer.deadline().into());
+                progress
+            }
+        };
+        line.send(&mut out).await?;
+        if let Progress::Ended(end) = progress {
+            break end;
+        }
+    };
+    Ok((end, transfer.size(), begun.elapsed()))
+}
+
+/// A transfer's own socket.
+struct Line {
+    socket: UdpSocket,
+    client: SocketAddr,
+    /// Whether the kernel may cut a window into packets (UDP_SEGMENT); not every network card can.
+    segments: AtomicBool,
+}
+
+impl Line {
+    async fn send(&self, out: &mut Outbox) -> io::Result<()> {
+        if out.len() > 1 && self.segments.load(Ordering::Relaxed) {
+            if self.send_segments(out).await.is_ok() {
+                out.clear();
+                return Ok(());
+            }
+            self.segments.store(false, Ordering::Relaxed);
+        }
+        for packet in out.packets() {
+            match self.socket.send_to(packet, self.client).await {
+                Ok(_) => {}
+                // Congestion or a network that is down for a moment is loss like any other.
+                Err(cause) if cause.kind() != io::ErrorKind::InvalidInput => {
+                    debug!(peer = %self.client, %cause, "TFTP packet not sent");
+                }
+                Err(cause) => return Err(cause),
+            }
+        }
+        out.clear();
+        Ok(())
+    }
+
+    async fn send_segments(&self, out: &Outbox) -> io::Result<()> {
+        let Some((bytes, segment)) = out.segments() else { return Ok(()) };
+        let segment = u16::try_from(segment).map_err(io::Error::other)?;
+        let client = SockaddrStorage::from(self.client);
+        self.socket
+            .async_io(Interest::WRITABLE, || {
+                let parts = [IoSlice::new(bytes)];
+                let control = [ControlMessage::UdpGsoSegments(&segment)];
+                sendmsg(self.socket.as_raw_fd(), &parts, &control, MsgFlags::empty(), Some(&client))?;
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// The largest IP packet on the way to the client as far as the kernel knows, in bytes; 1500 when it does not say.
+fn path_mtu(local: SocketAddr, client: SocketAddr) -> u32 {
+    let ask = || -> io::Result<u32> {
+        let probe = std::net::UdpSocket::bind(local)?;
+        probe.connect(client)?;
+        let mtu = match client {
+            SocketAddr::V4(_) => nix::sys::socket::getsockopt(&probe, sockopt::IpMtu)?,
+            SocketAddr::V6(_) => 1280 - 20,
+        };
+        Ok(u32::try_from(mtu).unwrap_or(1500))
+    };
+    ask().unwrap_or(1500)
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind(address)?;
+    socket.set_nonblocking(true)?;
+    match address {
+        SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?,
+        SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?,
+    }
+    // The kernel may grant less; that is no fault.
+    if let Err(cause) = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER) {
+        debug!(%cause, "TFTP receive buffer");
+    }
+    Ok(socket)
+}
+
+/// The next packet, its sender, and the address to answer from with port 0. `None` for one that must not be answered.
+async fn receive(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    bound: IpAddr,
+) -> io::Result<Option<(usize, SocketAddr, SocketAddr)>> {
+    let got = socket
+        .async_io(Interest::READABLE, || {
+            let mut control = nix::cmsg_space!(nix::libc::in6_pktinfo, nix::libc::in_pktinfo);
+            let mut parts = [IoSliceMut::new(buffer)];
+            let message =
+                recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
+            let mut local = Some(SocketAddr::new(bound, 0));
+            for control in message.cmsgs()? {
+                match control {
+                    ControlMessageOwned::Ipv4PacketInfo(info) => {
+                        let to = Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr));
+                        let here = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
+                        // A request to everybody is nobody's (RFC 1123 section 4.2.3.5).
+                        local = (!to.is_broadcast() && !to.is_multicast()).then(|| SocketAddr::new(here.into(), 0));
+                    }
+                    ControlMessageOwned::Ipv6PacketInfo(info) => {
+                        let here = Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                        let scope = if here.is_unicast_link_local() { info.ipi6_ifindex } else { 0 };
+                        local = (!here.is_multicast()).then(|| std::net::SocketAddrV6::new(here, 0, 0, scope).into());
+                    }
+                    _ => {}
+                }
+            }
+            let sender = message.address.and_then(|address| socket_address(&address));
+            Ok(sender.zip(local).map(|(sender, local)| (message.bytes, sender, local)))
+        })
+        .await?;
+    if got.is_none() {
+        // Nothing to do for this packet; let others run before the next one.
+        task::yield_now().await;
+    }
+    Ok(got)
+}
+
+fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(SocketAddr::new(v4.ip().into(), v4.port()));
+    }
+    let v6 = address.as_sockaddr_in6()?;
+    Some(std::net::SocketAddrV6::new(v6.ip(), v6.port(), v6.flowinfo(), v6.scope_id()).into())
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;
