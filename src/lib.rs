@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`dhcp`] | DHCP server: packet in, packet out; leases |
 //! | [`tftp`] | TFTP server |
 //! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! | [`image`] | image library: import, verify, chunk, serve |
@@ -20,6 +21,7 @@ pub mod api;
 pub mod bmc;
 pub mod boot;
 pub mod config;
+pub mod dhcp;
 pub mod image;
 pub mod store;
 pub mod tftp;

@@ -1,0 +1,59 @@
+//! What DHCP does for a machine, in sentences.
+
+use std::fmt::Write;
+
+use crate::api::MacAddress;
+use crate::boot::BootHost;
+use crate::config::{NetworkConfig, NetworkMode};
+
+use super::publish::{expiry, state_name};
+use super::table::LeaseTable;
+
+/// What is true of the machine on one network, a sentence to a line.
+pub(super) fn network(mac: MacAddress, config: &NetworkConfig, table: &LeaseTable, is_host: bool) -> String {
+    let reservation = config.reservations.iter().find(|reservation| reservation.mac == mac);
+    let mut text = format!("network {} ({} on {}):\n", config.name, config.subnet, config.interface);
+    let mut line = |sentence: std::fmt::Arguments<'_>| {
+        // Writing to a String does not fail.
+        writeln!(text, "  - {sentence}").ok();
+    };
+    match config.mode {
+        NetworkMode::Authoritative => line(format_args!("mode authoritative: every machine is answered")),
+        NetworkMode::Reservations if reservation.is_some() || is_host => {
+            line(format_args!("mode reservations: the machine is known, so it is answered"));
+        }
+        NetworkMode::Reservations => {
+            line(format_args!("mode reservations: the machine has no reservation and is no known host: no answer"));
+        }
+        NetworkMode::Proxy => line(format_args!("mode proxy: boot information only, another server gives addresses")),
+        NetworkMode::Off => line(format_args!("mode off: nothing is answered")),
+    }
+    match (reservation, is_host) {
+        (Some(reservation), _) => line(format_args!("{} is reserved for it", reservation.address)),
+        (None, _) if table.pool_is_empty() => {
+            line(format_args!("it has no reservation and the network has no pool: it gets no address"));
+        }
+        (None, true) => line(format_args!("it has no reservation; its first address from the pool stays its own")),
+        (None, false) => line(format_args!("it has no reservation and is unknown; it gets an address from the pool")),
+    }
+    match table.of_mac(mac) {
+        Some(lease) => {
+            let ends = expiry(lease.ends).map_or_else(|| "an unknown time".to_owned(), |time| time.to_string());
+            line(format_args!("its lease: {}, {}, end {ends}", lease.address, state_name(lease)));
+        }
+        None => line(format_args!("it has no lease")),
+    }
+    text
+}
+
+/// Everything about the machine.
+pub(super) fn machine(mac: MacAddress, host: Option<&BootHost>, networks: Vec<String>) -> String {
+    let who = match host {
+        Some(host) => format!("{mac} belongs to BareMetalHost {}/{}\n", host.namespace, host.name),
+        None => format!("no BareMetalHost has the MAC address {mac}\n"),
+    };
+    if networks.is_empty() {
+        return format!("{who}no network is configured\n");
+    }
+    who + &networks.concat()
+}

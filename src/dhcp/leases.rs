@@ -1,0 +1,164 @@
+//! The leases of all networks: in memory, written through to the store.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::try_join_all;
+
+use crate::api::MacAddress;
+use crate::boot::HostIndex;
+use crate::config::{NetworkConfig, NetworkMode};
+use crate::store::{Store, Table, WriteError};
+
+use super::network::empty_table;
+use super::outcome::LeaseWrite;
+use super::record::{self, RecordError};
+use super::table::{Lease, LeaseState, LeaseTable};
+
+/// Name of the store's table.
+const TABLE: &str = "leases";
+/// How long a write may take. A store that takes longer is broken, and the client has long asked again.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The leases cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store refuses.
+    #[error("cannot read the DHCP leases: {0}")]
+    Store(#[from] WriteError),
+    /// A newer Slipway wrote them; leaving them out would give addresses twice.
+    #[error("cannot read the DHCP lease of {address}: {source}; start the newer Slipway again")]
+    Newer {
+        /// The address.
+        address: Ipv4Addr,
+        /// Why.
+        source: RecordError,
+    },
+}
+
+/// A lease was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The store refuses.
+    #[error(transparent)]
+    Store(#[from] WriteError),
+    /// The store did not answer.
+    #[error("the store did not answer within {} s", WRITE_DEADLINE.as_secs())]
+    Deadline,
+}
+
+/// The leases of all networks. Cheap to clone; all clones see the same leases.
+#[derive(Clone)]
+pub struct Leases {
+    networks: Arc<[NetworkLeases]>,
+    table: Table,
+    store: Store,
+}
+
+/// The leases of one network.
+pub(super) struct NetworkLeases {
+    pub config: NetworkConfig,
+    // std's lock: held for one message, never across an await.
+    table: Mutex<LeaseTable>,
+}
+
+impl NetworkLeases {
+    pub fn table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Leases {
+    /// Reads the leases of the configured networks. Those of other networks stay on disk, for when the network returns.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read or holds leases of a newer version. A damaged record is left out with a line in
+    /// the log.
+    pub fn load(store: &Store, networks: &[NetworkConfig]) -> Result<Self, LoadError> {
+        let networks: Arc<[_]> = networks
+            .iter()
+            .filter(|config| config.mode != NetworkMode::Off)
+            .map(|config| NetworkLeases { config: config.clone(), table: Mutex::new(empty_table(config)) })
+            .collect();
+        let table = store.table(TABLE)?;
+        let mut leases = Vec::new();
+        for (key, value) in table.scan()? {
+            match record::decode(&key, &value) {
+                Ok(lease) => leases.push(lease),
+                Err(source @ RecordError::Version(_)) => {
+                    let address = <[u8; 4]>::try_from(key.as_ref()).map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from);
+                    return Err(LoadError::Newer { address, source });
+                }
+                Err(error @ RecordError::Damaged) => {
+                    tracing::warn!(key = ?key, %error, "a DHCP lease on disk is left out");
+                }
+            }
+        }
+        // A machine's last address is the one it had longest.
+        leases.sort_by_key(|lease| lease.ends);
+        let mut elsewhere = 0_usize;
+        for lease in leases {
+            match networks.iter().find(|network| network.config.subnet.contains(lease.address)) {
+                Some(network) => network.table().put(lease),
+                None => elsewhere += 1,
+            }
+        }
+        if elsewhere > 0 {
+            tracing::info!(leases = elsewhere, "DHCP leases of networks that are not configured are kept on disk");
+        }
+        Ok(Self { networks, table, store: store.clone() })
+    }
+
+    /// The address of a machine: what it leases now, else its reservation, else what it leased last.
+    pub fn address_of(&self, mac: MacAddress) -> Option<Ipv4Addr> {
+        let leased = |only_bound: bool| {
+            self.networks.iter().find_map(|network| {
+                let table = network.table();
+                let lease = table.of_mac(mac).filter(|it| it.state == LeaseState::Bound || (!only_bound && it.stored));
+                lease.map(|lease| lease.address)
+            })
+        };
+        let reserved = || {
+            let mut all = self.networks.iter().flat_map(|network| &network.config.reservations);
+            all.find(|reservation| reservation.mac == mac).map(|reservation| reservation.address)
+        };
+        leased(true).or_else(reserved).or_else(|| leased(false))
+    }
+
+    /// What DHCP does for a machine and why, for people.
+    pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
+        let networks = self.networks.iter().map(|network| {
+            let table = network.table();
+            super::explain::network(mac, &network.config, &table, hosts.by_mac(mac).is_some())
+        });
+        super::explain::machine(mac, hosts.by_mac(mac).as_deref(), networks.collect())
+    }
+
+    pub(super) fn networks(&self) -> &[NetworkLeases] {
+        &self.networks
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Puts changes on disk; returns when they are there. The order of calls is kept.
+    pub(super) async fn commit(&self, writes: Vec<LeaseWrite>) -> Result<(), CommitError> {
+        let write = |LeaseWrite { address, record }| self.table.write(record::key(address), record);
+        let all = try_join_all(writes.into_iter().map(write));
+        tokio::time::timeout(WRITE_DEADLINE, all).await.map_err(|_| CommitError::Deadline)??;
+        Ok(())
+    }
+
+    /// The lease of an address with its network's configuration.
+    pub(super) fn with_lease<T>(&self, address: Ipv4Addr, read: impl Fn(&NetworkConfig, &Lease) -> T) -> Option<T> {
+        self.networks.iter().find_map(|network| network.table().get(address).map(|lease| read(&network.config, lease)))
+    }
+}

@@ -1,0 +1,46 @@
+//! DHCP for IPv4 (RFC 2131): addresses and boot information for the machines on the configured networks.
+//!
+//! A message goes through pure parts (`packet`, `respond`, `table`) and comes out as an answer, lease writes and a
+//! line for the log; sockets, store and clock are in `server`, `socket` and `leases`. No lease is acknowledged
+//! before it is on disk. What a machine is told to boot is [`crate::boot::decide`]'s answer.
+//!
+//! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
+
+mod client;
+mod explain;
+mod frame;
+mod interface;
+mod leases;
+mod netboot;
+mod network;
+mod outcome;
+mod packet;
+mod proxy;
+mod publish;
+mod quiet;
+mod record;
+mod reply;
+mod respond;
+mod server;
+mod socket;
+mod table;
+
+#[cfg(test)]
+mod packet_tests;
+#[cfg(test)]
+mod respond_tests;
+#[cfg(test)]
+mod table_tests;
+
+pub use interface::{Interface, interface_address, interfaces};
+pub use leases::{Leases, LoadError};
+pub use server::{BindError, ServeError, Server};
+
+/// Where boot files are to be had on this appliance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootSite {
+    /// TCP port of boot HTTP.
+    pub http_port: u16,
+    /// UDP port of TFTP. Firmware knows no other than 69.
+    pub tftp_port: u16,
+}

@@ -1,0 +1,141 @@
+//! A network as answers need it: the configuration, with what can be worked out once worked out.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use dhcproto::v4::DhcpOption;
+use dhcproto::{Encodable, Encoder};
+use ipnetwork::Ipv4Network;
+
+use crate::api::MacAddress;
+use crate::config::{NetworkConfig, NetworkMode};
+
+use super::BootSite;
+use super::packet::Request;
+use super::table::LeaseTable;
+
+/// A fixed address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Host name handed out.
+    pub hostname: Option<String>,
+}
+
+/// A network that is served.
+#[derive(Debug)]
+pub struct Network {
+    /// Name, as leases show it.
+    pub name: String,
+    /// Its subnet.
+    pub subnet: Ipv4Network,
+    /// This appliance's address there.
+    pub server: Ipv4Addr,
+    /// How DHCP behaves there.
+    pub mode: NetworkMode,
+    /// How long a lease holds, in seconds.
+    pub lease: u32,
+    /// Where boot files are.
+    pub site: BootSite,
+    reservations: HashMap<MacAddress, Reservation>,
+    reserved: HashMap<Ipv4Addr, MacAddress>,
+    /// Options that are the same in every answer, encoded, in the order they are added when the client wants all.
+    options: Vec<(u8, Vec<u8>)>,
+}
+
+impl Network {
+    /// A network whose server address is known.
+    pub fn new(config: &NetworkConfig, server: Ipv4Addr, site: BootSite) -> Self {
+        let reservations = reservations(config);
+        let reserved = reservations.iter().map(|(mac, one)| (one.address, *mac)).collect();
+        let mut options = vec![DhcpOption::SubnetMask(config.subnet.mask())];
+        options.extend(config.router.map(|router| DhcpOption::Router(vec![router])));
+        if !config.dns.is_empty() {
+            options.push(DhcpOption::DomainNameServer(config.dns.clone()));
+        }
+        options.extend(config.domain.clone().map(DhcpOption::DomainName));
+        options.push(DhcpOption::BroadcastAddr(config.subnet.broadcast()));
+        if !config.ntp.is_empty() {
+            options.push(DhcpOption::NtpServers(config.ntp.clone()));
+        }
+        Self {
+            name: config.name.clone(),
+            subnet: config.subnet,
+            server,
+            mode: config.mode,
+            lease: u32::try_from(config.lease.0.as_secs()).unwrap_or(u32::MAX - 1),
+            site,
+            reservations,
+            reserved,
+            options: options.iter().filter_map(encode).map(|bytes| (bytes[0], bytes)).collect(),
+        }
+    }
+
+    /// The reservation of a machine.
+    pub fn reservation(&self, mac: MacAddress) -> Option<&Reservation> {
+        self.reservations.get(&mac)
+    }
+
+    /// Whose reservation an address is.
+    pub fn reserved_for(&self, address: Ipv4Addr) -> Option<MacAddress> {
+        self.reserved.get(&address).copied()
+    }
+
+    /// An option that is the same in every answer, encoded.
+    pub fn option(&self, code: u8) -> Option<&[u8]> {
+        self.options.iter().find(|(other, _)| *other == code).map(|(_, bytes)| bytes.as_slice())
+    }
+
+    /// Codes of the options that are the same in every answer.
+    pub fn option_codes(&self) -> impl Iterator<Item = u8> {
+        self.options.iter().map(|(code, _)| *code)
+    }
+
+    /// `http://SERVER[:PORT]`
+    pub fn http(&self) -> String {
+        match self.site.http_port {
+            80 => format!("http://{}", self.server),
+            port => format!("http://{}:{port}", self.server),
+        }
+    }
+
+    /// Name that a server gives as its identifier: ours, unless a relay asks for another (RFC 5107).
+    pub fn server_id(&self, request: &Request<'_>) -> Ipv4Addr {
+        request.server_id_override().unwrap_or(self.server)
+    }
+}
+
+fn reservations(config: &NetworkConfig) -> HashMap<MacAddress, Reservation> {
+    let one =
+        |it: &crate::config::ReservationConfig| Reservation { address: it.address, hostname: it.hostname.clone() };
+    config.reservations.iter().map(|it| (it.mac, one(it))).collect()
+}
+
+/// An empty lease table for a network: its pool without reservations, router, server, and the subnet's own addresses.
+pub fn empty_table(config: &NetworkConfig) -> LeaseTable {
+    let mut table = LeaseTable::new(config.pool.clone());
+    let own = [config.subnet.network(), config.subnet.broadcast()];
+    let reserved = config.reservations.iter().map(|it| it.address);
+    for address in reserved.chain(own).chain(config.router).chain(config.server).chain(config.dns.iter().copied()) {
+        table.exclude(address);
+    }
+    table
+}
+
+/// An option as bytes: code, length, data, and again for each further 255 bytes.
+pub(super) fn encode(option: &DhcpOption) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(16);
+    option.encode(&mut Encoder::new(&mut bytes)).ok()?;
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// The network that a message is for, among those on one interface. A relayed message names its subnet; a direct one
+/// is for the first network. `None` when a relay asks for a subnet that is not served here.
+pub fn select<'n>(networks: impl IntoIterator<Item = &'n Network>, request: &Request<'_>) -> Option<&'n Network> {
+    let mut networks = networks.into_iter();
+    match request.subnet_hint() {
+        Some(hint) => networks.find(|network| network.subnet.contains(hint)),
+        None => networks.next(),
+    }
+}

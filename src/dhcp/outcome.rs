@@ -1,0 +1,213 @@
+//! What is to be done about a message, and what there is to say about it.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use bytes::Bytes;
+use dhcproto::v4::MessageType;
+
+use crate::api::MacAddress;
+
+/// Where an answer goes (RFC 2131 section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To an address that answers ARP.
+    Address(SocketAddrV4),
+    /// To a client that has no address yet and cannot answer ARP: a frame to its hardware address.
+    Hardware {
+        /// Where the frame goes.
+        mac: MacAddress,
+        /// Address offered, the destination in the IP header.
+        address: Ipv4Addr,
+    },
+    /// To everybody.
+    Broadcast,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// UDP payload.
+    pub message: Vec<u8>,
+    /// Where it goes.
+    pub to: To,
+}
+
+/// A change of a lease's record on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseWrite {
+    /// Whose record.
+    pub address: Ipv4Addr,
+    /// The record; `None` removes it.
+    pub record: Option<Bytes>,
+}
+
+/// What is to be done about a message.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The answer, to be sent once every write is on disk.
+    pub reply: Option<Reply>,
+    /// Records to write.
+    pub writes: Vec<LeaseWrite>,
+    /// What happened, for the log.
+    pub note: Note,
+    /// Two machines show one hardware address: their UUIDs, as hex.
+    pub twin: Option<(String, String)>,
+}
+
+impl Outcome {
+    /// Nothing is sent and nothing changes.
+    pub fn silent(reason: Silence) -> Self {
+        Self { reply: None, writes: Vec::new(), note: Note::Silent(reason), twin: None }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// An address was offered.
+    Offered {
+        /// The address.
+        address: Ipv4Addr,
+        /// What the client was told to boot; `None` when it is not booting.
+        boot: Option<String>,
+    },
+    /// An address was leased.
+    Bound {
+        /// The address.
+        address: Ipv4Addr,
+        /// Whether the client had it before.
+        renewed: bool,
+        /// What the client was told to boot; `None` when it is not booting.
+        boot: Option<String>,
+    },
+    /// Parameters without an address were given.
+    Informed(Ipv4Addr),
+    /// Boot information without an address was given.
+    BootOnly(String),
+    /// An address was given back.
+    Released(Ipv4Addr),
+    /// The client found another machine using its address.
+    Declined {
+        /// The address.
+        address: Ipv4Addr,
+        /// Whether it is this client's reservation.
+        reserved: bool,
+    },
+    /// A request was refused.
+    Refused {
+        /// The address asked for.
+        address: Ipv4Addr,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Nothing was done.
+    Silent(Silence),
+}
+
+/// Why a request is refused (DHCPNAK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Outside the subnet.
+    #[error("the address is not on this network")]
+    WrongNetwork,
+    /// The client has another one.
+    #[error("the client's address is {0}")]
+    Other(Ipv4Addr),
+    /// Somebody else has it.
+    #[error("the address is another machine's")]
+    Taken,
+    /// Neither in the pool nor reserved.
+    #[error("the address is not given out here")]
+    NotInPool,
+}
+
+/// Why nothing is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    /// The network is not served.
+    #[error("the network is not served")]
+    Off,
+    /// The client asked another server.
+    #[error("the client chose server {0}")]
+    OtherServer(Ipv4Addr),
+    /// The network serves known machines only.
+    #[error("the machine is neither reserved nor a known host")]
+    NotKnown,
+    /// The machine boots its disk, so the proxy has nothing to add.
+    #[error("the machine boots its local disk")]
+    LocalDisk,
+    /// Only firmware and iPXE ask a proxy.
+    #[error("the client is not booting")]
+    NotBooting,
+    /// Not a message for a server.
+    #[error("a server does not answer {0:?}")]
+    Kind(MessageType),
+    /// The message lacks the address it is about.
+    #[error("the message names no address")]
+    NoAddress,
+    /// The message is about an address that the client does not have.
+    #[error("{0} is not the client's address")]
+    NotTheirs(Ipv4Addr),
+    /// There is no pool.
+    #[error("the network has no pool: give the machine a reservation in slipway.toml, or the network a pool")]
+    NoPool,
+    /// The pool is used up.
+    #[error(
+        "the pool is used up: make it larger, the lease shorter, or give the machine a reservation in slipway.toml"
+    )]
+    PoolEmpty,
+    /// The reservation's address is still another machine's, and there is no other.
+    #[error("the reserved address {0} is still leased to another machine, and the pool has no other")]
+    ReservationTaken(Ipv4Addr),
+}
+
+/// How loud a note is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// For whoever looks for a fault.
+    Debug,
+    /// For the operator.
+    Info,
+    /// The operator should do something.
+    Warn,
+}
+
+impl Note {
+    /// How loud it is. Unknown machines come and go; known ones are what the operator waits for.
+    pub fn level(&self, known: bool) -> Level {
+        match self {
+            Self::Declined { .. } => Level::Warn,
+            Self::Silent(Silence::NoPool | Silence::PoolEmpty | Silence::ReservationTaken(_)) => Level::Warn,
+            Self::Bound { renewed, boot, .. } if known && (!renewed || boot.is_some()) => Level::Info,
+            Self::BootOnly(_) | Self::Refused { .. } if known => Level::Info,
+            _ => Level::Debug,
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let boots = |f: &mut fmt::Formatter<'_>, boot: &Option<String>| match boot {
+            Some(boot) => write!(f, ", {boot}"),
+            None => Ok(()),
+        };
+        match self {
+            Self::Offered { address, boot } => write!(f, "offered {address}").and_then(|()| boots(f, boot)),
+            Self::Bound { address, renewed, boot } => {
+                write!(f, "{} {address}", if *renewed { "renewed" } else { "leased" }).and_then(|()| boots(f, boot))
+            }
+            Self::Informed(address) => write!(f, "informed {address}"),
+            Self::BootOnly(boot) => f.write_str(boot),
+            Self::Released(address) => write!(f, "released {address}"),
+            Self::Declined { address, reserved: false } => {
+                write!(f, "{address} is in use by a machine that did not get it here; it is not given out for a while")
+            }
+            Self::Declined { address, reserved: true } => {
+                write!(f, "the reserved address {address} is in use by another machine: find that machine")
+            }
+            Self::Refused { address, reason } => write!(f, "refused {address}: {reason}"),
+            Self::Silent(reason) => write!(f, "not answered: {reason}"),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Writes answers.
+
+use std::net::Ipv4Addr;
+
+use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode};
+use dhcproto::{Encodable, Encoder};
+
+use super::netboot::Netboot;
+use super::network::{Network, encode};
+use super::packet::{Request, code};
+
+/// BOOTP's minimum (RFC 1542 section 2.1): some PXE ROMs drop what is shorter.
+const MIN_REPLY: usize = 300;
+/// Header fields of the message, in bytes.
+const FILE_FIELD: usize = 128;
+
+/// What an answer says.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// Message type.
+    pub kind: MessageType,
+    /// The client's address.
+    pub yiaddr: Ipv4Addr,
+    /// How long the lease holds, in seconds; `None` when there is none.
+    pub lease: Option<u32>,
+    /// Host name of the client.
+    pub hostname: Option<&'a str>,
+    /// What to boot.
+    pub netboot: Option<&'a Netboot>,
+    /// Whether the network's parameters go with it: mask, router and so on.
+    pub parameters: bool,
+    /// For the operator of the client (option 56).
+    pub message: Option<&'a str>,
+}
+
+impl Answer<'_> {
+    /// An answer of a type that says nothing yet.
+    pub fn new(kind: MessageType) -> Self {
+        Self {
+            kind,
+            yiaddr: Ipv4Addr::UNSPECIFIED,
+            lease: None,
+            hostname: None,
+            netboot: None,
+            parameters: true,
+            message: None,
+        }
+    }
+
+    /// The UDP payload: at least 300 bytes, at most what the client takes. Options come in the order that the client
+    /// asked for them (RFC 2132 section 9.8), after those that every answer has; what does not fit is left out.
+    pub fn encode(&self, request: &Request<'_>, network: &Network) -> Vec<u8> {
+        let nak = self.kind == MessageType::Nak;
+        let mut header = Message::new_with_id(
+            request.xid,
+            if nak { Ipv4Addr::UNSPECIFIED } else { request.ciaddr },
+            self.yiaddr,
+            self.netboot.map_or(Ipv4Addr::UNSPECIFIED, |netboot| netboot.server),
+            request.giaddr,
+            &request.mac.0,
+        );
+        // A relay has to broadcast a NAK: the client's address is wrong (RFC 2131 section 4.3.2).
+        let relayed = !request.giaddr.is_unspecified();
+        let flags = Flags::from(request.flags);
+        header.set_opcode(Opcode::BootReply).set_flags(if nak && relayed { flags.set_broadcast() } else { flags });
+        if let Some(file) = self.netboot.map(|netboot| netboot.file.as_str()).filter(|file| file.len() < FILE_FIELD) {
+            header.set_fname_str(file);
+        }
+        let mut writer = Writer { bytes: Vec::with_capacity(512), limit: request.reply_limit(), written: [false; 256] };
+        // Without options the header is all that is written, and writing to memory cannot fail.
+        if header.encode(&mut Encoder::new(&mut writer.bytes)).is_err() {
+            writer.bytes.resize(240, 0);
+        }
+
+        let relay = request.get(code::RELAY);
+        // The relay's data comes last and must fit (RFC 3046 section 2.1).
+        let chunks = relay.as_deref().map_or(0, |data| data.len() + 2 * data.len().div_ceil(255).max(1));
+        writer.limit = writer.limit.saturating_sub(chunks + 1);
+        writer.put(&DhcpOption::MessageType(self.kind));
+        writer.put(&DhcpOption::ServerIdentifier(network.server_id(request)));
+        if let Some(seconds) = self.lease {
+            writer.put(&DhcpOption::AddressLeaseTime(seconds));
+        }
+        // RFC 6842.
+        if let Some(id) = request.get(code::CLIENT_ID) {
+            writer.put(&DhcpOption::ClientIdentifier(id.into_owned()));
+        }
+        if let Some(text) = self.message {
+            writer.put(&DhcpOption::Message(text.to_owned()));
+        }
+        let boot = self.netboot.map(|netboot| netboot.options(request)).unwrap_or_default();
+        boot.iter().for_each(|option| writer.put(option));
+        if self.parameters {
+            self.write_parameters(request, network, &mut writer);
+        }
+        if let Some(data) = relay.as_deref() {
+            for chunk in data.chunks(255) {
+                writer.bytes.extend([code::RELAY, u8::try_from(chunk.len()).unwrap_or(0)]);
+                writer.bytes.extend_from_slice(chunk);
+            }
+            if data.is_empty() {
+                writer.bytes.extend([code::RELAY, 0]);
+            }
+        }
+        writer.bytes.push(255);
+        if writer.bytes.len() < MIN_REPLY {
+            writer.bytes.resize(MIN_REPLY, 0);
+        }
+        writer.bytes
+    }
+
+    fn write_parameters(&self, request: &Request<'_>, network: &Network, writer: &mut Writer) {
+        let mut one = |wanted: u8| match wanted {
+            code::HOSTNAME => {
+                if let Some(name) = self.hostname {
+                    writer.put(&DhcpOption::Hostname(name.to_owned()));
+                }
+            }
+            // T1 and T2 are half and seven eighths of the lease (RFC 2131 section 4.4.5).
+            code::RENEWAL => {
+                if let Some(lease) = self.lease {
+                    writer.put(&DhcpOption::Renewal(lease / 2));
+                }
+            }
+            code::REBINDING => {
+                if let Some(lease) = self.lease {
+                    writer.put(&DhcpOption::Rebinding(lease - lease / 8));
+                }
+            }
+            other => {
+                if let Some(bytes) = network.option(other) {
+                    writer.put_bytes(other, bytes);
+                }
+            }
+        };
+        let requested = request.get(code::PARAMETERS);
+        match requested.as_deref() {
+            Some(list) => list.iter().for_each(|wanted| one(*wanted)),
+            None => {
+                network.option_codes().for_each(&mut one);
+                one(code::HOSTNAME);
+            }
+        }
+        // Without its mask an address is of no use, and T1 and T2 hold the renewing together.
+        [code::SUBNET_MASK, code::RENEWAL, code::REBINDING].into_iter().for_each(one);
+    }
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+    limit: usize,
+    written: [bool; 256],
+}
+
+impl Writer {
+    fn put(&mut self, option: &DhcpOption) {
+        if let Some(bytes) = encode(option) {
+            self.put_bytes(bytes[0], &bytes);
+        }
+    }
+
+    fn put_bytes(&mut self, code: u8, bytes: &[u8]) {
+        if !self.written[usize::from(code)] && self.bytes.len() + bytes.len() <= self.limit {
+            self.written[usize::from(code)] = true;
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The DHCP server without its sockets: message in, outcome out (RFC 2131 section 4.3).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use dhcproto::v4::MessageType;
+
+use crate::boot::{BootHost, decide};
+use crate::config::NetworkMode;
+
+use super::client::{self, LeaseClient};
+use super::netboot::{self, Netboot};
+use super::network::Network;
+use super::outcome::{LeaseWrite, Note, Outcome, Refusal, Reply, Silence, To};
+use super::packet::{Request, code};
+use super::record;
+use super::reply::Answer;
+use super::table::{Known, Lease, LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
+
+/// UDP port of clients.
+const CLIENT_PORT: u16 = 68;
+/// UDP port of servers and relays.
+pub(super) const SERVER_PORT: u16 = 67;
+/// Shortest lease given to a client that asks for less, in seconds.
+const SHORTEST_LEASE: u32 = 60;
+
+/// Port a message came in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// 67
+    Server,
+    /// 4011, where proxies are asked (PXE 2.1 section 2.2.3).
+    Proxy,
+}
+
+/// How a message came.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Sender.
+    pub source: SocketAddrV4,
+    /// Port it came in by.
+    pub port: Port,
+}
+
+/// What an answer depends on beside the message and the leases.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// The network.
+    pub network: &'a Network,
+    /// The BareMetalHost with the client's hardware address.
+    pub host: Option<&'a BootHost>,
+    /// Who is known on this network.
+    pub known: Known<'a>,
+}
+
+/// Answers one message. `now` is seconds since 1970. Leases change at once; the answer may be sent when the writes are
+/// on disk.
+pub fn respond(
+    now: u64,
+    request: &Request<'_>,
+    arrival: Arrival,
+    ground: Ground<'_>,
+    leases: &mut LeaseTable,
+) -> Outcome {
+    match (ground.network.mode, arrival.port) {
+        (NetworkMode::Off, _) => return Outcome::silent(Silence::Off),
+        (NetworkMode::Proxy, _) => return super::proxy::respond(request, arrival, ground),
+        (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => return Outcome::silent(Silence::Off),
+        (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Server) => {}
+    }
+    let client = LeaseClient::of(request, (ground.known)(request.mac));
+    if ground.network.mode == NetworkMode::Reservations && !client.known {
+        return Outcome::silent(Silence::NotKnown);
+    }
+    let mut exchange = Exchange { now, request, arrival, ground, client, leases };
+    match request.kind {
+        MessageType::Discover => exchange.discover(),
+        MessageType::Request => exchange.request(),
+        MessageType::Decline => exchange.decline(),
+        MessageType::Release => exchange.release(),
+        MessageType::Inform => exchange.inform(),
+        other => Outcome::silent(Silence::Kind(other)),
+    }
+}
+
+/// Boot information for the client, and the sentence about it for the log. Nothing for running systems.
+pub(super) fn boot_answer(request: &Request<'_>, ground: Ground<'_>) -> (Option<Netboot>, Option<String>) {
+    if client::kind(request) == crate::boot::ClientKind::System {
+        return (None, None);
+    }
+    let client = client::boot_client(request);
+    let mut decision = decide(&client, ground.host);
+    let netboot = netboot::answer(&client, &decision, ground.network);
+    let reason = decision.reasons.pop().unwrap_or_default();
+    let text = match &netboot {
+        Some(netboot) => format!("{} is told to boot {} ({reason})", client.firmware, netboot.file),
+        None => format!("{} is told nothing to boot ({reason})", client.firmware),
+    };
+    (netboot, Some(text))
+}
+
+struct Exchange<'a> {
+    now: u64,
+    request: &'a Request<'a>,
+    arrival: Arrival,
+    ground: Ground<'a>,
+    client: LeaseClient,
+    leases: &'a mut LeaseTable,
+}
+
+impl Exchange<'_> {
+    fn discover(&mut self) -> Outcome {
+        let twin = self.twin();
+        let wish = self.request.address(code::REQUESTED_ADDRESS);
+        let address = match self.assign(wish) {
+            Ok(address) => address,
+            Err(reason) => return Outcome { twin, ..Outcome::silent(reason) },
+        };
+        let writes = self.give_up_other(address);
+        let own = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+        // A client that starts again keeps the lease it has.
+        if own.is_none_or(|lease| lease.state != LeaseState::Bound) {
+            let offer = Lease {
+                address,
+                client: self.client.clone(),
+                state: LeaseState::Offered,
+                ends: self.now + OFFER_HOLD,
+                hostname: own.and_then(|lease| lease.hostname.clone()),
+                stored: own.is_some_and(|lease| lease.stored),
+            };
+            self.leases.put(offer);
+        }
+        let (netboot, boot) = boot_answer(self.request, self.ground);
+        let answer = Answer {
+            yiaddr: address,
+            lease: Some(self.lease_time()),
+            hostname: self.hostname(),
+            netboot: netboot.as_ref(),
+            ..Answer::new(MessageType::Offer)
+        };
+        let reply = self.reply(&answer);
+        Outcome { reply: Some(reply), writes, note: Note::Offered { address, boot }, twin }
+    }
+
+    /// One client, one address: forgets what it had beside this one.
+    fn give_up_other(&mut self, address: Ipv4Addr) -> Vec<LeaseWrite> {
+        let other = self.leases.of_client(&self.client).map(|lease| lease.address).filter(|other| *other != address);
+        let stored = other.filter(|other| self.leases.remove(*other));
+        stored.into_iter().map(|address| LeaseWrite { address, record: None }).collect()
+    }
+
+    /// The address for a client: its reservation, what it had, or one from the pool.
+    fn assign(&mut self, wish: Option<Ipv4Addr>) -> Result<Ipv4Addr, Silence> {
+        let reserved = self.ground.network.reservation(self.client.mac).map(|reservation| reservation.address);
+        if let Some(address) = reserved.filter(|address| !self.is_anothers(*address)) {
+            return Ok(address);
+        }
+        let before = self.leases.of_client(&self.client).map(|lease| lease.address);
+        if let Some(address) = before.filter(|address| self.leases.in_pool(*address)) {
+            return Ok(address);
+        }
+        self.leases.find(wish, &self.client, self.ground.known).ok_or(match reserved {
+            Some(address) => Silence::ReservationTaken(address),
+            None if self.leases.pool_is_empty() => Silence::NoPool,
+            None => Silence::PoolEmpty,
+        })
+    }
+
+    /// Whether another client uses the address.
+    fn is_anothers(&self, address: Ipv4Addr) -> bool {
+        self.leases.get(address).is_some_and(|lease| {
+            matches!(lease.state, LeaseState::Bound | LeaseState::Offered) && !LeaseTable::is_of(lease, &self.client)
+        })
+    }
+
+    fn request(&mut self) -> Outcome {
+        let chosen = self.request.address(code::SERVER_ID);
+        if let Some(server) = chosen.filter(|server| !self.is_our_id(*server)) {
+            // Our offer was not taken.
+            let offered = self.leases.of_client(&self.client).filter(|lease| lease.state == LeaseState::Offered);
+            if let Some(address) = offered.filter(|lease| !lease.stored).map(|lease| lease.address) {
+                self.leases.remove(address);
+            }
+            return Outcome::silent(Silence::OtherServer(server));
+        }
+        // SELECTING and INIT-REBOOT name the address in option 50, RENEWING and REBINDING in ciaddr (section 4.3.2).
+        let current = Some(self.request.ciaddr).filter(|address| !address.is_unspecified());
+        let asked = self.request.address(code::REQUESTED_ADDRESS);
+        let wanted = if chosen.is_some() { asked.or(current) } else { current.or(asked) };
+        let Some(address) = wanted else { return Outcome::silent(Silence::NoAddress) };
+        let twin = self.twin();
+        match self.may_have(address) {
+            Ok(()) => Outcome { twin, ..self.bind(address) },
+            Err(reason) => Outcome { twin, ..self.refuse(address, reason) },
+        }
+    }
+
+    fn is_our_id(&self, server: Ipv4Addr) -> bool {
+        server == self.ground.network.server || server == self.ground.network.server_id(self.request)
+    }
+
+    /// Whether a client may have the address it asks for. An address of the pool that nobody has is given also without
+    /// an offer: the offer may have lapsed, or the lease may be from before the database was lost.
+    fn may_have(&self, address: Ipv4Addr) -> Result<(), Refusal> {
+        let network = self.ground.network;
+        if !network.subnet.contains(address) {
+            return Err(Refusal::WrongNetwork);
+        }
+        let own = self.leases.get(address).is_some_and(|lease| LeaseTable::is_of(lease, &self.client));
+        if let Some(reservation) = network.reservation(self.client.mac) {
+            if self.is_anothers(reservation.address) {
+                // Until it is free the client has another one.
+                return if own && self.leases.in_pool(address) { Ok(()) } else { Err(Refusal::Taken) };
+            }
+            return if reservation.address == address { Ok(()) } else { Err(Refusal::Other(reservation.address)) };
+        }
+        if network.reserved_for(address).is_some() {
+            return Err(Refusal::Taken);
+        }
+        if !self.leases.in_pool(address) {
+            return Err(Refusal::NotInPool);
+        }
+        if own {
+            return Ok(());
+        }
+        match self.leases.of_client(&self.client) {
+            Some(lease) if self.leases.in_pool(lease.address) => Err(Refusal::Other(lease.address)),
+            _ if self.leases.may_take(address, self.ground.known) => Ok(()),
+            _ => Err(Refusal::Taken),
+        }
+    }
+
+    fn bind(&mut self, address: Ipv4Addr) -> Outcome {
+        let mut writes = self.give_up_other(address);
+        let seconds = self.lease_time();
+        let own = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+        let renewed = own.is_some_and(|lease| lease.state == LeaseState::Bound);
+        let lease = Lease {
+            address,
+            client: self.client.clone(),
+            state: LeaseState::Bound,
+            ends: self.now + u64::from(seconds),
+            hostname: self.request.hostname().map(String::into_boxed_str),
+            stored: true,
+        };
+        writes.push(LeaseWrite { address, record: Some(record::encode(&lease)) });
+        self.leases.put(lease);
+        let (netboot, boot) = boot_answer(self.request, self.ground);
+        let answer = Answer {
+            yiaddr: address,
+            lease: Some(seconds),
+            hostname: self.hostname(),
+            netboot: netboot.as_ref(),
+            ..Answer::new(MessageType::Ack)
+        };
+        let reply = self.reply(&answer);
+        Outcome { reply: Some(reply), writes, note: Note::Bound { address, renewed, boot }, twin: None }
+    }
+
+    fn refuse(&self, address: Ipv4Addr, reason: Refusal) -> Outcome {
+        let text = reason.to_string();
+        let answer = Answer { message: Some(&text), parameters: false, ..Answer::new(MessageType::Nak) };
+        let reply = Some(self.reply(&answer));
+        Outcome { reply, writes: Vec::new(), note: Note::Refused { address, reason }, twin: None }
+    }
+
+    fn decline(&mut self) -> Outcome {
+        let Some(address) = self.request.address(code::REQUESTED_ADDRESS) else {
+            return Outcome::silent(Silence::NoAddress);
+        };
+        let lease = match self.theirs(address) {
+            Ok(lease) => lease,
+            Err(reason) => return Outcome::silent(reason),
+        };
+        let reserved = self.ground.network.reserved_for(address).is_some();
+        let mut writes = Vec::new();
+        // A reservation stays what it is: only the operator can end the conflict.
+        if !reserved {
+            let ends = self.now + QUARANTINE;
+            let declined = Lease { state: LeaseState::Declined, ends, stored: true, ..lease };
+            writes.push(LeaseWrite { address, record: Some(record::encode(&declined)) });
+            self.leases.put(declined);
+        }
+        Outcome { reply: None, writes, note: Note::Declined { address, reserved }, twin: None }
+    }
+
+    fn release(&mut self) -> Outcome {
+        let address = self.request.ciaddr;
+        let lease = match self.theirs(address) {
+            Ok(lease) if lease.state == LeaseState::Bound => lease,
+            Ok(_) => return Outcome::silent(Silence::NotTheirs(address)),
+            Err(reason) => return Outcome::silent(reason),
+        };
+        let released = Lease { state: LeaseState::Released, ends: self.now, ..lease };
+        let writes = vec![LeaseWrite { address, record: Some(record::encode(&released)) }];
+        self.leases.put(released);
+        Outcome { reply: None, writes, note: Note::Released(address), twin: None }
+    }
+
+    /// The lease that a client gives up: offered or leased to it, by this server.
+    fn theirs(&self, address: Ipv4Addr) -> Result<Lease, Silence> {
+        if let Some(server) = self.request.address(code::SERVER_ID).filter(|server| !self.is_our_id(*server)) {
+            return Err(Silence::OtherServer(server));
+        }
+        let lease = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+        lease
+            .filter(|lease| matches!(lease.state, LeaseState::Bound | LeaseState::Offered))
+            .cloned()
+            .ok_or(Silence::NotTheirs(address))
+    }
+
+    fn inform(&self) -> Outcome {
+        let network = self.ground.network;
+        // The answer goes where the client says it is: nowhere but on this network.
+        let said = [self.request.ciaddr, *self.arrival.source.ip()].into_iter().find(|it| network.subnet.contains(*it));
+        let Some(address) = said else { return Outcome::silent(Silence::NoAddress) };
+        let (netboot, _) = boot_answer(self.request, self.ground);
+        let answer = Answer { hostname: self.hostname(), netboot: netboot.as_ref(), ..Answer::new(MessageType::Ack) };
+        let to = match self.relay() {
+            Some(relay) => relay,
+            None => To::Address(SocketAddrV4::new(address, CLIENT_PORT)),
+        };
+        let reply = Some(Reply { message: answer.encode(self.request, network), to });
+        Outcome { reply, writes: Vec::new(), note: Note::Informed(address), twin: None }
+    }
+
+    fn relay(&self) -> Option<To> {
+        let relay = self.request.giaddr;
+        (!relay.is_unspecified()).then_some(To::Address(SocketAddrV4::new(relay, SERVER_PORT)))
+    }
+
+    /// Where an answer goes: RFC 2131 section 4.1.
+    fn reply(&self, answer: &Answer<'_>) -> Reply {
+        let request = self.request;
+        let to = if let Some(relay) = self.relay() {
+            relay
+        } else if answer.kind == MessageType::Nak {
+            To::Broadcast
+        } else if !request.ciaddr.is_unspecified() && self.ground.network.subnet.contains(request.ciaddr) {
+            To::Address(SocketAddrV4::new(request.ciaddr, CLIENT_PORT))
+        } else if request.wants_broadcast() {
+            To::Broadcast
+        } else {
+            To::Hardware { mac: request.mac, address: answer.yiaddr }
+        };
+        Reply { message: answer.encode(request, self.ground.network), to }
+    }
+
+    /// What the network gives, or less when the client wants less.
+    fn lease_time(&self) -> u32 {
+        let wanted = self.request.fixed(code::LEASE_TIME).map_or(u32::MAX, u32::from_be_bytes);
+        wanted.max(SHORTEST_LEASE).min(self.ground.network.lease)
+    }
+
+    /// Host name for the client: its reservation's, else its BareMetalHost's.
+    fn hostname(&self) -> Option<&str> {
+        let reservation = self.ground.network.reservation(self.client.mac);
+        let reserved = reservation.and_then(|reservation| reservation.hostname.as_deref());
+        reserved.or(self.ground.host.map(|host| host.name.as_str()))
+    }
+
+    /// The UUIDs, when two machines show this known hardware address.
+    fn twin(&mut self) -> Option<(String, String)> {
+        if !self.client.known {
+            return None;
+        }
+        let uuid = client::machine_uuid(self.request)?;
+        let before = self.leases.meet(self.client.mac, uuid)?;
+        let text = |uuid: [u8; 16]| uuid::Uuid::from_bytes(uuid).to_string();
+        Some((text(before), text(uuid)))
+    }
+}

@@ -1,0 +1,615 @@
+//! The server without sockets: whole exchanges, mode by mode.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use dhcproto::v4::{Architecture, DhcpOption, Flags, Message, MessageType, OptionCode, UnknownOption, relay};
+use dhcproto::{Decodable, Decoder};
+
+use crate::api::MacAddress;
+use crate::api::slipway::BootTarget;
+use crate::boot::{BootHost, HostIndex, IndexedIntent};
+use crate::config::{Config, NetworkConfig};
+
+use super::BootSite;
+use super::network::{Network, empty_table, select};
+use super::outcome::{Note, Outcome, Refusal, Silence, To};
+use super::packet::Request;
+use super::packet_tests::{bytes, message_of};
+use super::record;
+use super::respond::{Arrival, Ground, Port, respond};
+use super::table::{LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+fn mac(number: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, number]
+}
+
+fn at(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, last)
+}
+
+fn config(more: &str) -> NetworkConfig {
+    let text = format!(
+        "[[network]]\nname='lab'\ninterface='eth0'\nsubnet='10.0.0.0/24'\nrouter='10.0.0.254'\ndns=['10.0.0.253']\n\
+         ntp=['10.0.0.252']\ndomain='lab.example'\n{more}"
+    );
+    let mut config = Config::parse(&text, std::path::Path::new("x.toml")).expect("a good configuration");
+    config.networks.remove(0)
+}
+
+/// A network, its leases and its hosts.
+struct World {
+    network: Network,
+    table: LeaseTable,
+    hosts: HostIndex,
+    now: u64,
+}
+
+/// What came back, read by dhcproto.
+struct Back {
+    outcome: Outcome,
+    message: Option<Message>,
+}
+
+impl Back {
+    fn message(&self) -> &Message {
+        self.message.as_ref().unwrap_or_else(|| panic!("an answer, not {:?}", self.outcome.note))
+    }
+
+    fn kind(&self) -> Option<MessageType> {
+        self.message.as_ref().and_then(|message| message.opts().msg_type())
+    }
+
+    fn option(&self, code: OptionCode) -> Option<&DhcpOption> {
+        self.message().opts().get(code)
+    }
+
+    fn to(&self) -> Option<To> {
+        self.outcome.reply.as_ref().map(|reply| reply.to)
+    }
+}
+
+impl World {
+    fn new(more: &str) -> Self {
+        let config = config(more);
+        let mut table = empty_table(&config);
+        table.exclude(SERVER);
+        let site = BootSite { http_port: 80, tftp_port: 69 };
+        Self { network: Network::new(&config, SERVER, site), table, hosts: HostIndex::default(), now: 1_000_000 }
+    }
+
+    fn host(self, number: u8, target: Option<BootTarget>) -> Self {
+        self.hosts.insert(BootHost {
+            namespace: "default".into(),
+            name: format!("web-{number}"),
+            uid: "u".into(),
+            macs: vec![MacAddress(mac(number))],
+            intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false }),
+        });
+        self
+    }
+
+    fn send(&mut self, message: &Message) -> Back {
+        self.send_by(message, Port::Server, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68))
+    }
+
+    fn send_by(&mut self, message: &Message, port: Port, source: SocketAddrV4) -> Back {
+        let packet = bytes(message);
+        let request = Request::parse(&packet).expect("well formed");
+        let network = &self.network;
+        let hosts = &self.hosts;
+        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
+        let host = hosts.by_mac(request.mac);
+        let ground = Ground { network, host: host.as_deref(), known: &known };
+        self.table.advance(self.now, &known);
+        let outcome = respond(self.now, &request, Arrival { source, port }, ground, &mut self.table);
+        let message = outcome.reply.as_ref().map(|reply| {
+            assert!((300..=548).contains(&reply.message.len()), "{} bytes", reply.message.len());
+            let message = Message::decode(&mut Decoder::new(&reply.message)).expect("decodes");
+            assert_eq!(message.xid(), request.xid);
+            message
+        });
+        Back { outcome, message }
+    }
+
+    fn discover(&mut self, number: u8) -> Back {
+        self.send(&message_of(mac(number), MessageType::Discover, Vec::new()))
+    }
+
+    /// Asks for an address as after an offer.
+    fn select(&mut self, number: u8, address: Ipv4Addr, more: Vec<DhcpOption>) -> Back {
+        let mut options = vec![DhcpOption::ServerIdentifier(SERVER), DhcpOption::RequestedIpAddress(address)];
+        options.extend(more);
+        self.send(&message_of(mac(number), MessageType::Request, options))
+    }
+
+    /// DISCOVER, REQUEST; the address.
+    fn lease(&mut self, number: u8, more: Vec<DhcpOption>) -> Option<Ipv4Addr> {
+        let offer = self.send(&message_of(mac(number), MessageType::Discover, more.clone()));
+        let address = offer.message?.yiaddr();
+        let ack = self.select(number, address, more);
+        assert_eq!(ack.kind(), Some(MessageType::Ack), "{:?}", ack.outcome.note);
+        assert_eq!(ack.message().yiaddr(), address);
+        let written = ack.outcome.writes.last().expect("a lease to write");
+        let record = record::decode(&record::key(address), written.record.as_deref().expect("a record"));
+        assert_eq!(record.as_ref().ok(), self.table.get(address));
+        Some(address)
+    }
+
+    /// Says it has an address, as when it renews.
+    fn renew(&mut self, number: u8, address: Ipv4Addr) -> Back {
+        let mut message = message_of(mac(number), MessageType::Request, Vec::new());
+        message.set_ciaddr(address);
+        self.send(&message)
+    }
+
+    /// Says which address it had before it was switched off.
+    fn reboot(&mut self, number: u8, address: Ipv4Addr) -> Back {
+        self.send(&message_of(mac(number), MessageType::Request, vec![DhcpOption::RequestedIpAddress(address)]))
+    }
+}
+
+const POOL: &str = "pool=['10.0.0.100-10.0.0.103']\n";
+
+fn id(bytes: &[u8]) -> DhcpOption {
+    DhcpOption::ClientIdentifier(bytes.to_vec())
+}
+
+#[test]
+fn four_messages_give_an_address_and_the_networks_parameters() {
+    let mut world = World::new(POOL);
+    let offer = world.discover(1);
+    assert_eq!(offer.kind(), Some(MessageType::Offer));
+    assert_eq!(offer.message().yiaddr(), at(100));
+    assert!(offer.outcome.writes.is_empty(), "an offer is kept in memory");
+    assert_eq!(offer.to(), Some(To::Hardware { mac: MacAddress(mac(1)), address: at(100) }));
+    let ack = world.select(1, at(100), vec![]);
+    assert_eq!(ack.kind(), Some(MessageType::Ack));
+    assert_eq!(ack.outcome.note, Note::Bound { address: at(100), renewed: false, boot: None });
+    let expected = [
+        DhcpOption::ServerIdentifier(SERVER),
+        DhcpOption::AddressLeaseTime(3600),
+        DhcpOption::Renewal(1800),
+        DhcpOption::Rebinding(3150),
+        DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+        DhcpOption::Router(vec![at(254)]),
+        DhcpOption::DomainNameServer(vec![at(253)]),
+        DhcpOption::NtpServers(vec![at(252)]),
+        DhcpOption::DomainName("lab.example".into()),
+        DhcpOption::BroadcastAddr(at(255)),
+    ];
+    for option in expected {
+        assert_eq!(ack.option(OptionCode::from(&option)), Some(&option));
+    }
+    assert_eq!(ack.message().siaddr(), Ipv4Addr::UNSPECIFIED, "nothing to boot");
+    let renewed = world.renew(1, at(100));
+    assert_eq!(renewed.outcome.note, Note::Bound { address: at(100), renewed: true, boot: None });
+    assert_eq!(renewed.to(), Some(To::Address(SocketAddrV4::new(at(100), 68))));
+}
+
+#[test]
+fn answers_keep_the_clients_order_its_limit_and_what_must_be_sent_back() {
+    let mut world = World::new(POOL).host(1, None);
+    let wanted = [6, 3, 12, 15].map(OptionCode::from).to_vec();
+    let back = world.send(&message_of(
+        mac(1),
+        MessageType::Discover,
+        vec![
+            DhcpOption::ParameterRequestList(wanted),
+            id(b"\0abc"),
+            DhcpOption::RelayAgentInformation({
+                let mut info = relay::RelayAgentInformation::default();
+                info.insert(relay::RelayInfo::AgentCircuitId(b"port 7".to_vec()));
+                info
+            }),
+        ],
+    ));
+    let raw = &back.outcome.reply.as_ref().expect("an answer").message;
+    let (mut codes, mut rest) = (Vec::new(), &raw[240..]);
+    while let [code, length, tail @ ..] = rest {
+        if *code == 255 {
+            break;
+        }
+        codes.push(*code);
+        rest = &tail[usize::from(*length)..];
+    }
+    assert_eq!(codes, [53, 54, 51, 61, 6, 3, 12, 15, 1, 58, 59, 82]);
+    assert_eq!(back.option(OptionCode::Hostname), Some(&DhcpOption::Hostname("web-1".into())));
+    assert_eq!(back.option(OptionCode::ClientIdentifier), Some(&id(b"\0abc")));
+    // A client identifier that leaves no room: what does not fit is left out, the relay's data is not.
+    let big = vec![id(&[7; 230]), raw_option(97, &[0; 17]), DhcpOption::MaxMessageSize(100)];
+    let back = world.send(&message_of(mac(1), MessageType::Discover, big));
+    assert!(back.option(OptionCode::SubnetMask).is_some());
+}
+
+fn raw_option(code: u8, data: &[u8]) -> DhcpOption {
+    DhcpOption::Unknown(UnknownOption::new(OptionCode::Unknown(code), data.to_vec()))
+}
+
+#[test]
+fn a_known_machine_has_one_address_whatever_client_id_it_sends() {
+    let mut world = World::new(POOL).host(1, None);
+    let first = world.lease(1, vec![]);
+    assert_eq!(first, Some(at(100)));
+    for client_id in [&b"\x00firmware-uuid"[..], b"\xff\0\0\0\x01ipxe", &[1, 2, 0, 0, 0, 0, 1]] {
+        assert_eq!(world.lease(1, vec![id(client_id)]), first, "{client_id:?}");
+    }
+    // Unknown machines go by client identifier (RFC 2131), where hardware type and address are no identifier.
+    assert_eq!(world.lease(2, vec![id(b"\x00one")]), Some(at(101)));
+    assert_eq!(world.lease(2, vec![id(b"\x00two")]), Some(at(102)));
+    assert_eq!(world.lease(2, vec![id(b"\x00one")]), Some(at(101)));
+    assert_eq!(world.lease(3, vec![]), Some(at(103)));
+    assert_eq!(world.lease(3, vec![id(&[1, 2, 0, 0, 0, 0, 3])]), Some(at(103)));
+}
+
+#[test]
+fn a_machine_keeps_its_address_when_it_becomes_known_and_when_it_is_forgotten() {
+    let mut world = World::new(POOL);
+    assert_eq!(world.lease(1, vec![id(b"\0os")]), Some(at(100)));
+    let mut world = world.host(1, None);
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    world.hosts.remove("default", "web-1");
+    assert_eq!(world.lease(1, vec![id(b"\0os")]), Some(at(100)));
+}
+
+#[test]
+fn reservations_are_kept_for_their_machine() {
+    let mut world = World::new(
+        "pool=['10.0.0.100-10.0.0.101']\n[[network.reservation]]\nmac='02:00:00:00:00:01'\naddress='10.0.0.100'\n\
+         hostname='db-1'\n",
+    );
+    assert_eq!(world.lease(2, vec![]), Some(at(101)), "the reserved address is not in the pool");
+    let back = world.select(3, at(100), vec![]);
+    assert_eq!(back.outcome.note, Note::Refused { address: at(100), reason: Refusal::Taken });
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    let back = world.discover(1);
+    assert_eq!(back.option(OptionCode::Hostname), Some(&DhcpOption::Hostname("db-1".into())));
+    let back = world.select(1, at(101), vec![]);
+    assert_eq!(back.outcome.note, Note::Refused { address: at(101), reason: Refusal::Other(at(100)) });
+    // Declining a reservation changes nothing; the operator is told.
+    let back = world.send(&message_of(mac(1), MessageType::Decline, vec![DhcpOption::RequestedIpAddress(at(100))]));
+    assert_eq!(back.outcome.note, Note::Declined { address: at(100), reserved: true });
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+}
+
+#[test]
+fn a_new_reservation_waits_until_its_address_is_free() {
+    let mut world = World::new(POOL);
+    assert_eq!(world.lease(2, vec![]), Some(at(100)));
+    let leases = std::mem::take(&mut world.table);
+    let mut world =
+        World::new(&format!("{POOL}[[network.reservation]]\nmac='02:00:00:00:00:01'\naddress='10.0.0.100'\n"));
+    world.table.put(leases.get(at(100)).expect("leased").clone());
+    assert_eq!(world.lease(1, vec![]), Some(at(101)), "another one meanwhile");
+    let back = world.renew(2, at(100));
+    assert_eq!(back.kind(), Some(MessageType::Nak), "it is reserved for another machine");
+    assert_eq!(world.lease(2, vec![]), Some(at(102)));
+    let back = world.renew(1, at(101));
+    assert_eq!(back.outcome.note, Note::Refused { address: at(101), reason: Refusal::Other(at(100)) });
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    assert!(world.table.get(at(101)).is_none(), "one client, one address");
+}
+
+#[test]
+fn requests_are_refused_or_passed_over_as_the_mode_says() {
+    // (mode, known, what it asks, answer)
+    let reboot = |world: &mut World, address| world.reboot(1, address);
+    let renew = |world: &mut World, address| world.renew(1, address);
+    type Ask = fn(&mut World, Ipv4Addr) -> Back;
+    let away = Ipv4Addr::new(192, 168, 1, 5);
+    let nak = Some(MessageType::Nak);
+    let ack = Some(MessageType::Ack);
+    let rows: [(&str, bool, Ask, Ipv4Addr, Option<MessageType>); 14] = [
+        ("authoritative", false, reboot, away, nak),
+        ("authoritative", false, renew, away, nak),
+        ("authoritative", false, reboot, at(50), nak),
+        ("authoritative", false, renew, at(50), nak),
+        ("authoritative", false, reboot, SERVER, nak),
+        // Free addresses of the pool are confirmed: so a lost database heals.
+        ("authoritative", false, reboot, at(101), ack),
+        ("authoritative", false, renew, at(101), ack),
+        ("authoritative", false, renew, at(103), nak),
+        ("reservations", false, reboot, away, None),
+        ("reservations", false, renew, at(101), None),
+        ("reservations", true, reboot, away, nak),
+        ("reservations", true, renew, at(101), ack),
+        ("off", true, renew, at(101), None),
+        ("proxy", true, renew, at(101), None),
+    ];
+    for (mode, known, ask, address, expected) in rows {
+        let mut world = World::new(&format!("mode='{mode}'\n{POOL}"));
+        if known {
+            world = world.host(1, None);
+        }
+        // Another machine's.
+        if mode == "authoritative" {
+            assert_eq!(world.select(9, at(103), vec![]).kind(), ack);
+        }
+        let back = ask(&mut world, address);
+        assert_eq!(back.kind(), expected, "{mode} known {known} {address}: {:?}", back.outcome.note);
+        if expected == nak {
+            assert_eq!(back.to(), Some(To::Broadcast));
+            assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
+            assert_eq!(back.message().ciaddr(), Ipv4Addr::UNSPECIFIED);
+            assert!(back.option(OptionCode::AddressLeaseTime).is_none());
+            assert!(back.outcome.writes.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_offer_is_given_up_when_the_client_chooses_another_server_or_waits_too_long() {
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.100']\n");
+    assert_eq!(world.discover(1).kind(), Some(MessageType::Offer));
+    assert_eq!(world.discover(2).outcome.note, Note::Silent(Silence::PoolEmpty));
+    let other = vec![DhcpOption::ServerIdentifier(at(9)), DhcpOption::RequestedIpAddress(at(100))];
+    let back = world.send(&message_of(mac(1), MessageType::Request, other));
+    assert_eq!(back.outcome.note, Note::Silent(Silence::OtherServer(at(9))));
+    assert_eq!(world.discover(2).kind(), Some(MessageType::Offer));
+    world.now += OFFER_HOLD;
+    assert_eq!(world.discover(3).kind(), Some(MessageType::Offer));
+    // The late client's request fails, because the address is another's now.
+    assert_eq!(world.select(2, at(100), vec![]).kind(), Some(MessageType::Nak));
+}
+
+#[test]
+fn release_decline_and_their_limits() {
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n");
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    let mut release = message_of(mac(2), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
+    release.set_ciaddr(at(100));
+    assert_eq!(world.send(&release).outcome.note, Note::Silent(Silence::NotTheirs(at(100))), "a stranger's");
+    let mut release = message_of(mac(1), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
+    release.set_ciaddr(at(100));
+    let back = world.send(&release);
+    assert_eq!((back.outcome.note, back.outcome.writes.len()), (Note::Released(at(100)), 1));
+    assert!(back.message.is_none());
+    assert_eq!(world.lease(1, vec![]), Some(at(100)), "it returns to its address");
+    let decline = |number: u8, address: Ipv4Addr| {
+        message_of(mac(number), MessageType::Decline, vec![DhcpOption::RequestedIpAddress(address)])
+    };
+    assert_eq!(world.send(&decline(2, at(100))).outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
+    assert_eq!(world.send(&decline(1, at(101))).outcome.note, Note::Silent(Silence::NotTheirs(at(101))));
+    let back = world.send(&decline(1, at(100)));
+    assert_eq!(back.outcome.note, Note::Declined { address: at(100), reserved: false });
+    assert_eq!(back.outcome.writes.len(), 1);
+    assert_eq!(world.lease(1, vec![]), Some(at(101)), "another address");
+    assert_eq!(world.discover(2).outcome.note, Note::Silent(Silence::PoolEmpty));
+    world.now += QUARANTINE;
+    assert_eq!(world.discover(2).message().yiaddr(), at(100));
+}
+
+#[test]
+fn inform_gives_parameters_and_nothing_else() {
+    let mut world = World::new(POOL);
+    let mut inform = message_of(mac(1), MessageType::Inform, vec![]);
+    inform.set_ciaddr(at(77));
+    let back = world.send(&inform);
+    assert_eq!(back.kind(), Some(MessageType::Ack));
+    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(77), 68))));
+    assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
+    for code in [OptionCode::AddressLeaseTime, OptionCode::Renewal, OptionCode::Rebinding] {
+        assert!(back.option(code).is_none(), "{code:?}");
+    }
+    assert!(back.option(OptionCode::Router).is_some());
+    assert!(back.outcome.writes.is_empty());
+    // Nobody makes this server send to another network.
+    inform.set_ciaddr(Ipv4Addr::new(192, 0, 2, 1));
+    assert_eq!(world.send(&inform).outcome.note, Note::Silent(Silence::NoAddress));
+}
+
+#[test]
+fn a_known_machines_address_is_its_own_and_an_empty_pool_says_what_to_do() {
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.100']\nlease='60s'\n").host(1, None).host(2, None);
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    world.now += 100_000;
+    assert_eq!(world.discover(3).outcome.note, Note::Silent(Silence::PoolEmpty));
+    let back = world.discover(2);
+    assert_eq!(back.outcome.note, Note::Silent(Silence::PoolEmpty));
+    assert!(back.outcome.note.to_string().contains("reservation in slipway.toml"), "{}", back.outcome.note);
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+    let mut world = World::new("pool=[]\n").host(1, None);
+    let back = world.discover(1);
+    assert_eq!(back.outcome.note, Note::Silent(Silence::NoPool));
+    assert!(back.outcome.note.to_string().contains("give the machine a reservation"), "{}", back.outcome.note);
+}
+
+#[test]
+fn answers_go_where_rfc_2131_sends_them() {
+    let mut world = World::new(POOL);
+    let mut message = message_of(mac(1), MessageType::Discover, vec![]);
+    message.set_flags(Flags::default().set_broadcast());
+    assert_eq!(world.send(&message).to(), Some(To::Broadcast));
+    message.set_giaddr(at(254));
+    let back = world.send(&message);
+    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 67))));
+    assert_eq!(back.message().giaddr(), at(254));
+    // A refusal through a relay has to be broadcast by it.
+    let mut message = message_of(mac(1), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(50))]);
+    message.set_giaddr(at(254));
+    let back = world.send(&message);
+    assert_eq!((back.kind(), back.to().is_some()), (Some(MessageType::Nak), true));
+    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 67))));
+    assert!(back.message().flags().broadcast());
+    // A made-up address of the client is not written to.
+    let mut message = message_of(mac(1), MessageType::Discover, vec![]);
+    message.set_ciaddr(Ipv4Addr::new(192, 0, 2, 1));
+    assert!(matches!(world.send(&message).to(), Some(To::Hardware { .. })));
+}
+
+#[test]
+fn the_relay_says_which_network_a_message_is_for() {
+    let one = World::new(POOL).network;
+    let mut other = config(POOL);
+    other.subnet = "10.7.0.0/24".parse().expect("a subnet");
+    let other = Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69 });
+    let chosen = |giaddr: Ipv4Addr, options: Vec<DhcpOption>| {
+        let mut message = message_of(mac(1), MessageType::Discover, options);
+        message.set_giaddr(giaddr);
+        let packet = bytes(&message);
+        let request = Request::parse(&packet).expect("reads");
+        select([&one, &other], &request).map(|network| network.subnet.to_string())
+    };
+    assert_eq!(chosen(Ipv4Addr::UNSPECIFIED, vec![]).as_deref(), Some("10.0.0.0/24"));
+    assert_eq!(chosen(Ipv4Addr::new(10, 7, 0, 3), vec![]).as_deref(), Some("10.7.0.0/24"));
+    assert_eq!(chosen(Ipv4Addr::new(10, 8, 0, 3), vec![]), None);
+    let mut info = relay::RelayAgentInformation::default();
+    info.insert(relay::RelayInfo::LinkSelection(Ipv4Addr::new(10, 7, 0, 0)));
+    let options = vec![DhcpOption::RelayAgentInformation(info)];
+    assert_eq!(chosen(at(254), options.clone()).as_deref(), Some("10.7.0.0/24"));
+    assert_eq!(chosen(Ipv4Addr::UNSPECIFIED, options).as_deref(), Some("10.0.0.0/24"), "only a relay selects links");
+}
+
+fn firmware(class: &str, architecture: u16) -> Vec<DhcpOption> {
+    vec![
+        DhcpOption::ClassIdentifier(format!("{class}:Arch:{architecture:05}:UNDI:003016").into_bytes()),
+        DhcpOption::ClientSystemArchitecture(Architecture::from(architecture)),
+        DhcpOption::ClientMachineIdentifier([&[0][..], &[5; 16]].concat()),
+        DhcpOption::ParameterRequestList([1, 3, 43, 60, 66, 67].map(OptionCode::from).to_vec()),
+    ]
+}
+
+fn ipxe(architecture: u16) -> Vec<DhcpOption> {
+    let mut options = firmware("PXEClient", architecture);
+    options.push(DhcpOption::UserClass(b"iPXE".to_vec()));
+    options
+}
+
+fn boot_file(back: &Back) -> Option<String> {
+    match back.option(OptionCode::BootfileName) {
+        Some(DhcpOption::BootfileName(file)) => Some(String::from_utf8_lossy(file).into_owned()),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_kind_of_client_is_told_what_to_boot() {
+    let script = |arch: &str| format!("http://10.0.0.1/boot/ipxe?mac=02-00-00-00-00-01&arch={arch}");
+    let ramdisk = Some(BootTarget::Ramdisk);
+    let disk = Some(BootTarget::Disk);
+    let rows = [
+        (firmware("PXEClient", 0), ramdisk, Some("undionly.kpxe".to_owned()), Some("PXEClient")),
+        (firmware("PXEClient", 7), ramdisk, Some("snponly.efi".to_owned()), Some("PXEClient")),
+        (firmware("PXEClient", 9), ramdisk, Some("snponly.efi".to_owned()), Some("PXEClient")),
+        (firmware("PXEClient", 11), ramdisk, None, None),
+        (
+            firmware("HTTPClient", 16),
+            ramdisk,
+            Some("http://10.0.0.1/boot/files/ipxe.efi".to_owned()),
+            Some("HTTPClient"),
+        ),
+        (firmware("PXEClient", 7), disk, None, None),
+        (firmware("PXEClient", 7), None, None, None),
+        (firmware("HTTPClient", 16), disk, None, None),
+        (ipxe(0), ramdisk, Some(script("bios")), None),
+        (ipxe(7), ramdisk, Some(script("uefi")), None),
+        (ipxe(7), disk, Some(script("uefi")), None),
+        (vec![], ramdisk, None, None),
+    ];
+    for (options, target, file, class) in rows {
+        let mut world = World::new(POOL).host(1, target);
+        let offer = world.send(&message_of(mac(1), MessageType::Discover, options.clone()));
+        let ack = world.select(1, at(100), options.clone());
+        for back in [offer, ack] {
+            assert_eq!(back.message().yiaddr(), at(100), "an address in any case");
+            assert_eq!(boot_file(&back), file, "{options:?}");
+            let class = class.map(|class| DhcpOption::ClassIdentifier(class.as_bytes().to_vec()));
+            assert_eq!(back.option(OptionCode::ClassIdentifier), class.as_ref(), "{options:?}");
+            let header = back.message().fname_str().map(|name| name.expect("text").trim_end_matches('\0').to_owned());
+            assert_eq!(header, file);
+            let server = if file.is_some() { SERVER } else { Ipv4Addr::UNSPECIFIED };
+            assert_eq!(back.message().siaddr(), server);
+            let pxe = class == Some(DhcpOption::ClassIdentifier(b"PXEClient".to_vec()));
+            let vendor = pxe.then(|| DhcpOption::VendorExtensions(vec![6, 1, 8, 255]));
+            assert_eq!(back.option(OptionCode::VendorExtensions), vendor.as_ref());
+            let machine = back.option(OptionCode::ClientMachineIdentifier).is_some();
+            assert_eq!(machine, file.is_some(), "the machine's UUID goes back with boot information");
+        }
+    }
+}
+
+#[test]
+fn another_http_port_is_in_the_urls() {
+    let mut world = World::new(POOL);
+    world.network.site.http_port = 8080;
+    let back = world.send(&message_of(mac(7), MessageType::Discover, ipxe(0)));
+    let url = "http://10.0.0.1:8080/boot/ipxe?mac=02-00-00-00-00-07&arch=bios";
+    assert_eq!(boot_file(&back).as_deref(), Some(url));
+}
+
+#[test]
+fn a_proxy_gives_boot_information_only_and_only_to_who_boots() {
+    let mut world = World::new("mode='proxy'\n").host(1, Some(BootTarget::Ramdisk)).host(2, None);
+    let back = world.send(&message_of(mac(1), MessageType::Discover, firmware("PXEClient", 0)));
+    assert_eq!(back.kind(), Some(MessageType::Offer));
+    assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
+    assert_eq!(back.to(), Some(To::Broadcast));
+    assert_eq!(boot_file(&back).as_deref(), Some("undionly.kpxe"));
+    for code in [OptionCode::AddressLeaseTime, OptionCode::SubnetMask, OptionCode::Router, OptionCode::Renewal] {
+        assert!(back.option(code).is_none(), "{code:?}");
+    }
+    let quiet = [
+        (mac(2), MessageType::Discover, firmware("PXEClient", 0)),
+        (mac(3), MessageType::Discover, firmware("PXEClient", 0)),
+        (mac(1), MessageType::Discover, vec![]),
+        (mac(1), MessageType::Request, firmware("PXEClient", 0)),
+        (mac(1), MessageType::Release, firmware("PXEClient", 0)),
+    ];
+    for (mac, kind, options) in quiet {
+        let back = world.send(&message_of(mac, kind, options));
+        assert!(back.message.is_none() && back.outcome.writes.is_empty(), "{:?}", back.outcome);
+    }
+    // iPXE takes an offer without an address only when it is PXE's.
+    let back = world.send(&message_of(mac(2), MessageType::Discover, ipxe(0)));
+    assert!(boot_file(&back).is_some_and(|url| url.starts_with("http://10.0.0.1/boot/ipxe?")));
+    let class = DhcpOption::ClassIdentifier(b"PXEClient".to_vec());
+    assert_eq!(back.option(OptionCode::ClassIdentifier), Some(&class));
+    // The boot server's port: the client has an address by now.
+    let mut message = message_of(mac(1), MessageType::Request, firmware("PXEClient", 7));
+    message.set_ciaddr(at(60));
+    let source = SocketAddrV4::new(at(60), 4011);
+    let back = world.send_by(&message, Port::Proxy, source);
+    assert_eq!((back.kind(), back.to()), (Some(MessageType::Ack), Some(To::Address(source))));
+    assert_eq!(boot_file(&back).as_deref(), Some("snponly.efi"));
+}
+
+#[test]
+fn two_machines_with_one_mac_address_are_told_to_the_operator() {
+    let mut world = World::new(POOL).host(1, None);
+    let with_uuid = |byte: u8| {
+        let mut options = firmware("PXEClient", 0);
+        options.retain(|option| !matches!(option, DhcpOption::ClientMachineIdentifier(_)));
+        options.push(DhcpOption::ClientMachineIdentifier([&[0][..], &[byte; 16]].concat()));
+        message_of(mac(1), MessageType::Discover, options)
+    };
+    assert_eq!(world.send(&with_uuid(5)).outcome.twin, None);
+    assert_eq!(world.send(&with_uuid(5)).outcome.twin, None);
+    let twin = world.send(&with_uuid(6)).outcome.twin.expect("another machine");
+    assert!(twin.0.starts_with("05050505-") && twin.1.starts_with("06060606-"), "{twin:?}");
+}
+
+#[test]
+fn what_a_server_does_not_answer() {
+    let mut world = World::new(POOL);
+    for kind in [MessageType::Offer, MessageType::Ack, MessageType::Nak, MessageType::LeaseQuery] {
+        let back = world.send(&message_of(mac(1), kind, vec![]));
+        assert_eq!(back.outcome.note, Note::Silent(Silence::Kind(kind)));
+    }
+    let back = world.send(&message_of(mac(1), MessageType::Request, vec![]));
+    assert_eq!(back.outcome.note, Note::Silent(Silence::NoAddress));
+    let mut release = message_of(mac(1), MessageType::Release, vec![]);
+    release.set_ciaddr(at(100));
+    assert_eq!(world.send(&release).outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
+}
+
+#[test]
+fn a_client_that_wants_a_shorter_lease_gets_it() {
+    let mut world = World::new(POOL);
+    for (wanted, given) in [(600, 600), (7200, 3600), (1, 60), (u32::MAX, 3600)] {
+        let back = world.select(1, at(100), vec![DhcpOption::AddressLeaseTime(wanted)]);
+        assert_eq!(back.option(OptionCode::AddressLeaseTime), Some(&DhcpOption::AddressLeaseTime(given)));
+        let lease = world.table.get(at(100)).expect("leased");
+        assert_eq!((lease.ends, lease.state), (world.now + u64::from(given), LeaseState::Bound));
+    }
+}

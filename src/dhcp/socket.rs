@@ -1,0 +1,180 @@
+//! The sockets of one interface.
+//!
+//! One UDP socket bound to the interface takes what arrives there and nothing else. Answers leave by it with the
+//! server's own address as source. Clients without an address get a frame from a packet socket, which needs no entry
+//! in the neighbour table; where there is no link layer they get a broadcast.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrIn, bind, recvmmsg, send,
+    sendmsg, setsockopt, sockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use crate::api::MacAddress;
+
+use super::frame;
+use super::interface::Interface;
+use super::outcome::{Reply, To};
+
+/// Messages taken with one system call.
+const BATCH: usize = 64;
+/// Longest message read; what is beyond is cut off.
+const LONGEST: usize = 2048;
+/// Kernel's buffer for arriving messages, in bytes: a rack that powers on at once.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// How long a full send buffer may keep an answer; after that it is dropped, as a full network would.
+const SEND_PATIENCE: Duration = Duration::from_millis(50);
+
+/// The sockets of one interface and port.
+pub struct Sockets {
+    udp: UdpSocket,
+    raw: Option<(OwnedFd, MacAddress)>,
+    /// Number of the interface they are bound to; another one under the same name is not served by them.
+    pub index: u32,
+    port: u16,
+}
+
+/// An answer and the address it comes from.
+pub struct Outgoing {
+    /// This appliance's address.
+    pub server: Ipv4Addr,
+    /// The answer.
+    pub reply: Reply,
+}
+
+impl Sockets {
+    /// Opens the sockets of an interface.
+    ///
+    /// # Errors
+    ///
+    /// When the port is taken or the process may not bind it or the interface. Needs `CAP_NET_BIND_SERVICE` and
+    /// `CAP_NET_RAW`.
+    pub fn open(name: &str, interface: &Interface, port: u16) -> io::Result<Self> {
+        let index = nix::net::if_::if_nametoindex(name)?;
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.bind_device(Some(name.as_bytes()))?;
+        socket.set_broadcast(true)?;
+        socket.set_nonblocking(true)?;
+        // Beyond the system's limit with CAP_NET_ADMIN, up to it without.
+        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        }
+        socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
+        let udp = UdpSocket::from_std(socket.into())?;
+        let raw = match (interface.link, interface.mac()) {
+            (Some(link), Some(mac)) => {
+                // Protocol 0: it sends only, and takes no copy of the interface's traffic.
+                let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+                let socket = nix::sys::socket::socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
+                bind(socket.as_raw_fd(), &link)?;
+                Some((socket, mac))
+            }
+            _ => None,
+        };
+        Ok(Self { udp, raw, index, port })
+    }
+
+    /// Waits until there may be something to receive. Cancel-safe.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.udp.readable().await
+    }
+
+    /// Takes what has arrived, at most as many messages as fit the inbox; none is no error.
+    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        inbox.arrived.clear();
+        let fd = self.udp.as_raw_fd();
+        match self.udp.try_io(Interest::READABLE, || inbox.take(fd)) {
+            Ok(()) => Ok(inbox.arrived.len()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends answers. Those that cannot be sent are dropped with a line in the log: the client asks again.
+    pub async fn send(&self, answers: &[Outgoing]) {
+        for answer in answers {
+            let mut result = self.try_send(answer);
+            if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                result = match tokio::time::timeout(SEND_PATIENCE, self.udp.writable()).await {
+                    Ok(Ok(())) => self.try_send(answer),
+                    Ok(Err(error)) => Err(error),
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+                };
+            }
+            if let Err(error) = result {
+                tracing::debug!(to = ?answer.reply.to, %error, "a DHCP answer could not be sent");
+            }
+        }
+    }
+
+    fn try_send(&self, Outgoing { server, reply }: &Outgoing) -> io::Result<()> {
+        let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
+        match reply.to {
+            To::Address(to) => self.send_udp(*server, to, &reply.message),
+            To::Broadcast => self.send_udp(*server, broadcast, &reply.message),
+            To::Hardware { mac, address } => {
+                let frame = self.raw.as_ref().and_then(|(socket, own)| {
+                    let frame = frame::udp((*own, *server, self.port), (mac, address, 68), &reply.message)?;
+                    Some((socket, frame))
+                });
+                let Some((socket, frame)) = frame else { return self.send_udp(*server, broadcast, &reply.message) };
+                match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
+                    Ok(_) => Ok(()),
+                    Err(nix::Error::EAGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+                    Err(_) => self.send_udp(*server, broadcast, &reply.message),
+                }
+            }
+        }
+    }
+
+    fn send_udp(&self, server: Ipv4Addr, to: SocketAddrV4, message: &[u8]) -> io::Result<()> {
+        let info = libc::in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: libc::in_addr { s_addr: u32::from(server).to_be() },
+            ipi_addr: libc::in_addr { s_addr: 0 },
+        };
+        let control = [ControlMessage::Ipv4PacketInfo(&info)];
+        let to = SockaddrIn::from(to);
+        // Not through `try_io`: a full buffer is rare, and then it is the kernel that says when there is room.
+        sendmsg(self.udp.as_raw_fd(), &[IoSlice::new(message)], &control, MsgFlags::MSG_DONTWAIT, Some(&to))?;
+        Ok(())
+    }
+}
+
+/// Buffers for a batch of messages.
+pub struct Inbox {
+    buffers: Vec<Vec<u8>>,
+    arrived: Vec<(usize, SocketAddrV4)>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self { buffers: vec![vec![0; LONGEST]; BATCH], arrived: Vec::with_capacity(BATCH) }
+    }
+}
+
+impl Inbox {
+    fn take(&mut self, fd: std::os::fd::RawFd) -> io::Result<()> {
+        let mut headers: MultiHeaders<SockaddrIn> = MultiHeaders::preallocate(BATCH, None);
+        let mut slices: Vec<_> = self.buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        for message in recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)? {
+            let source = message.address.map_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), SocketAddrV4::from);
+            self.arrived.push((message.bytes, source));
+        }
+        Ok(())
+    }
+
+    /// The messages that arrived, with their senders.
+    pub fn messages(&self) -> impl Iterator<Item = (&[u8], SocketAddrV4)> {
+        let pairs = self.buffers.iter().zip(&self.arrived);
+        pairs.map(|(buffer, (length, source))| (buffer.get(..*length).unwrap_or(buffer), *source))
+    }
+}

@@ -1,0 +1,323 @@
+//! The leases of one network: who has which address until when. Pure; time is a parameter.
+//!
+//! Every address of the network is in one of these states:
+//!
+//! | state | ends with | then |
+//! |---|---|---|
+//! | free | | |
+//! | offered | the client's request, or the offer's hold | free, or what it was before |
+//! | bound | release, or the lease | released, expired |
+//! | released, expired | another client needs it and nothing else is free, or [`REMEMBER`] | free |
+//! | declined | [`QUARANTINE`] | free |
+//!
+//! A known machine's address is never given to another one, also when its lease is over. Addresses that nobody had go
+//! first, then those whose lease ended longest ago, so that a client that returns mostly finds its own.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use crate::api::MacAddress;
+use crate::config::AddressRange;
+
+use super::client::{ClientKey, LeaseClient};
+
+/// Seconds an offer is held for its client. Firmware collects offers for some seconds before it requests one.
+pub const OFFER_HOLD: u64 = 60;
+/// Seconds a declined address is not given to anybody.
+pub const QUARANTINE: u64 = 600;
+/// Seconds an ended lease of an unknown client is remembered.
+pub const REMEMBER: u64 = 7 * 86_400;
+/// Offers looked at when a known machine needs the address of one.
+const OFFERS_LOOKED_AT: usize = 256;
+
+/// State of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// Offered, not requested yet; in memory only.
+    Offered,
+    /// In use.
+    Bound,
+    /// Given back.
+    Released,
+    /// The lease ended; the client may return.
+    Expired,
+    /// The client found another machine using the address.
+    Declined,
+}
+
+/// An address and its client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The client.
+    pub client: LeaseClient,
+    /// State.
+    pub state: LeaseState,
+    /// When the state began to end: seconds since 1970.
+    pub ends: u64,
+    /// Host name that the client sent.
+    pub hostname: Option<Box<str>>,
+    /// Whether there is a record on disk.
+    pub stored: bool,
+}
+
+/// A lease and when [`LeaseTable::advance`] looks at it next.
+#[derive(Debug)]
+struct Entry {
+    lease: Lease,
+    alarm: u64,
+}
+
+/// Who is known: has a reservation or is a host.
+pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
+
+/// The leases of one network.
+#[derive(Debug, Default)]
+pub struct LeaseTable {
+    pool: Vec<AddressRange>,
+    /// Never given from the pool: reservations, the server, the router.
+    excluded: HashSet<u32>,
+    leases: HashMap<u32, Entry>,
+    by_client: HashMap<ClientKey, u32>,
+    /// The address each machine had last, whatever its client identifier was.
+    by_mac: HashMap<MacAddress, u32>,
+    /// When something happens to a lease by itself.
+    timers: BTreeSet<(u64, u32)>,
+    /// Released and expired leases, the oldest first.
+    ended: BTreeSet<(u64, u32)>,
+    /// Addresses behind the cursor that became free.
+    freed: VecDeque<u32>,
+    /// The range, and the number in it, that was never given yet.
+    cursor: (usize, u64),
+    /// Addresses whose public view is out of date.
+    changed: HashSet<u32>,
+    /// UUID each known machine showed last.
+    machines: HashMap<MacAddress, [u8; 16]>,
+    now: u64,
+}
+
+impl LeaseTable {
+    /// An empty table that draws from these ranges.
+    pub fn new(pool: Vec<AddressRange>) -> Self {
+        Self { pool, ..Self::default() }
+    }
+
+    /// Keeps an address out of the pool.
+    pub fn exclude(&mut self, address: Ipv4Addr) {
+        self.excluded.insert(address.to_bits());
+    }
+
+    /// Whether there is no pool: known machines only, each with a reservation.
+    pub fn pool_is_empty(&self) -> bool {
+        self.pool.is_empty()
+    }
+
+    /// Whether an address may be given from the pool at all.
+    pub fn in_pool(&self, address: Ipv4Addr) -> bool {
+        self.pool.iter().any(|range| range.contains(address)) && !self.excluded.contains(&address.to_bits())
+    }
+
+    /// The lease of an address.
+    pub fn get(&self, address: Ipv4Addr) -> Option<&Lease> {
+        self.at(address.to_bits())
+    }
+
+    fn at(&self, number: u32) -> Option<&Lease> {
+        self.leases.get(&number).map(|entry| &entry.lease)
+    }
+
+    /// The lease a machine had last.
+    pub fn of_mac(&self, mac: MacAddress) -> Option<&Lease> {
+        self.at(*self.by_mac.get(&mac)?)
+    }
+
+    /// The lease of a client, whatever its state.
+    pub fn of_client(&self, client: &LeaseClient) -> Option<&Lease> {
+        if client.known {
+            return self.of_mac(client.mac);
+        }
+        let by_key = self.by_client.get(&client.key()).and_then(|number| self.at(*number));
+        // A machine that was known when it got its lease keeps it when its host is deleted.
+        by_key.or_else(|| self.of_mac(client.mac).filter(|lease| lease.client.known))
+    }
+
+    /// Whether a lease is this client's.
+    pub fn is_of(lease: &Lease, client: &LeaseClient) -> bool {
+        let by_mac = client.known || lease.client.known;
+        lease.state != LeaseState::Declined
+            && if by_mac { lease.client.mac == client.mac } else { lease.client.key() == client.key() }
+    }
+
+    /// Whether nobody needs the address: no lease, or one that is over and not a known machine's.
+    fn is_free(&self, number: u32, known: Known<'_>) -> bool {
+        self.at(number).is_none_or(|lease| {
+            matches!(lease.state, LeaseState::Released | LeaseState::Expired) && !self.is_kept(lease, known)
+        })
+    }
+
+    /// Whether an ended lease is kept for its known machine.
+    fn is_kept(&self, lease: &Lease, known: Known<'_>) -> bool {
+        self.by_mac.get(&lease.client.mac) == Some(&lease.address.to_bits()) && known(lease.client.mac)
+    }
+
+    /// Whether a pool address may be given to a client that has no lease on it.
+    pub fn may_take(&self, address: Ipv4Addr, known: Known<'_>) -> bool {
+        self.in_pool(address) && self.is_free(address.to_bits(), known)
+    }
+
+    /// Finds an address in the pool: the wished one when it is free, then one that nobody had, then the one that was
+    /// left longest ago. A known machine may also have the address of an offer to an unknown client.
+    pub fn find(&mut self, wish: Option<Ipv4Addr>, client: &LeaseClient, known: Known<'_>) -> Option<Ipv4Addr> {
+        if let Some(address) = wish.filter(|address| self.may_take(*address, known)) {
+            return Some(address);
+        }
+        while let Some(number) = self.freed.pop_front() {
+            let address = Ipv4Addr::from_bits(number);
+            if !self.leases.contains_key(&number) && self.in_pool(address) {
+                // Stays at hand until it is really given.
+                self.freed.push_front(number);
+                return Some(address);
+            }
+        }
+        if let Some(number) = self.fresh() {
+            return Some(Ipv4Addr::from_bits(number));
+        }
+        let left = self
+            .ended
+            .iter()
+            .map(|(_, number)| *number)
+            .find(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
+        left.or_else(|| {
+            if !client.known {
+                return None;
+            }
+            self.timers.iter().take(OFFERS_LOOKED_AT).map(|(_, number)| *number).find(|number| {
+                self.in_pool(Ipv4Addr::from_bits(*number))
+                    && self.at(*number).is_some_and(|lease| {
+                        lease.state == LeaseState::Offered && !lease.stored && !known(lease.client.mac)
+                    })
+            })
+        })
+        .map(Ipv4Addr::from_bits)
+    }
+
+    /// The next address that nobody had. The cursor stays on it until it is given.
+    fn fresh(&mut self) -> Option<u32> {
+        loop {
+            let range = self.pool.get(self.cursor.0)?;
+            let (first, last) = (u64::from(range.first.to_bits()), u64::from(range.last.to_bits()));
+            let number = first + self.cursor.1;
+            if number > last {
+                self.cursor = (self.cursor.0 + 1, 0);
+                continue;
+            }
+            let number = u32::try_from(number).ok()?;
+            if !self.excluded.contains(&number) && !self.leases.contains_key(&number) {
+                return Some(number);
+            }
+            self.cursor.1 += 1;
+        }
+    }
+
+    /// Puts a lease in the place of what was there.
+    pub fn put(&mut self, lease: Lease) {
+        let number = lease.address.to_bits();
+        let had_view = self.unlink(number);
+        if lease.state != LeaseState::Declined {
+            self.by_client.insert(lease.client.key(), number);
+            self.by_mac.insert(lease.client.mac, number);
+        }
+        let over = matches!(lease.state, LeaseState::Released | LeaseState::Expired);
+        if over {
+            self.ended.insert((lease.ends, number));
+        }
+        let alarm = if over { lease.ends.saturating_add(REMEMBER) } else { lease.ends };
+        self.timers.insert((alarm, number));
+        if lease.stored || had_view {
+            self.changed.insert(number);
+        }
+        self.leases.insert(number, Entry { lease, alarm });
+    }
+
+    /// Forgets the lease of an address; the address is free. Tells whether there was a record on disk.
+    pub fn remove(&mut self, address: Ipv4Addr) -> bool {
+        let number = address.to_bits();
+        let stored = self.unlink(number);
+        if self.leases.remove(&number).is_some() && self.in_pool(address) {
+            self.freed.push_back(number);
+        }
+        if stored {
+            self.changed.insert(number);
+        }
+        stored
+    }
+
+    /// Takes an address out of every index but `leases`. Tells whether its lease had a record on disk.
+    fn unlink(&mut self, number: u32) -> bool {
+        let Some(Entry { lease: old, alarm }) = self.leases.get(&number) else { return false };
+        let key = old.client.key();
+        if self.by_client.get(&key) == Some(&number) {
+            self.by_client.remove(&key);
+        }
+        if self.by_mac.get(&old.client.mac) == Some(&number) {
+            self.by_mac.remove(&old.client.mac);
+        }
+        self.timers.remove(&(*alarm, number));
+        self.ended.remove(&(old.ends, number));
+        old.stored
+    }
+
+    /// Lets time pass: offers lapse, leases expire, quarantine ends, old leases are forgotten. Returns the addresses
+    /// whose record on disk is to go.
+    pub fn advance(&mut self, now: u64, known: Known<'_>) -> Vec<Ipv4Addr> {
+        let mut gone = Vec::new();
+        if now == self.now {
+            return gone;
+        }
+        self.now = now;
+        while let Some(&(when, number)) = self.timers.first().filter(|(when, _)| *when <= now) {
+            let Some(lease) = self.at(number).cloned() else {
+                self.timers.remove(&(when, number));
+                continue;
+            };
+            match lease.state {
+                LeaseState::Bound => self.put(Lease { state: LeaseState::Expired, ..lease }),
+                LeaseState::Offered if lease.stored => self.put(Lease { state: LeaseState::Expired, ..lease }),
+                LeaseState::Released | LeaseState::Expired if self.is_kept(&lease, known) => {
+                    self.timers.remove(&(when, number));
+                    let alarm = now.saturating_add(REMEMBER);
+                    self.timers.insert((alarm, number));
+                    if let Some(entry) = self.leases.get_mut(&number) {
+                        entry.alarm = alarm;
+                    }
+                }
+                LeaseState::Offered | LeaseState::Declined | LeaseState::Released | LeaseState::Expired => {
+                    if self.remove(lease.address) {
+                        gone.push(lease.address);
+                    }
+                }
+            }
+        }
+        gone
+    }
+
+    /// Remembers the UUID a known machine shows. Returns the one it showed before when that is another machine's.
+    pub fn meet(&mut self, mac: MacAddress, uuid: [u8; 16]) -> Option<[u8; 16]> {
+        self.machines.insert(mac, uuid).filter(|before| !super::client::same_machine(*before, uuid))
+    }
+
+    /// Addresses whose public view is out of date, at most so many; they count as up to date from now on.
+    pub fn take_changed(&mut self, limit: usize) -> Vec<Ipv4Addr> {
+        let numbers: Vec<u32> = self.changed.iter().take(limit).copied().collect();
+        for number in &numbers {
+            self.changed.remove(number);
+        }
+        numbers.into_iter().map(Ipv4Addr::from_bits).collect()
+    }
+
+    /// Notes again that an address's public view is out of date.
+    pub fn mark_changed(&mut self, address: Ipv4Addr) {
+        self.changed.insert(address.to_bits());
+    }
+}

@@ -1,0 +1,154 @@
+//! The lease table by itself: who may have what when.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use crate::api::MacAddress;
+use crate::config::AddressRange;
+
+use super::client::LeaseClient;
+use super::table::{Lease, LeaseState, LeaseTable, OFFER_HOLD, REMEMBER};
+
+fn at(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, last)
+}
+
+fn range(first: u8, last: u8) -> AddressRange {
+    AddressRange { first: at(first), last: at(last) }
+}
+
+fn client(number: u8, known: bool) -> LeaseClient {
+    LeaseClient { mac: MacAddress([2, 0, 0, 0, 0, number]), id: None, known }
+}
+
+fn lease(address: u8, client: LeaseClient, state: LeaseState, ends: u64) -> Lease {
+    let stored = state != LeaseState::Offered;
+    Lease { address: at(address), client, state, ends, hostname: None, stored }
+}
+
+fn nobody(_: MacAddress) -> bool {
+    false
+}
+
+#[test]
+fn fresh_addresses_go_first_then_the_one_left_longest_ago() {
+    let mut table = LeaseTable::new(vec![range(10, 11), range(20, 20)]);
+    table.exclude(at(11));
+    for (number, expected) in [(1, 10), (2, 20)] {
+        let address = table.find(None, &client(number, false), &nobody).expect("free");
+        assert_eq!(address, at(expected));
+        table.put(lease(expected, client(number, false), LeaseState::Bound, 100 + u64::from(number)));
+    }
+    assert_eq!(table.find(None, &client(3, false), &nobody), None);
+    table.advance(102, &nobody);
+    assert_eq!(table.find(None, &client(3, false), &nobody), Some(at(10)), "left first");
+    assert_eq!(table.find(Some(at(20)), &client(3, false), &nobody), Some(at(20)), "wished and free");
+    // Its former client finds it as long as nobody took it.
+    assert_eq!(table.of_client(&client(2, false)).map(|lease| lease.address), Some(at(20)));
+    let gone = table.advance(102 + REMEMBER, &nobody);
+    assert_eq!(gone.into_iter().collect::<HashSet<_>>(), HashSet::from([at(10), at(20)]));
+    assert_eq!(table.of_client(&client(2, false)), None);
+    assert!(table.find(None, &client(3, false), &nobody).is_some(), "forgotten addresses are free again");
+}
+
+#[test]
+fn a_known_machines_address_is_kept_after_its_lease() {
+    let known = |mac: MacAddress| mac == client(1, true).mac;
+    let mut table = LeaseTable::new(vec![range(10, 10)]);
+    table.put(lease(10, client(1, true), LeaseState::Bound, 100));
+    for now in [101, 100 + REMEMBER, 200 + 3 * REMEMBER] {
+        assert!(table.advance(now, &known).is_empty());
+        assert_eq!(table.find(Some(at(10)), &client(2, false), &known), None, "at {now}");
+        assert_eq!(table.get(at(10)).map(|lease| (lease.state, lease.ends)), Some((LeaseState::Expired, 100)));
+    }
+    // Nobody knows it any more.
+    assert_eq!(table.find(None, &client(2, false), &nobody), Some(at(10)));
+}
+
+#[test]
+fn offers_lapse_and_a_known_machine_may_take_a_strangers() {
+    let known = |mac: MacAddress| mac == client(9, true).mac;
+    let mut table = LeaseTable::new(vec![range(10, 10)]);
+    table.put(lease(10, client(1, false), LeaseState::Offered, 50 + OFFER_HOLD));
+    assert_eq!(table.find(None, &client(2, false), &known), None);
+    assert_eq!(table.find(None, &client(9, true), &known), Some(at(10)));
+    assert!(table.advance(50 + OFFER_HOLD, &known).is_empty(), "an offer has no record");
+    assert_eq!(table.find(None, &client(2, false), &known), Some(at(10)));
+}
+
+#[test]
+fn a_declined_address_comes_back_when_its_quarantine_ends() {
+    let mut table = LeaseTable::new(vec![range(10, 10)]);
+    table.put(lease(10, client(1, false), LeaseState::Declined, 500));
+    assert_eq!(table.of_client(&client(1, false)), None, "it is nobody's");
+    assert_eq!(table.find(None, &client(1, false), &nobody), None);
+    assert_eq!(table.advance(500, &nobody), [at(10)]);
+    assert_eq!(table.find(None, &client(1, false), &nobody), Some(at(10)));
+}
+
+#[test]
+fn changes_are_told_once_and_offers_are_not() {
+    let mut table = LeaseTable::new(vec![range(10, 19)]);
+    table.put(lease(10, client(1, false), LeaseState::Offered, 50));
+    assert!(table.take_changed(9).is_empty());
+    table.put(lease(10, client(1, false), LeaseState::Bound, 50));
+    assert_eq!(table.take_changed(9), [at(10)]);
+    assert!(table.take_changed(9).is_empty());
+    table.advance(60, &nobody);
+    assert_eq!(table.take_changed(9), [at(10)], "it expired");
+    table.put(lease(10, client(2, false), LeaseState::Offered, 100));
+    assert_eq!(table.take_changed(9), [at(10)], "the former lease has no view now");
+}
+
+#[test]
+fn the_pool_may_reach_the_last_address_there_is() {
+    let last = Ipv4Addr::BROADCAST;
+    let mut table = LeaseTable::new(vec![AddressRange { first: last, last }]);
+    assert_eq!(table.find(None, &client(1, false), &nobody), Some(last));
+    table.exclude(last);
+    assert_eq!(table.find(None, &client(1, false), &nobody), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever happens in whatever order: no address is given to two clients at a time.
+    #[test]
+    fn no_address_has_two_clients(steps in proptest::collection::vec((0_u8..5, 0_u8..12, 0_u64..40), 1..200)) {
+        let known = |mac: MacAddress| mac.0[5] < 3;
+        let mut table = LeaseTable::new(vec![range(10, 15)]);
+        let mut now = 1000;
+        let mut holds: std::collections::HashMap<u8, (Ipv4Addr, u64)> = std::collections::HashMap::new();
+        for (action, number, wait) in steps {
+            let client = client(number, number < 3);
+            match action {
+                0 | 1 => {
+                    let had = table.of_client(&client).map(|lease| lease.address);
+                    let Some(address) = had.or_else(|| table.find(None, &client, &known)) else { continue };
+                    for (other, (held, until)) in &holds {
+                        prop_assert!(*other == number || *held != address || *until <= now, "{} has it", other);
+                    }
+                    let ends = now + 30;
+                    table.put(Lease { address, client, state: LeaseState::Bound, ends, hostname: None, stored: true });
+                    holds.insert(number, (address, ends));
+                }
+                2 => {
+                    let Some(lease) = table.of_client(&client).cloned() else { continue };
+                    table.put(Lease { state: LeaseState::Released, ends: now, ..lease });
+                    holds.remove(&number);
+                }
+                3 => {
+                    let Some(lease) = table.of_client(&client).cloned() else { continue };
+                    table.put(Lease { state: LeaseState::Declined, ends: now + 20, ..lease });
+                    holds.remove(&number);
+                }
+                _ => {
+                    now += wait;
+                    table.advance(now, &known);
+                }
+            }
+        }
+    }
+}
