@@ -4,6 +4,8 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
+//! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
 //! | [`dhcp`] | DHCP server: packet in, packet out; leases |
 //! | [`tftp`] | TFTP server |
 //! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
@@ -18,10 +20,12 @@
 
 pub mod agent;
 pub mod api;
+pub mod apiserver;
 pub mod bmc;
 pub mod boot;
 pub mod config;
 pub mod dhcp;
 pub mod image;
+pub mod pki;
 pub mod store;
 pub mod tftp;

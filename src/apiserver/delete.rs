@@ -1,0 +1,259 @@
+//! Delete: preconditions, finalizers, propagation, and the end of namespaces.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::registry::Resource;
+use super::request::{self, parse_body};
+use super::status::ApiError;
+use super::write::served;
+use super::{AdmissionRequest, ApiServer, Call, Identity, Operation, meta};
+use crate::api::Keep;
+use crate::store::{Change, Expect, Object, WriteError};
+
+/// Namespaces that stay.
+pub(super) const PERMANENT_NAMESPACES: [&str; 2] = ["default", "kube-system"];
+/// Tries when others write at the same time.
+const ATTEMPTS: usize = 16;
+
+/// `metav1.DeleteOptions`, as far as they mean something here. There is no grace period to wait for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct DeleteOptions {
+    preconditions: Option<Preconditions>,
+    propagation_policy: Option<String>,
+    orphan_dependents: Option<bool>,
+    dry_run: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Preconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+/// What deleting ended with.
+#[derive(Debug)]
+pub(super) enum Deleted {
+    /// The object is gone; this was its last self.
+    Gone(Arc<Object>),
+    /// Finalizers hold it.
+    Held(Arc<Object>),
+}
+
+impl Deleted {
+    pub(super) fn object(&self) -> &Arc<Object> {
+        match self {
+            Self::Gone(object) | Self::Held(object) => object,
+        }
+    }
+}
+
+impl DeleteOptions {
+    /// Reads the options of a request: its body, or else its query.
+    pub(super) fn parse(call: &Call<'_>, body: &Bytes) -> Result<Self, ApiError> {
+        let mut options: Self = if body.iter().all(u8::is_ascii_whitespace) {
+            Self { orphan_dependents: call.params.orphan_dependents, ..Self::default() }
+        } else {
+            let value = parse_body(call.headers, body)?.value;
+            serde_json::from_value(value)
+                .map_err(|error| ApiError::bad_request(format!("the delete options cannot be read: {error}")))?
+        };
+        if options.propagation_policy.is_none() {
+            options.propagation_policy.clone_from(&call.params.propagation);
+        }
+        if options.dry_run.as_ref().is_none_or(Vec::is_empty) {
+            options.dry_run = Some(call.params.dry_run.clone());
+        }
+        options.propagation()?;
+        Ok(options)
+    }
+
+    /// Deletes the object with this uid only.
+    pub(super) fn of_uid(uid: Option<String>) -> Self {
+        Self { preconditions: Some(Preconditions { uid, resource_version: None }), ..Self::default() }
+    }
+
+    /// The finalizer that the propagation policy asks for; `None` when it asks for nothing.
+    fn propagation(&self) -> Result<Option<Option<&'static str>>, ApiError> {
+        match (self.propagation_policy.as_deref(), self.orphan_dependents) {
+            (Some("Foreground"), _) => Ok(Some(Some(meta::FOREGROUND))),
+            (Some("Orphan"), _) | (None, Some(true)) => Ok(Some(Some(meta::ORPHAN))),
+            (Some("Background"), _) | (None, Some(false)) => Ok(Some(None)),
+            (None | Some(""), None) => Ok(None),
+            (Some(other), _) => Err(ApiError::bad_request(format!(
+                "propagationPolicy: Unsupported value: {:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"",
+                super::status::shorten(other, 32)
+            ))),
+        }
+    }
+
+    fn is_dry_run(&self) -> Result<bool, ApiError> {
+        request::is_dry_run(self.dry_run.as_deref().unwrap_or_default())
+    }
+}
+
+/// The answer to a delete that ended at once.
+pub(super) fn success(resource: &Resource, object: &Object) -> Value {
+    let mut details = json!({
+        "name": object.name,
+        "kind": resource.plural,
+        "uid": object.value["metadata"]["uid"],
+    });
+    if !resource.group.is_empty() {
+        details["group"] = resource.group.clone().into();
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+impl ApiServer {
+    /// Deletes one object, or marks it for deletion when finalizers hold it.
+    pub(super) async fn delete_object(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+        identity: &Identity,
+    ) -> Result<Deleted, ApiError> {
+        let is_namespace = &*resource.storage == "/namespaces";
+        if is_namespace && PERMANENT_NAMESPACES.contains(&name) {
+            return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
+        }
+        let dry_run = options.is_dry_run()?;
+        for _ in 0..ATTEMPTS {
+            let current = self
+                .store()
+                .get(&resource.storage, namespace, name)
+                .ok_or_else(|| ApiError::not_found(resource, name))?;
+            let old = served(resource, &current.value);
+            let mut object_meta = meta::read(&old)?;
+            check_preconditions(resource, name, options, &object_meta, current.revision)?;
+            let request = AdmissionRequest {
+                resource,
+                operation: Operation::Delete,
+                status: false,
+                object: &old,
+                old: Some(&old),
+                identity,
+            };
+            let errors = self.admit(&request);
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(resource, name, &errors));
+            }
+            let mut finalizers = object_meta.finalizers.take().unwrap_or_default();
+            if let Some(wanted) = options.propagation()? {
+                finalizers.retain(|one| one != meta::ORPHAN && one != meta::FOREGROUND);
+                finalizers.extend(wanted.map(str::to_owned));
+            }
+            let held = is_namespace || !finalizers.is_empty();
+            object_meta.finalizers = (!finalizers.is_empty()).then_some(finalizers);
+            let value = if held {
+                if object_meta.deletion_timestamp.is_none() {
+                    object_meta.deletion_timestamp = Some(meta::now());
+                    object_meta.deletion_grace_period_seconds = Some(0);
+                    object_meta.generation = object_meta.generation.map(|generation| generation + 1);
+                }
+                let mut marked = current.value.clone();
+                meta::write(&mut marked, &object_meta)?;
+                if is_namespace {
+                    marked["status"]["phase"] = "Terminating".into();
+                }
+                if marked == current.value {
+                    return Ok(Deleted::Held(current));
+                }
+                Some(marked)
+            } else {
+                None
+            };
+            if dry_run {
+                return Ok(if held { Deleted::Held(current) } else { Deleted::Gone(current) });
+            }
+            let change = Change {
+                resource: Arc::clone(&resource.storage),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                expect: Expect::Revision(current.revision),
+                value,
+            };
+            match self.commit(resource, change).await {
+                Ok(object) if held => return Ok(Deleted::Held(object)),
+                Ok(object) => return Ok(Deleted::Gone(object)),
+                Err(WriteError::Conflict { .. }) => {}
+                Err(error) => return Err(ApiError::from_write(&error, resource, name)),
+            }
+        }
+        Err(ApiError::stale(resource, name))
+    }
+}
+
+fn check_preconditions(
+    resource: &Resource,
+    name: &str,
+    options: &DeleteOptions,
+    meta: &ObjectMeta,
+    revision: u64,
+) -> Result<(), ApiError> {
+    let Some(wanted) = &options.preconditions else { return Ok(()) };
+    let fail = |what: &str, wanted: &str, found: &str| {
+        let wanted = super::status::shorten(wanted, 64);
+        let detail = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+        Err(ApiError::conflict(resource, name, detail))
+    };
+    if let Some(uid) = &wanted.uid
+        && Some(uid) != meta.uid.as_ref()
+    {
+        return fail("UID", uid, meta.uid.as_deref().unwrap_or_default());
+    }
+    if let Some(version) = &wanted.resource_version
+        && *version != revision.to_string()
+    {
+        return fail("ResourceVersion", version, &revision.to_string());
+    }
+    Ok(())
+}
+
+/// Deletes the object of the path.
+pub(super) async fn delete(call: &Call<'_>, body: Bytes) -> Result<Deleted, ApiError> {
+    require_deletable(call)?;
+    if call.target.subresource.is_some() {
+        return Err(ApiError::method_not_allowed("a subresource cannot be deleted"));
+    }
+    let options = DeleteOptions::parse(call, &body)?;
+    let namespace = call.target.namespace.as_deref().unwrap_or_default();
+    call.api.delete_object(call.resource, namespace, call.name()?, &options, call.identity).await
+}
+
+/// Deletes everything that is selected; returns what it was.
+pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Vec<Arc<Object>>, ApiError> {
+    require_deletable(call)?;
+    if call.resource.namespaced && call.target.namespace.is_none() {
+        return Err(ApiError::method_not_allowed("deleting in all namespaces at once is not allowed"));
+    }
+    let options = DeleteOptions::parse(call, &body)?;
+    let selector = super::selectors::Selector::parse(call.resource, &call.params.labels, &call.params.fields)?;
+    let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
+    let mut deleted = Vec::new();
+    for object in listing.objects.iter().filter(|object| selector.matches(&object.value)) {
+        let done =
+            call.api.delete_object(call.resource, &object.namespace, &object.name, &options, call.identity).await;
+        match done {
+            Ok(done) => deleted.push(Arc::clone(done.object())),
+            Err(error) if error.code == http::StatusCode::NOT_FOUND => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(deleted)
+}
+
+fn require_deletable(call: &Call<'_>) -> Result<(), ApiError> {
+    if call.resource.keep == Keep::View && !call.identity.is_in_process() {
+        return Err(call.read_only());
+    }
+    Ok(())
+}

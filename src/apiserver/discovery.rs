@@ -1,0 +1,260 @@
+//! Discovery: which groups, versions and resources there are, in the three forms that clients of different ages ask
+//! for. Which one is sent depends on the Accept header alone: old clients fail on forms they do not know.
+
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::registry::{Registry, Resource};
+use super::request::accepted;
+use super::status::{ApiError, json_response};
+
+/// Version of the Kubernetes API that is served.
+const MINOR: u32 = 34;
+
+/// `/version`
+pub(super) fn version() -> Value {
+    let version = env!("CARGO_PKG_VERSION");
+    json!({
+        "major": "1",
+        "minor": MINOR.to_string(),
+        "gitVersion": format!("v1.{MINOR}.0+slipway-{version}"),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, go_arch(std::env::consts::ARCH)),
+    })
+}
+
+fn go_arch(arch: &str) -> &str {
+    match arch {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Form of an answer to `/api` and `/apis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Legacy,
+    Aggregated(&'static str),
+}
+
+fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+    for one in accepted(headers) {
+        if !one.takes_json() {
+            continue;
+        }
+        match (one.param("as"), one.param("g"), one.param("v")) {
+            ("", _, _) => return Ok(Form::Legacy),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Ok(Form::Aggregated("v2")),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => return Ok(Form::Aggregated("v2beta1")),
+            _ => {}
+        }
+    }
+    Err(ApiError::not_acceptable())
+}
+
+/// `/api`
+pub(super) fn core_versions(registry: &Registry, headers: &HeaderMap) -> Result<Response, ApiError> {
+    answer(headers, &[("", vec!["v1"])], registry, || {
+        json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [],
+        })
+    })
+}
+
+/// `/apis`
+pub(super) fn groups(registry: &Registry, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let groups = registry.groups();
+    answer(headers, &groups, registry, || {
+        let groups: Vec<Value> = groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+    })
+}
+
+fn answer(
+    headers: &HeaderMap,
+    groups: &[(&str, Vec<&str>)],
+    registry: &Registry,
+    legacy: impl FnOnce() -> Value,
+) -> Result<Response, ApiError> {
+    let form = negotiate(headers)?;
+    let mut response = match form {
+        Form::Legacy => json_response(StatusCode::OK, legacy().to_string()),
+        Form::Aggregated(version) => {
+            let body = aggregated(version, groups, registry).to_string();
+            let mut response = json_response(StatusCode::OK, body);
+            let media = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+            if let Ok(media) = HeaderValue::from_str(&media) {
+                response.headers_mut().insert(header::CONTENT_TYPE, media);
+            }
+            response
+        }
+    };
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
+}
+
+fn legacy_group(group: &str, versions: &[&str]) -> Value {
+    let versions: Vec<Value> = versions
+        .iter()
+        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
+        .collect();
+    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
+}
+
+/// `/apis/G`
+pub(super) fn group(registry: &Registry, name: &str) -> Result<Value, ApiError> {
+    let groups = registry.groups();
+    let (group, versions) = groups.iter().find(|(group, _)| *group == name).ok_or_else(ApiError::no_such_path)?;
+    let mut answer = legacy_group(group, versions);
+    answer["kind"] = "APIGroup".into();
+    answer["apiVersion"] = "v1".into();
+    Ok(answer)
+}
+
+/// `/api/v1` and `/apis/G/V`
+pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiError> {
+    if !registry.has_version(group, version) {
+        return Err(ApiError::no_such_path());
+    }
+    let mut resources = Vec::new();
+    for resource in registry.of_version(group, version) {
+        let mut entry = json!({
+            "name": resource.plural,
+            "singularName": resource.singular,
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": resource.verbs(),
+            "storageVersionHash": storage_hash(resource),
+        });
+        if !resource.short_names.is_empty() {
+            entry["shortNames"] = resource.short_names.clone().into();
+        }
+        if !resource.categories.is_empty() {
+            entry["categories"] = resource.categories.clone().into();
+        }
+        resources.push(entry);
+        if resource.status {
+            resources.push(json!({
+                "name": format!("{}/status", resource.plural),
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": status_verbs(resource),
+            }));
+        }
+    }
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Ok(json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
+    }))
+}
+
+fn status_verbs(resource: &Resource) -> Vec<&'static str> {
+    ["get", "patch", "update"].into_iter().filter(|verb| resource.verbs().contains(verb)).collect()
+}
+
+fn storage_hash(resource: &Resource) -> String {
+    use base64::Engine;
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(format!("{}/{}/{}", resource.group, resource.version, resource.kind));
+    base64::engine::general_purpose::STANDARD.encode(&digest[..8])
+}
+
+fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry) -> Value {
+    let items: Vec<Value> = groups
+        .iter()
+        .map(|(group, versions)| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|version| {
+                    let resources: Vec<Value> =
+                        registry.of_version(group, version).map(|resource| aggregated_resource(resource)).collect();
+                    json!({"version": version, "freshness": "Current", "resources": resources})
+                })
+                .collect();
+            let metadata = if group.is_empty() {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": group, "creationTimestamp": null})
+            };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{form}"),
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_resource(resource: &Resource) -> Value {
+    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let mut entry = json!({
+        "resource": resource.plural,
+        "responseKind": kind,
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular,
+        "verbs": resource.verbs(),
+    });
+    if !resource.short_names.is_empty() {
+        entry["shortNames"] = resource.short_names.clone().into();
+    }
+    if !resource.categories.is_empty() {
+        entry["categories"] = resource.categories.clone().into();
+    }
+    if resource.status {
+        entry["subresources"] =
+            json!([{"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}]);
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_gets_the_form_it_knows() {
+        let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        for (accept, wanted) in [
+            (format!("{v2},{beta},application/json"), Form::Aggregated("v2")),
+            (format!("{beta},application/json"), Form::Aggregated("v2beta1")),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json".into(),
+                Form::Legacy,
+            ),
+            ("application/json, */*".into(), Form::Legacy),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, accept.parse().unwrap());
+            assert_eq!(negotiate(&headers).unwrap(), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn the_types_of_kube_read_it() {
+        use kube::core::discovery::v2::APIGroupDiscoveryList;
+        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let value = aggregated("v2", &registry.groups(), &registry);
+        let list: APIGroupDiscoveryList = serde_json::from_value(value).unwrap();
+        let metal3 = list
+            .items
+            .iter()
+            .find(|item| item.metadata.as_ref().and_then(|meta| meta.name.as_deref()) == Some("metal3.io"));
+        assert_eq!(metal3.unwrap().versions[0].resources[0].resource.as_deref(), Some("baremetalhosts"));
+        let legacy = resources(&registry, "slipway.dev", "v1alpha1").unwrap();
+        let lease = legacy["resources"].as_array().unwrap().iter().find(|r| r["name"] == "dhcpleases").unwrap();
+        assert_eq!(lease["verbs"], json!(["get", "list", "watch"]));
+        assert!(resources(&registry, "slipway.dev", "v9").is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! Events: stored once as core/v1, served as core/v1 and events.k8s.io/v1, forgotten after an hour.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::table::{Column, age};
+
+/// How long an event is kept after it was last seen.
+pub(super) const LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
+
+/// Core field and the same in events.k8s.io/v1. Fields that are called the same in both are not listed.
+const RENAMED: [(&str, &str); 7] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("reportingComponent", "reportingController"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+];
+
+/// Core to events.k8s.io.
+pub(super) fn to_new(stored: &Value) -> Value {
+    let mut event = stored.clone();
+    rename(&mut event, "events.k8s.io/v1", |(core, new)| (core, new));
+    event
+}
+
+/// events.k8s.io to core.
+pub(super) fn to_core(mut event: Value) -> Value {
+    rename(&mut event, "v1", |(core, new)| (new, core));
+    event
+}
+
+fn rename(
+    event: &mut Value,
+    api_version: &str,
+    order: fn((&'static str, &'static str)) -> (&'static str, &'static str),
+) {
+    let Some(map) = event.as_object_mut() else { return };
+    map.insert("apiVersion".into(), api_version.into());
+    for pair in RENAMED {
+        let (from, to) = order(pair);
+        if let Some(value) = map.remove(from) {
+            map.insert(to.into(), value);
+        }
+    }
+}
+
+/// Field of the core form that a field selector of either form means.
+pub(super) fn selector_path(field: &str) -> Option<String> {
+    if let Some(rest) = field.strip_prefix("regarding.") {
+        return Some(format!("/involvedObject/{rest}"));
+    }
+    if field.strip_prefix("involvedObject.").is_some() {
+        return Some(format!("/{}", field.replace('.', "/")));
+    }
+    match field {
+        "reason" | "type" | "reportingComponent" => Some(format!("/{field}")),
+        "reportingController" => Some("/reportingComponent".into()),
+        "source" => Some("/source/component".into()),
+        _ => None,
+    }
+}
+
+fn text<'v>(event: &'v Value, core: &str, new: &str) -> &'v Value {
+    event.get(core).or_else(|| event.get(new)).unwrap_or(&Value::Null)
+}
+
+fn first_seen(event: &Value) -> &Value {
+    match text(event, "firstTimestamp", "deprecatedFirstTimestamp") {
+        Value::Null => &event["eventTime"],
+        time => time,
+    }
+}
+
+fn last_seen(event: &Value) -> &Value {
+    if !event["series"]["lastObservedTime"].is_null() {
+        return &event["series"]["lastObservedTime"];
+    }
+    match text(event, "lastTimestamp", "deprecatedLastTimestamp") {
+        Value::Null => first_seen(event),
+        time => time,
+    }
+}
+
+/// Whether a stored event is too old to keep. One without any time goes too.
+pub(super) fn expired(event: &Value, now: Timestamp) -> bool {
+    let times = [last_seen(event), &event["metadata"]["creationTimestamp"]];
+    let newest = times.into_iter().filter_map(|time| time.as_str()?.parse::<Timestamp>().ok()).max();
+    newest.is_none_or(|newest| now.duration_since(newest) > LIFETIME)
+}
+
+/// Columns as upstream prints events.
+pub(super) fn columns() -> Vec<Column> {
+    let subject = |event: &Value, _: Timestamp| -> Value {
+        let object = text(event, "involvedObject", "regarding");
+        let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
+        let name = object["name"].as_str().unwrap_or_default();
+        if name.is_empty() { kind.into() } else { format!("{kind}/{name}").into() }
+    };
+    let source = |event: &Value, _: Timestamp| -> Value {
+        let source = text(event, "source", "deprecatedSource");
+        let component = source["component"].as_str().filter(|name| !name.is_empty());
+        let component = component.or_else(|| text(event, "reportingComponent", "reportingController").as_str());
+        let host = source["host"].as_str().or_else(|| event["reportingInstance"].as_str());
+        let parts: Vec<&str> = [component, host].into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        parts.join(", ").into()
+    };
+    let count = |event: &Value, _: Timestamp| -> Value {
+        let series = &event["series"]["count"];
+        let count = if series.is_null() { text(event, "count", "deprecatedCount") } else { series };
+        count.as_i64().unwrap_or(1).into()
+    };
+    let mut name = Column::name();
+    name.priority = 1;
+    vec![
+        Column::cell("Last Seen", "string", 0, |event, now| age(last_seen(event), now)),
+        Column::cell("Type", "string", 0, |event, _| event["type"].clone()),
+        Column::cell("Reason", "string", 0, |event, _| event["reason"].clone()),
+        Column::cell("Object", "string", 0, subject),
+        Column::cell("Subobject", "string", 1, |event, _| {
+            text(event, "involvedObject", "regarding")["fieldPath"].as_str().unwrap_or_default().into()
+        }),
+        Column::cell("Source", "string", 1, source),
+        Column::cell("Message", "string", 0, |event, _| {
+            text(event, "message", "note").as_str().unwrap_or_default().trim().into()
+        }),
+        Column::cell("First Seen", "string", 1, |event, now| age(first_seen(event), now)),
+        Column::cell("Count", "string", 1, count),
+        name,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn core_event() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": "h.1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "involvedObject": {"kind": "BareMetalHost", "name": "h"}, "message": "m", "reason": "R",
+            "reportingComponent": "slipway", "reportingInstance": "box", "eventTime": "2026-01-01T00:00:00.000000Z",
+            "series": {"count": 3, "lastObservedTime": "2026-01-01T00:30:00.000000Z"},
+        })
+    }
+
+    #[test]
+    fn both_forms_are_one_event() {
+        let new = to_new(&core_event());
+        assert_eq!(new["apiVersion"], "events.k8s.io/v1");
+        assert_eq!((&new["regarding"]["name"], &new["note"]), (&json!("h"), &json!("m")));
+        assert_eq!(new["reportingController"], "slipway");
+        assert!(new.get("message").is_none());
+        assert_eq!(to_core(new), core_event());
+    }
+
+    #[test]
+    fn an_event_lives_an_hour_after_it_was_last_seen() {
+        for (now, gone) in [("2026-01-01T01:29:00Z", false), ("2026-01-01T01:31:00Z", true)] {
+            assert_eq!(expired(&core_event(), now.parse().unwrap()), gone, "{now}");
+        }
+        assert!(expired(&json!({}), "2026-01-01T00:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_row_is_the_same_in_both_forms() {
+        let now = "2026-01-01T00:31:00Z".parse().unwrap();
+        let wanted = json!(["60s", null, "R", "baremetalhost/h", "", "slipway, box", "m", "31m", 3, "h.1"]);
+        for event in [core_event(), to_new(&core_event())] {
+            let row = super::super::table::row(&columns(), &event, Default::default(), now);
+            assert_eq!(row["cells"], wanted);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `metadata`: which fields are the server's, which the client's, and what the client's may be.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use rand::Rng;
+use serde_json::Value;
+
+use super::registry::Resource;
+use super::selectors::{is_dns_label, is_dns_subdomain, is_label_key, is_label_value};
+use super::status::{ApiError, FieldError, FieldFault};
+
+/// Bytes of all annotations together.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+/// Finalizer of `propagationPolicy: Orphan`.
+pub(super) const ORPHAN: &str = "orphan";
+/// Finalizer of `propagationPolicy: Foreground`.
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+/// Letters of generated names: no vowels, nothing that looks like another.
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Letters added to `generateName`.
+const NAME_RANDOM: usize = 5;
+/// Longest prefix that `generateName` may have.
+const NAME_PREFIX_MAX: usize = 63 - NAME_RANDOM;
+
+/// Now, to the second, as metadata keeps time.
+pub(super) fn now() -> Time {
+    let now = Timestamp::now();
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// Reads `metadata`.
+pub(super) fn read(object: &Value) -> Result<ObjectMeta, ApiError> {
+    match object.get("metadata") {
+        None | Some(Value::Null) => Ok(ObjectMeta::default()),
+        Some(metadata) => serde::Deserialize::deserialize(metadata)
+            .map_err(|error| ApiError::bad_request(format!("metadata cannot be read: {error}"))),
+    }
+}
+
+/// Writes `metadata` back.
+pub(super) fn write(object: &mut Value, meta: &ObjectMeta) -> Result<(), ApiError> {
+    object["metadata"] =
+        serde_json::to_value(meta).map_err(|error| ApiError::internal(format!("metadata: {error}")))?;
+    Ok(())
+}
+
+/// A name from `generateName`.
+pub(super) fn generate_name(prefix: &str) -> String {
+    let mut name: String = prefix.chars().take(NAME_PREFIX_MAX).collect();
+    let mut random = rand::rng();
+    for _ in 0..NAME_RANDOM {
+        name.push(char::from(NAME_LETTERS[random.random_range(0..NAME_LETTERS.len())]));
+    }
+    name
+}
+
+/// Fields that the server sets on a new object.
+pub(super) fn set_new(meta: &mut ObjectMeta, resource: &Resource) {
+    meta.uid = Some(uuid::Uuid::new_v4().to_string());
+    meta.creation_timestamp = Some(now());
+    meta.generation = (!resource.core).then_some(1);
+    meta.deletion_timestamp = None;
+    meta.deletion_grace_period_seconds = None;
+    drop_unkept(meta);
+}
+
+/// Fields that the server keeps on a changed object.
+pub(super) fn set_kept(meta: &mut ObjectMeta, old: &ObjectMeta) {
+    meta.uid.clone_from(&old.uid);
+    meta.creation_timestamp.clone_from(&old.creation_timestamp);
+    meta.generation = old.generation;
+    meta.deletion_timestamp.clone_from(&old.deletion_timestamp);
+    meta.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
+    if meta.generate_name.is_none() {
+        meta.generate_name.clone_from(&old.generate_name);
+    }
+    drop_unkept(meta);
+}
+
+/// `managedFields` belongs to server-side apply; the store sets the revision.
+fn drop_unkept(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+    meta.self_link = None;
+    meta.resource_version = None;
+    for list in [&mut meta.finalizers] {
+        if list.as_ref().is_some_and(Vec::is_empty) {
+            *list = None;
+        }
+    }
+    if meta.owner_references.as_ref().is_some_and(Vec::is_empty) {
+        meta.owner_references = None;
+    }
+    for map in [&mut meta.labels, &mut meta.annotations] {
+        if map.as_ref().is_some_and(|map| map.is_empty()) {
+            *map = None;
+        }
+    }
+}
+
+/// What is wrong with the client's part.
+pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&ObjectMeta>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let name = meta.name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else if old.is_none() {
+        let (good, rule) = if &*resource.storage == "/namespaces" {
+            (is_dns_label(name), "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
+        } else {
+            (
+                is_dns_subdomain(name),
+                "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+                 and must start and end with an alphanumeric character",
+            )
+        };
+        if !good {
+            errors.push(FieldError::invalid("metadata.name", &name.into(), rule));
+        }
+    }
+    for (key, value) in meta.labels.iter().flatten() {
+        if !is_label_key(key) {
+            errors.push(FieldError::invalid("metadata.labels", &key.as_str().into(), "not a qualified name"));
+        }
+        if !is_label_value(value) {
+            errors.push(FieldError::invalid(
+                "metadata.labels",
+                &value.as_str().into(),
+                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', at \
+                 most 63, and must start and end with an alphanumeric character",
+            ));
+        }
+    }
+    let mut total = 0;
+    for (key, value) in meta.annotations.iter().flatten() {
+        total += key.len() + value.len();
+        if !is_label_key(&key.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", &key.as_str().into(), "not a qualified name"));
+        }
+    }
+    if total > ANNOTATIONS_MAX {
+        let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
+        errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
+    }
+    validate_finalizers(meta, old, &mut errors);
+    validate_owners(meta.owner_references.as_deref().unwrap_or_default(), &mut errors);
+    errors
+}
+
+fn validate_finalizers(meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
+    let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    for (index, finalizer) in finalizers.iter().enumerate() {
+        if !is_label_key(finalizer) {
+            let path = format!("metadata.finalizers[{index}]");
+            errors.push(FieldError::invalid(path, &finalizer.as_str().into(), "not a qualified name"));
+        }
+    }
+    if finalizers.iter().any(|one| one == ORPHAN) && finalizers.iter().any(|one| one == FOREGROUND) {
+        errors.push(FieldError::forbidden(
+            "metadata.finalizers",
+            format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set"),
+        ));
+    }
+    if let Some(old) = old.filter(|old| old.deletion_timestamp.is_some()) {
+        let before = old.finalizers.as_deref().unwrap_or_default();
+        let added: Vec<&String> = finalizers.iter().filter(|one| !before.contains(one)).collect();
+        if !added.is_empty() {
+            errors.push(FieldError::forbidden(
+                "metadata.finalizers",
+                format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                ),
+            ));
+        }
+    }
+}
+
+fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
+    for (index, owner) in owners.iter().enumerate() {
+        let fields =
+            [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)];
+        for (field, _) in fields.iter().filter(|(_, value)| value.is_empty()) {
+            errors
+                .push(FieldError::required(format!("metadata.ownerReferences[{index}].{field}"), "must not be empty"));
+        }
+    }
+    if owners.iter().filter(|owner| owner.controller == Some(true)).count() > 1 {
+        errors.push(FieldError::new(
+            FieldFault::Invalid,
+            "metadata.ownerReferences",
+            "Only one reference can have Controller set to true",
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::registry::Registry;
+    use serde_json::json;
+
+    #[test]
+    fn the_clients_part_is_checked() {
+        let registry = Registry::new(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let namespaces = registry.find("", "v1", "namespaces").unwrap();
+        let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": "u", "controller": true});
+        for (resource, metadata, wanted) in [
+            (secrets, json!({"name": "a.b"}), vec![]),
+            (namespaces, json!({"name": "a.b"}), vec!["metadata.name"]),
+            (secrets, json!({}), vec!["metadata.name"]),
+            (secrets, json!({"name": "A"}), vec!["metadata.name"]),
+            (secrets, json!({"name": "a", "labels": {"a b": "c"}}), vec!["metadata.labels"]),
+            (secrets, json!({"name": "a", "labels": {"a": "c d"}}), vec!["metadata.labels"]),
+            (secrets, json!({"name": "a", "annotations": {"a/b/c": ""}}), vec!["metadata.annotations"]),
+            (secrets, json!({"name": "a", "annotations": {"a": "x".repeat(300_000)}}), vec!["metadata.annotations"]),
+            (secrets, json!({"name": "a", "finalizers": ["x y"]}), vec!["metadata.finalizers[0]"]),
+            (secrets, json!({"name": "a", "finalizers": [ORPHAN, FOREGROUND]}), vec!["metadata.finalizers"]),
+            (secrets, json!({"name": "a", "ownerReferences": [owner]}), vec![]),
+            (secrets, json!({"name": "a", "ownerReferences": [owner, owner]}), vec!["metadata.ownerReferences"]),
+        ] {
+            let meta = read(&json!({ "metadata": metadata })).unwrap();
+            let found: Vec<String> = validate(resource, &meta, None).into_iter().map(|error| error.path).collect();
+            assert_eq!(found, wanted, "{metadata}");
+        }
+        assert!(read(&json!({"metadata": {"labels": 1}})).is_err());
+        assert!(read(&json!({"metadata": []})).is_err() || read(&json!({"metadata": "x"})).is_err());
+    }
+
+    #[test]
+    fn no_finalizer_joins_a_dying_object() {
+        let registry = Registry::new(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let old =
+            ObjectMeta { deletion_timestamp: Some(now()), finalizers: Some(vec!["a".into()]), ..Default::default() };
+        let with = |finalizers: &[&str]| ObjectMeta {
+            name: Some("n".into()),
+            finalizers: Some(finalizers.iter().map(|one| (*one).to_owned()).collect()),
+            ..Default::default()
+        };
+        assert!(validate(secrets, &with(&["a"]), Some(&old)).is_empty());
+        assert_eq!(validate(secrets, &with(&["a", "b"]), Some(&old)).len(), 1);
+    }
+
+    #[test]
+    fn generated_names_are_valid_and_short() {
+        for prefix in ["host-", &"x".repeat(200)] {
+            let name = generate_name(prefix);
+            assert!(name.len() <= 63 && is_dns_label(&name), "{name}");
+        }
+    }
+}

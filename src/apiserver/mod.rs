@@ -1,0 +1,387 @@
+//! The Kubernetes-shaped REST API over the store: what kubectl and every Kubernetes client library talk to.
+//!
+//! A request goes through: [`tls`] (who is it), [`request`] (what does it want), [`auth`] (may it), then one of
+//! `read`, `watch`, `write`, `delete`, or `discovery` and `openapi`. What there is to serve is one table, the
+//! [`registry`]; a new kind needs nothing here. `sweep` does what nobody asks for: garbage collection, the end of
+//! namespaces, forgetting events.
+//!
+//! The same router serves the network and, without a socket, this process ([`ApiServer::client`]).
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::api::{Keep, Kind};
+use crate::store::{Change, Expect, Store, WriteError};
+
+pub mod auth;
+pub mod registry;
+pub mod tls;
+
+mod core_kinds;
+mod delete;
+mod discovery;
+mod events;
+mod jsonpath;
+mod meta;
+mod openapi;
+mod patch;
+mod read;
+mod request;
+mod schema;
+mod selectors;
+mod status;
+mod sweep;
+mod table;
+mod watch;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use auth::Identity;
+pub use registry::{Registry, RegistryError, Resource};
+pub use request::Target;
+pub use status::{ApiError, FieldError, FieldFault};
+
+use request::{Form, Params, Route};
+
+/// What is being done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is new.
+    Create,
+    /// It changes.
+    Update,
+    /// It is to go.
+    Delete,
+}
+
+/// A change that a room may refuse.
+#[derive(Debug)]
+pub struct AdmissionRequest<'r> {
+    /// What kind of object.
+    pub resource: &'r Resource,
+    /// What is being done.
+    pub operation: Operation,
+    /// Whether only the status changes.
+    pub status: bool,
+    /// The new object, complete; for a deletion the one that is to go.
+    pub object: &'r Value,
+    /// Its former self; `None` for a creation.
+    pub old: Option<&'r Value>,
+    /// Who asks.
+    pub identity: &'r Identity,
+}
+
+/// Rules of a room for a kind: what is wrong with the change. Called under no lock, possibly many times at once.
+pub type Admission = Arc<dyn Fn(&AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> + Send + Sync>;
+
+/// The server cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiServerError {
+    /// A kind is defined wrongly.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The permanent namespaces cannot be written.
+    #[error("cannot create namespace {name}: {source}")]
+    Namespace {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        source: WriteError,
+    },
+}
+
+/// The API server. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    registry: Registry,
+    documents: OnceLock<openapi::Documents>,
+    // std's lock: held for a look-up only.
+    admissions: RwLock<HashMap<String, Vec<Admission>>>,
+    /// Read by creations, written by the end of a namespace.
+    namespace_gate: tokio::sync::RwLock<()>,
+    sweeper: tokio::sync::Notify,
+    shutdown: CancellationToken,
+}
+
+impl ApiServer {
+    /// A server for these kinds and the core kinds. Watches end when `shutdown` is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// [`ApiServerError`] when a kind is defined wrongly or the store refuses to write.
+    pub async fn new(store: Store, kinds: &[Kind], shutdown: CancellationToken) -> Result<Self, ApiServerError> {
+        let server = Self {
+            inner: Arc::new(Inner {
+                store,
+                registry: Registry::new(kinds)?,
+                documents: OnceLock::new(),
+                admissions: RwLock::default(),
+                namespace_gate: tokio::sync::RwLock::default(),
+                sweeper: tokio::sync::Notify::new(),
+                shutdown,
+            }),
+        };
+        for name in delete::PERMANENT_NAMESPACES {
+            server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
+        }
+        Ok(server)
+    }
+
+    /// Writes a namespace unless it is there.
+    async fn make_namespace(&self, name: &str) -> Result<(), WriteError> {
+        let value = json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "uid": uuid::Uuid::new_v4().to_string(),
+                "creationTimestamp": meta::now(),
+                "labels": {"kubernetes.io/metadata.name": name},
+            },
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"phase": "Active"},
+        });
+        let change = Change {
+            resource: "/namespaces".into(),
+            namespace: String::new(),
+            name: name.to_owned(),
+            expect: Expect::Absent,
+            value: Some(value),
+        };
+        match self.store().write(change).await {
+            Ok(_) | Err(WriteError::Exists) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds a room's rules for a resource, named `<group>/<plural>`.
+    pub fn add_admission(&self, resource: &str, admission: Admission) {
+        let mut all = self.inner.admissions.write().unwrap_or_else(PoisonError::into_inner);
+        all.entry(resource.to_owned()).or_default().push(admission);
+    }
+
+    /// Everything under `/`: the API, discovery, OpenAPI, version and health.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(dispatch).with_state(self.clone()).layer(CatchPanicLayer::custom(
+            |_: Box<dyn std::any::Any + Send>| {
+                ApiError::internal("the request could not be served because of a fault in the server").into_response()
+            },
+        ))
+    }
+
+    /// A client on the router in this process, with all rights. To be called inside a tokio runtime.
+    pub fn client(&self) -> kube::Client {
+        kube::Client::new(self.router().layer(axum::Extension(Identity::in_process())), "default")
+    }
+
+    /// What is served.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    fn shutdown(&self) -> &CancellationToken {
+        &self.inner.shutdown
+    }
+
+    fn namespace_gate(&self) -> &tokio::sync::RwLock<()> {
+        &self.inner.namespace_gate
+    }
+
+    fn wake_sweeper(&self) {
+        self.inner.sweeper.notify_one();
+    }
+
+    async fn sweeper_woken(&self) {
+        self.inner.sweeper.notified().await;
+    }
+
+    fn documents(&self) -> &openapi::Documents {
+        self.inner.documents.get_or_init(|| openapi::Documents::new(&self.inner.registry))
+    }
+
+    fn admit(&self, request: &AdmissionRequest<'_>) -> Vec<FieldError> {
+        let rules = {
+            let all = self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner);
+            all.get(&*request.resource.storage).cloned().unwrap_or_default()
+        };
+        rules.iter().filter_map(|rule| rule(request).err()).flatten().collect()
+    }
+}
+
+/// One request about a resource.
+struct Call<'c> {
+    api: &'c ApiServer,
+    resource: &'c Arc<Resource>,
+    target: &'c Target,
+    params: &'c Params,
+    identity: &'c Identity,
+    headers: &'c HeaderMap,
+    form: Form,
+}
+
+impl Call<'_> {
+    fn name(&self) -> Result<&str, ApiError> {
+        self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed("a name is needed"))
+    }
+
+    /// Clients may not write what only Slipway's own rooms write.
+    fn require_writable(&self) -> Result<(), ApiError> {
+        if self.resource.keep != Keep::Durable && !self.identity.is_in_process() {
+            return Err(self.read_only());
+        }
+        Ok(())
+    }
+
+    fn read_only(&self) -> ApiError {
+        ApiError::method_not_allowed(format!("{} are written by Slipway itself", self.resource.qualified()))
+            .about(self.resource, self.target.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// Answers every request.
+async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
+    let started = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let identity = request.extensions().get::<Identity>().cloned();
+    let response = serve(&api, identity.as_ref(), request).await.unwrap_or_else(IntoResponse::into_response);
+    tracing::debug!(
+        %method,
+        path,
+        user = identity.as_ref().map(|identity| identity.user.as_str()),
+        status = response.status().as_u16(),
+        elapsed_us = started.elapsed().as_micros() as u64,
+        "api request"
+    );
+    response
+}
+
+async fn serve(api: &ApiServer, identity: Option<&Identity>, request: Request) -> Result<Response, ApiError> {
+    let route = Route::parse(request.uri().path());
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    if let Route::Resource(target) = route {
+        return serve_resource(api, identity, &parts, &target, body).await;
+    }
+    let verb = if parts.method == Method::GET { "get" } else { "other" };
+    auth::authorize(identity, &auth::Attributes { verb, target: None, path })?;
+    if parts.method != Method::GET {
+        return Err(ApiError::method_not_allowed("only GET is served here"));
+    }
+    let registry = api.registry();
+    let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
+    match route {
+        Route::Version => Ok(ok(discovery::version())),
+        Route::Health => Ok(health(api)),
+        Route::Root => {
+            Ok(ok(json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})))
+        }
+        Route::CoreVersions => discovery::core_versions(registry, &parts.headers),
+        Route::Groups => discovery::groups(registry, &parts.headers),
+        Route::Group(group) => discovery::group(registry, &group).map(ok),
+        Route::Resources(group, version) => discovery::resources(registry, &group, &version).map(ok),
+        Route::OpenApiV2 => openapi::v2(&parts.headers),
+        Route::OpenApiV3 => Ok(api.documents().index()),
+        Route::OpenApiV3Of(name) => api.documents().of(&name, parts.uri.query()),
+        Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
+    }
+}
+
+/// Ready until the shutdown begins.
+fn health(api: &ApiServer) -> Response {
+    if api.shutdown().is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "shutting down").into_response()
+    } else {
+        "ok".into_response()
+    }
+}
+
+async fn serve_resource(
+    api: &ApiServer,
+    identity: Option<&Identity>,
+    parts: &http::request::Parts,
+    target: &Target,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let params = Params::parse(&parts.uri)?;
+    let named = target.name.is_some();
+    let verb = match parts.method {
+        Method::GET if params.watch => "watch",
+        Method::GET if named => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => "other",
+    };
+    auth::authorize(identity, &auth::Attributes { verb, target: Some(target), path: parts.uri.path() })?;
+    let identity = identity.ok_or_else(ApiError::unauthorized)?;
+    let resource =
+        api.registry().find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
+    if target.namespace.is_some() && !resource.namespaced {
+        return Err(ApiError::no_such_path());
+    }
+    if named && resource.namespaced && target.namespace.is_none() {
+        return Err(ApiError::no_such_path());
+    }
+    match target.subresource.as_deref() {
+        None => {}
+        Some("status") if resource.status => {}
+        Some(_) => return Err(ApiError::no_such_path()),
+    }
+    let form = request::negotiate(&parts.headers)?;
+    let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form };
+    match verb {
+        "watch" => watch::watch(&call),
+        "get" => read::get(&call),
+        "list" => read::list(&call),
+        "create" => {
+            let written = write::create(&call, request::read_body(body).await?).await?;
+            Ok(read::send_written(&call, &written))
+        }
+        "update" => {
+            let written = write::update(&call, request::read_body(body).await?).await?;
+            Ok(read::send_written(&call, &written))
+        }
+        "patch" => {
+            let written = write::patch(&call, request::read_body(body).await?).await?;
+            Ok(read::send_written(&call, &written))
+        }
+        "delete" => {
+            let deleted = delete::delete(&call, request::read_body(body).await?).await?;
+            Ok(match &deleted {
+                delete::Deleted::Held(object) => read::send(&call, StatusCode::OK, object),
+                delete::Deleted::Gone(object) => {
+                    status::json_response(StatusCode::OK, delete::success(resource, object).to_string())
+                }
+            })
+        }
+        "deletecollection" => {
+            let deleted = delete::delete_collection(&call, request::read_body(body).await?).await?;
+            Ok(read::send_list(&call, &deleted, api.store().revision()))
+        }
+        _ => Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource")),
+    }
+}

@@ -1,0 +1,319 @@
+//! OpenAPI documents: what kubectl needs for `explain`, for validation and for building patches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::registry::{Registry, Resource, SCHEMAS};
+use super::request::accepted;
+use super::status::{ApiError, json_response};
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// Media type of OpenAPI v2 as protobuf, the only form in which kubectl asks for v2.
+const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// Every v3 document, made once.
+#[derive(Debug)]
+pub(super) struct Documents {
+    index: Bytes,
+    by_path: BTreeMap<String, (String, Bytes)>,
+}
+
+impl Documents {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let mut versions: Vec<(&str, &str)> = vec![("", "v1")];
+        for (group, group_versions) in registry.groups() {
+            versions.extend(group_versions.into_iter().map(|version| (group, version)));
+        }
+        let mut by_path = BTreeMap::new();
+        let mut index = Map::new();
+        for (group, version) in versions {
+            let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+            let text = document(registry, group, version).to_string();
+            let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect::<String>();
+            index.insert(path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")}));
+            by_path.insert(path, (hash, Bytes::from(text)));
+        }
+        Self { index: Bytes::from(json!({ "paths": index }).to_string()), by_path }
+    }
+
+    /// `/openapi/v3`
+    pub(super) fn index(&self) -> Response {
+        json_response(StatusCode::OK, self.index.clone())
+    }
+
+    /// `/openapi/v3/…`. With the document's hash in the query the answer may be kept for ever.
+    pub(super) fn of(&self, path: &str, query: Option<&str>) -> Result<Response, ApiError> {
+        let (hash, text) = self.by_path.get(path).ok_or_else(ApiError::no_such_path)?;
+        let mut response = json_response(StatusCode::OK, text.clone());
+        if let Ok(tag) = HeaderValue::from_str(&format!("\"{hash}\"")) {
+            response.headers_mut().insert(header::ETAG, tag);
+        }
+        if query.is_some_and(|query| query.contains(hash.as_str())) {
+            let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+            response.headers_mut().insert(header::CACHE_CONTROL, forever);
+        }
+        Ok(response)
+    }
+}
+
+/// `/openapi/v2`: a document without definitions. kubectl before 1.28 insists on getting one, and then finds
+/// what it needs in v3.
+pub(super) fn v2(headers: &HeaderMap) -> Result<Response, ApiError> {
+    for one in accepted(headers) {
+        if one.media == PROTOBUF_V2 {
+            let mut response = json_response(StatusCode::OK, protobuf_v2());
+            let media = HeaderValue::from_static(PROTOBUF_V2);
+            response.headers_mut().insert(header::CONTENT_TYPE, media);
+            return Ok(response);
+        }
+        if one.takes_json() {
+            let info = json!({"title": "Slipway", "version": env!("CARGO_PKG_VERSION")});
+            let document = json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}});
+            return Ok(json_response(StatusCode::OK, document.to_string()));
+        }
+    }
+    Err(ApiError::not_acceptable())
+}
+
+/// gnostic's `openapi.v2.Document` with swagger (1), info (2: title 1, version 2) and empty paths (8).
+fn protobuf_v2() -> Vec<u8> {
+    // All fields are shorter than 128 bytes: their length is one byte.
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![number << 3 | 2, content.len() as u8];
+        bytes.extend_from_slice(content);
+        bytes
+    }
+    let info = [field(1, b"Slipway"), field(2, env!("CARGO_PKG_VERSION").as_bytes())].concat();
+    [field(1, b"2.0"), field(2, &info), field(8, b"")].concat()
+}
+
+fn document(registry: &Registry, group: &str, version: &str) -> Value {
+    let mut paths = Map::new();
+    let mut schemas = BTreeMap::new();
+    for resource in registry.of_version(group, version) {
+        add_schemas(resource, &mut schemas);
+        add_paths(resource, &mut paths);
+    }
+    add_shared(registry, &mut schemas, &paths);
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Slipway", "version": env!("CARGO_PKG_VERSION")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    })
+}
+
+fn kind_of(resource: &Resource) -> Value {
+    json!({"group": resource.group, "kind": resource.kind, "version": resource.version})
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("{SCHEMAS}{name}")})
+}
+
+fn add_schemas(resource: &Resource, schemas: &mut BTreeMap<String, Value>) {
+    let name = resource.schema_name();
+    let mut schema = resource.openapi.clone();
+    schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
+    let list = json!({
+        "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"allOf": [reference(&format!("{META}.ListMeta"))]},
+            "items": {"type": "array", "items": {"allOf": [reference(&name)]}},
+        },
+        "x-kubernetes-group-version-kind":
+            [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}],
+    });
+    schemas.insert(format!("{name}List"), list);
+    schemas.insert(name, schema);
+}
+
+/// Adds every shared schema that something refers to.
+fn add_shared(registry: &Registry, schemas: &mut BTreeMap<String, Value>, paths: &Map<String, Value>) {
+    let mut wanted = BTreeSet::new();
+    schemas.values().chain(paths.values()).for_each(|value| references(value, &mut wanted));
+    while let Some(name) = wanted.pop_first() {
+        if schemas.contains_key(&name) {
+            continue;
+        }
+        if let Some(schema) = registry.shared_schemas.get(&name) {
+            references(schema, &mut wanted);
+            schemas.insert(name, schema.clone());
+        }
+    }
+}
+
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|text| text.strip_prefix(SCHEMAS)) {
+                found.insert(name.to_owned());
+            }
+            map.values().for_each(|child| references(child, found));
+        }
+        Value::Array(entries) => entries.iter().for_each(|child| references(child, found)),
+        _ => {}
+    }
+}
+
+fn query(name: &str, kind: &str, description: &str) -> Value {
+    json!({"name": name, "in": "query", "description": description,
+        "schema": {"type": kind, "uniqueItems": true}})
+}
+
+fn path_parameter(name: &str) -> Value {
+    json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
+}
+
+fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
+    let root = if resource.group.is_empty() {
+        format!("/api/{}", resource.version)
+    } else {
+        format!("/apis/{}/{}", resource.group, resource.version)
+    };
+    let has = |verb: &str| resource.verbs().contains(&verb);
+    let object = reference(&resource.schema_name());
+    let list = reference(&format!("{}List", resource.schema_name()));
+    let status = reference(&format!("{META}.Status"));
+    let json_content = |schema: &Value| json!({"application/json": {"schema": schema}});
+    let respond = |schema: &Value| json!({"200": {"description": "OK", "content": json_content(schema)}});
+    let body = |schema: &Value| json!({"required": true, "content": json_content(schema)});
+    let write_parameters = || {
+        json!([
+            query("dryRun", "string", "All: do everything but write."),
+            query("fieldManager", "string", "Name of the client program."),
+            query("fieldValidation", "string", "What to do with unknown and duplicate fields: Ignore, Warn or Strict."),
+        ])
+    };
+    let list_parameters = || {
+        json!([
+            query("allowWatchBookmarks", "boolean", "Whether a watch may send BOOKMARK events."),
+            query("fieldSelector", "string", "Restricts the objects by their fields."),
+            query("labelSelector", "string", "Restricts the objects by their labels."),
+            query("limit", "integer", "A wish; all objects may be sent."),
+            query("resourceVersion", "string", "The least revision of the answer; where a watch starts."),
+            query("resourceVersionMatch", "string", "NotOlderThan or Exact."),
+            query("sendInitialEvents", "boolean", "Whether a watch begins with what there is."),
+            query("timeoutSeconds", "integer", "How long a watch lasts."),
+            query("watch", "boolean", "Watch instead of list."),
+        ])
+    };
+    let operation = |action: &str, parameters: Value, responses: Value| {
+        json!({
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind_of(resource),
+            "operationId": format!("{action}{}{}", resource.version, resource.kind),
+            "parameters": parameters,
+            "responses": responses,
+        })
+    };
+    let mut patches = vec!["application/json-patch+json", "application/merge-patch+json"];
+    if resource.core {
+        patches.push("application/strategic-merge-patch+json");
+    }
+    let patch_content: Map<String, Value> = patches
+        .into_iter()
+        .map(|media| (media.to_owned(), json!({"schema": reference(&format!("{META}.Patch"))})))
+        .collect();
+
+    let mut collection = Map::new();
+    collection.insert("get".into(), operation("list", list_parameters(), respond(&list)));
+    if has("create") {
+        let mut post = operation("post", write_parameters(), respond(&object));
+        post["requestBody"] = body(&object);
+        collection.insert("post".into(), post);
+    }
+    if has("deletecollection") {
+        collection.insert("delete".into(), operation("deletecollection", list_parameters(), respond(&status)));
+    }
+    let writing = |item: &mut Map<String, Value>| {
+        let mut put = operation("put", write_parameters(), respond(&object));
+        put["requestBody"] = body(&object);
+        item.insert("put".into(), put);
+        let mut patch = operation("patch", write_parameters(), respond(&object));
+        patch["requestBody"] = json!({"required": true, "content": patch_content});
+        item.insert("patch".into(), patch);
+    };
+    let mut item = Map::new();
+    item.insert("get".into(), operation("get", json!([]), respond(&object)));
+    if has("update") {
+        writing(&mut item);
+    }
+    if has("delete") {
+        let mut delete = operation("delete", json!([query("dryRun", "string", "")]), respond(&status));
+        delete["requestBody"] = json!({"content": json_content(&reference(&format!("{META}.DeleteOptions")))});
+        item.insert("delete".into(), delete);
+    }
+
+    let base = if resource.namespaced {
+        let everywhere = operation("list", list_parameters(), respond(&list));
+        paths.insert(format!("{root}/{}", resource.plural), json!({ "get": everywhere }));
+        format!("{root}/namespaces/{{namespace}}/{}", resource.plural)
+    } else {
+        format!("{root}/{}", resource.plural)
+    };
+    let namespace = || resource.namespaced.then(|| path_parameter("namespace"));
+    collection.insert("parameters".into(), namespace().into_iter().collect());
+    let item_parameters: Value = std::iter::once(path_parameter("name")).chain(namespace()).collect();
+    item.insert("parameters".into(), item_parameters.clone());
+    paths.insert(base.clone(), Value::Object(collection));
+    paths.insert(format!("{base}/{{name}}"), Value::Object(item));
+    if resource.status {
+        let mut item = Map::new();
+        item.insert("get".into(), operation("get", json!([]), respond(&object)));
+        if has("update") {
+            writing(&mut item);
+        }
+        item.insert("parameters".into(), item_parameters);
+        paths.insert(format!("{base}/{{name}}/status"), Value::Object(item));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_whole_and_say_what_kubectl_looks_for() {
+        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        for (group, version) in
+            [("", "v1"), ("events.k8s.io", "v1"), ("metal3.io", "v1alpha1"), ("slipway.dev", "v1alpha1")]
+        {
+            let document = document(&registry, group, version);
+            let mut wanted = BTreeSet::new();
+            references(&document, &mut wanted);
+            for name in wanted {
+                assert!(document["components"]["schemas"].get(&name).is_some(), "{group}: {name} is missing");
+            }
+        }
+        let document = document(&registry, "metal3.io", "v1alpha1");
+        let host = &document["components"]["schemas"]["io.metal3.v1alpha1.BareMetalHost"];
+        assert_eq!(host["x-kubernetes-group-version-kind"][0]["kind"], "BareMetalHost");
+        assert_eq!(host["properties"]["spec"]["properties"]["online"]["type"], "boolean");
+        let patch =
+            &document["paths"]["/apis/metal3.io/v1alpha1/namespaces/{namespace}/baremetalhosts/{name}"]["patch"];
+        let parameters = patch["parameters"].as_array().unwrap();
+        assert!(parameters.iter().any(|parameter| parameter["name"] == "fieldValidation"));
+        assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_none());
+    }
+
+    #[test]
+    fn hashed_documents_may_be_kept() {
+        let documents = Documents::new(&Registry::new(&[]).unwrap());
+        let hash = &documents.by_path["api/v1"].0;
+        let kept = documents.of("api/v1", Some(&format!("hash={hash}"))).unwrap();
+        assert!(kept.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
+        let fresh = documents.of("api/v1", None).unwrap();
+        assert!(!fresh.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
+        assert_eq!(documents.of("apis/none/v1", None).unwrap_err().code, 404);
+    }
+}

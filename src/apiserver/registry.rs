@@ -1,0 +1,484 @@
+//! What this server serves: one table of resources, made from the CRDs of [`crate::api::kinds`] and the core kinds.
+//! Everything else (discovery, OpenAPI, tables, validation) is read off this table.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, CustomResourceDefinition,
+};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::jsonpath::JsonPath;
+use super::schema::Schema;
+use super::status::FieldError;
+use super::table::{Column, Source};
+use super::{core_kinds, events};
+use crate::api::{Keep, Kind};
+
+/// Name of the schema of `metadata` in OpenAPI documents.
+pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+/// Where OpenAPI v3 documents keep schemas.
+pub(super) const SCHEMAS: &str = "#/components/schemas/";
+
+/// Verbs of a resource that clients may write.
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// Verbs of a resource that clients may read and delete.
+const VERBS_INTERNAL: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
+/// Verbs of a view.
+const VERBS_VIEW: [&str; 3] = ["get", "list", "watch"];
+
+/// Between a served version and the stored form of the same object.
+#[derive(Debug)]
+pub struct Conversion {
+    /// Stored form to served version.
+    pub from_stored: fn(&Value) -> Value,
+    /// Served version to stored form.
+    pub to_stored: fn(Value) -> Value,
+}
+
+/// Rules of a kind that a schema cannot say. The object is as the client will see it; the second is its former self.
+pub type Prepare = fn(&mut Value, Option<&Value>, &mut Vec<FieldError>);
+
+/// One served version of one resource.
+#[derive(Debug)]
+pub struct Resource {
+    /// API group; empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Kind.
+    pub kind: String,
+    /// Kind of its lists.
+    pub list_kind: String,
+    /// Plural, the path segment.
+    pub plural: String,
+    /// Singular.
+    pub singular: String,
+    /// Short names for kubectl.
+    pub short_names: Vec<String>,
+    /// Categories for kubectl, as `all`.
+    pub categories: Vec<String>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// How objects are kept.
+    pub keep: Keep,
+    /// Whether there is a status subresource.
+    pub status: bool,
+    /// Whether this is a Kubernetes core kind, with its typed habits: nulls are dropped, strategic merge patches
+    /// are served, an update may leave the resourceVersion out, there is no generation.
+    pub core: bool,
+    /// Schema of the whole object.
+    pub schema: Schema,
+    /// Schema of the whole object for OpenAPI documents.
+    pub openapi: Value,
+    /// Columns of tables.
+    pub columns: Vec<Column>,
+    /// Name in the store: `<group>/<plural>` of the stored form.
+    pub storage: Arc<str>,
+    /// Set when the stored form differs.
+    pub conversion: Option<Conversion>,
+    /// Rules beyond the schema.
+    pub prepare: Option<Prepare>,
+}
+
+impl Resource {
+    /// `group/version`, or `v1` for core.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `plural.group`, or `plural` for core.
+    pub fn qualified(&self) -> String {
+        qualify(&self.plural, &self.group)
+    }
+
+    /// `Kind.group`, or `Kind` for core.
+    pub fn qualified_kind(&self) -> String {
+        qualify(&self.kind, &self.group)
+    }
+
+    /// Verbs that clients over the network have.
+    pub fn verbs(&self) -> &'static [&'static str] {
+        match self.keep {
+            Keep::Durable => &VERBS,
+            Keep::Internal => &VERBS_INTERNAL,
+            Keep::View => &VERBS_VIEW,
+        }
+    }
+
+    /// Name of the schema in OpenAPI documents: the group backwards, version, kind.
+    pub fn schema_name(&self) -> String {
+        if self.core {
+            return match self.group.as_str() {
+                "" => format!("io.k8s.api.core.{}.{}", self.version, self.kind),
+                _ => format!("io.k8s.api.events.{}.{}", self.version, self.kind),
+            };
+        }
+        let mut group: Vec<&str> = self.group.split('.').collect();
+        group.reverse();
+        format!("{}.{}.{}", group.join("."), self.version, self.kind)
+    }
+}
+
+fn qualify(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+/// The table cannot be made: a kind is defined wrongly.
+#[derive(Debug, thiserror::Error)]
+#[error("kind {kind}: {reason}")]
+pub struct RegistryError {
+    kind: String,
+    reason: String,
+}
+
+/// Every resource that is served.
+#[derive(Debug)]
+pub struct Registry {
+    resources: Vec<Arc<Resource>>,
+    by_path: HashMap<(String, String, String), Arc<Resource>>,
+    /// Schemas that several kinds use, for OpenAPI documents.
+    pub(super) shared_schemas: BTreeMap<String, Value>,
+}
+
+impl Registry {
+    /// The core kinds and these.
+    pub fn new(kinds: &[Kind]) -> Result<Self, RegistryError> {
+        let (mut resources, shared_schemas) = core_resources()?;
+        for kind in kinds {
+            resources.extend(custom_resources(kind)?);
+        }
+        let resources: Vec<Arc<Resource>> = resources.into_iter().map(Arc::new).collect();
+        let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
+        let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
+        Ok(Self { resources, by_path, shared_schemas })
+    }
+
+    /// The resource at `/apis/<group>/<version>/…/<plural>`.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The resource of a kind.
+    pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.resources.iter().find(|r| r.kind == kind && r.group == group && r.version == version)
+    }
+
+    /// Every served version.
+    pub fn all(&self) -> &[Arc<Resource>] {
+        &self.resources
+    }
+
+    /// One entry for each stored resource, in the version it is stored in.
+    pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        let mut seen = std::collections::HashSet::new();
+        self.resources.iter().filter(move |r| r.conversion.is_none() && seen.insert(Arc::clone(&r.storage)))
+    }
+
+    /// Whether a group and version are served.
+    pub fn has_version(&self, group: &str, version: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group && r.version == version)
+    }
+
+    /// Groups other than core, each with its versions, in order of first mention.
+    pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for resource in self.resources.iter().filter(|r| !r.group.is_empty()) {
+            match groups.iter_mut().find(|(group, _)| *group == resource.group) {
+                Some((_, versions)) if versions.contains(&resource.version.as_str()) => {}
+                Some((_, versions)) => versions.push(&resource.version),
+                None => groups.push((&resource.group, vec![&resource.version])),
+            }
+        }
+        groups
+    }
+
+    /// Resources of one group and version.
+    pub fn of_version<'r>(&'r self, group: &'r str, version: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
+        self.resources.iter().filter(move |r| r.group == group && r.version == version)
+    }
+}
+
+/// Parts of a core kind that are not in its schema.
+struct CoreKind {
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short_names: &'static [&'static str],
+    namespaced: bool,
+    status: bool,
+    columns: fn() -> Vec<Column>,
+    conversion: Option<Conversion>,
+    prepare: Option<Prepare>,
+}
+
+fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), RegistryError> {
+    use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret};
+    use k8s_openapi::api::events::v1::Event as NewEvent;
+
+    // Once with references, for OpenAPI documents, and once without, to validate by.
+    let settings = |inline| {
+        SchemaSettings::openapi3().with(|settings| {
+            settings.inline_subschemas = inline;
+            settings.meta_schema = None;
+        })
+    };
+    let mut documented = settings(false).into_generator();
+    let mut inlined = settings(true).into_generator();
+    macro_rules! inline {
+        ($kind:ty) => {{
+            documented.subschema_for::<$kind>();
+            inlined.subschema_for::<$kind>().to_value()
+        }};
+    }
+    let kinds = [
+        (
+            inline!(Namespace),
+            CoreKind {
+                group: "",
+                kind: "Namespace",
+                plural: "namespaces",
+                short_names: &["ns"],
+                namespaced: false,
+                status: true,
+                columns: core_kinds::namespace_columns,
+                conversion: None,
+                prepare: Some(core_kinds::prepare_namespace),
+            },
+        ),
+        (
+            inline!(Secret),
+            CoreKind {
+                group: "",
+                kind: "Secret",
+                plural: "secrets",
+                short_names: &[],
+                namespaced: true,
+                status: false,
+                columns: core_kinds::secret_columns,
+                conversion: None,
+                prepare: Some(core_kinds::prepare_secret),
+            },
+        ),
+        (
+            inline!(ConfigMap),
+            CoreKind {
+                group: "",
+                kind: "ConfigMap",
+                plural: "configmaps",
+                short_names: &["cm"],
+                namespaced: true,
+                status: false,
+                columns: core_kinds::config_map_columns,
+                conversion: None,
+                prepare: Some(core_kinds::prepare_config_map),
+            },
+        ),
+        (
+            inline!(Event),
+            CoreKind {
+                group: "",
+                kind: "Event",
+                plural: "events",
+                short_names: &["ev"],
+                namespaced: true,
+                status: false,
+                columns: events::columns,
+                conversion: None,
+                prepare: None,
+            },
+        ),
+        (
+            inline!(NewEvent),
+            CoreKind {
+                group: "events.k8s.io",
+                kind: "Event",
+                plural: "events",
+                short_names: &["ev"],
+                namespaced: true,
+                status: false,
+                columns: events::columns,
+                conversion: Some(Conversion { from_stored: events::to_new, to_stored: events::to_core }),
+                prepare: None,
+            },
+        ),
+    ];
+    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
+    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
+    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
+    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Patch>();
+    let mut shared: BTreeMap<String, Value> = documented
+        .take_definitions(true)
+        .into_iter()
+        .map(|(name, mut schema)| {
+            reference_as_upstream(&mut schema);
+            (name, schema)
+        })
+        .collect();
+    // How clients merge these lists; the schemas of the library leave it out.
+    if let Some(meta) = shared.get_mut(OBJECT_META) {
+        meta["properties"]["finalizers"]["x-kubernetes-patch-strategy"] = "merge".into();
+        meta["properties"]["finalizers"]["x-kubernetes-list-type"] = "set".into();
+        meta["properties"]["ownerReferences"]["x-kubernetes-patch-strategy"] = "merge".into();
+        meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = "uid".into();
+    }
+    let mut resources = Vec::new();
+    for (schema, core) in kinds {
+        let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
+        let mut resource = Resource {
+            group: core.group.into(),
+            version: "v1".into(),
+            kind: core.kind.into(),
+            list_kind: format!("{}List", core.kind),
+            plural: core.plural.into(),
+            singular: core.kind.to_lowercase(),
+            short_names: core.short_names.iter().map(|name| (*name).to_owned()).collect(),
+            categories: Vec::new(),
+            namespaced: core.namespaced,
+            keep: Keep::Durable,
+            status: core.status,
+            core: true,
+            schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
+            openapi: Value::Null,
+            columns: (core.columns)(),
+            storage: format!("/{}", core.plural).into(),
+            conversion: core.conversion,
+            prepare: core.prepare,
+        };
+        let name = resource.schema_name();
+        resource.openapi = shared.get(&name).cloned().ok_or_else(|| fail(format!("no schema named {name}")))?;
+        resources.push(resource);
+    }
+    Ok((resources, shared))
+}
+
+/// `$ref` beside other keys has no meaning in OpenAPI 3.0; Kubernetes wraps it in `allOf`.
+fn reference_as_upstream(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if map.len() > 1
+                && let Some(reference) = map.remove("$ref")
+            {
+                map.insert("allOf".into(), json!([{ "$ref": reference }]));
+            }
+            map.values_mut().for_each(reference_as_upstream);
+        }
+        Value::Array(entries) => entries.iter_mut().for_each(reference_as_upstream),
+        _ => {}
+    }
+}
+
+fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
+    let CustomResourceDefinition { spec, .. } = &kind.crd;
+    let fail = |reason: String| RegistryError { kind: spec.names.kind.clone(), reason };
+    let mut resources = Vec::new();
+    for version in spec.versions.iter().filter(|version| version.served) {
+        let schema = version
+            .schema
+            .as_ref()
+            .and_then(|schema| schema.open_api_v3_schema.as_ref())
+            .ok_or_else(|| fail("has no schema".into()))?;
+        let mut openapi = serde_json::to_value(schema).map_err(|error| fail(error.to_string()))?;
+        let properties = openapi
+            .as_object_mut()
+            .map(|root| root.entry("properties").or_insert_with(|| Value::Object(Map::new())))
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| fail("its schema is no object".into()))?;
+        properties.insert("apiVersion".into(), json!({"type": "string", "description": API_VERSION}));
+        properties.insert("kind".into(), json!({"type": "string", "description": KIND}));
+        properties.insert("metadata".into(), object_meta()?);
+        let compiled = Schema::compile(&openapi).map_err(|error| fail(error.to_string()))?;
+        openapi["properties"]["metadata"] = json!({
+            "description": METADATA,
+            "allOf": [{"$ref": format!("{SCHEMAS}{OBJECT_META}")}],
+        });
+        let names = &spec.names;
+        resources.push(Resource {
+            group: spec.group.clone(),
+            version: version.name.clone(),
+            kind: names.kind.clone(),
+            list_kind: names.list_kind.clone().unwrap_or_else(|| format!("{}List", names.kind)),
+            plural: names.plural.clone(),
+            singular: names.singular.clone().unwrap_or_else(|| names.kind.to_lowercase()),
+            short_names: names.short_names.clone().unwrap_or_default(),
+            categories: names.categories.clone().unwrap_or_default(),
+            namespaced: spec.scope == "Namespaced",
+            keep: kind.keep,
+            status: version.subresources.as_ref().is_some_and(|sub| sub.status.is_some()),
+            core: false,
+            schema: compiled,
+            openapi,
+            columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
+                .map_err(|error| fail(error.to_string()))?,
+            storage: format!("{}/{}", spec.group, names.plural).into(),
+            conversion: None,
+            prepare: None,
+        });
+    }
+    Ok(resources)
+}
+
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object.";
+const KIND: &str = "Kind is a string value representing the REST resource this object represents.";
+const METADATA: &str = "Standard object's metadata.";
+
+fn object_meta() -> Result<Value, RegistryError> {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
+    Ok(generator.subschema_for::<ObjectMeta>().to_value())
+}
+
+fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, super::jsonpath::JsonPathError> {
+    let mut columns = vec![Column::name()];
+    for column in defined {
+        let path = JsonPath::parse(&column.json_path)?;
+        columns.push(Column {
+            name: column.name.clone(),
+            kind: column.type_.clone(),
+            format: column.format.clone().unwrap_or_default(),
+            description: column.description.clone().unwrap_or_default(),
+            priority: column.priority.unwrap_or(0),
+            source: Source::Path(path),
+        });
+    }
+    if defined.is_empty() {
+        columns.push(Column::age());
+    }
+    Ok(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_the_house_is_served() {
+        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let host = registry.find("metal3.io", "v1alpha1", "baremetalhosts").unwrap();
+        assert_eq!((host.kind.as_str(), host.namespaced, host.status), ("BareMetalHost", true, true));
+        assert_eq!(host.short_names, ["bmh", "bmhost"]);
+        let names: Vec<&str> = host.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["Name", "Status", "State", "Consumer", "BMC", "Online", "Error", "Age"]);
+        assert!(registry.find("metal3.io", "v1", "baremetalhosts").is_none());
+        assert!(registry.find_kind("v1", "Secret").is_some());
+        // Events are served twice and stored once.
+        let stored: Vec<&str> = registry.stored().map(|r| &*r.storage).filter(|name| *name == "/events").collect();
+        assert_eq!(stored, ["/events"]);
+        let groups: Vec<&str> = registry.groups().into_iter().map(|(group, _)| group).collect();
+        assert_eq!(groups, ["events.k8s.io", "metal3.io", "slipway.dev"]);
+    }
+
+    #[test]
+    fn core_schemas_are_complete() {
+        let registry = Registry::new(&[]).unwrap();
+        assert!(registry.shared_schemas.contains_key(OBJECT_META));
+        let secret = registry.find("", "v1", "secrets").unwrap();
+        let mut value = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "nam": 1},
+            "data": {"a": "YQ=="}, "dta": {}});
+        assert_eq!(secret.schema.prune(&mut value), ["dta", "metadata.nam"]);
+        assert!(secret.schema.validate(&value).is_empty());
+    }
+}

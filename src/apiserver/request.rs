@@ -1,0 +1,594 @@
+//! From the wire: paths, query parameters, Accept headers and bodies, all bounded.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, Uri, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::status::{ApiError, shorten};
+use super::table::Include;
+
+/// Largest body in bytes, as etcd-backed servers have it.
+pub(super) const BODY_MAX: usize = 3 * 1024 * 1024;
+/// A body must be there after this time.
+const BODY_DEADLINE: Duration = Duration::from_secs(60);
+/// Deepest nesting of an object that is stored; less than what JSON readers take.
+pub(super) const DEPTH_MAX: usize = 100;
+/// Duplicate fields reported for one body.
+const DUPLICATES_MAX: usize = 16;
+
+/// The resource that a path names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Group, empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Plural.
+    pub plural: String,
+    /// Namespace, when the path has one.
+    pub namespace: Option<String>,
+    /// Name, when the path has one.
+    pub name: Option<String>,
+    /// Subresource, when the path has one.
+    pub subresource: Option<String>,
+}
+
+impl Target {
+    /// Reads the part of the path after `/api/v1` or `/apis/G/V`.
+    fn parse(group: &str, version: &str, rest: &[String]) -> Option<Self> {
+        let mut target = Self { group: group.into(), version: version.into(), ..Self::default() };
+        let mut rest = rest;
+        // `/namespaces/X` and its subresources are the namespace itself; more is what lives in it.
+        if let [head, namespace, plural, ..] = rest
+            && head == "namespaces"
+            && !(group.is_empty() && (plural == "status" || plural == "finalize"))
+        {
+            target.namespace = Some(namespace.clone());
+            rest = &rest[2..];
+        }
+        let (plural, rest) = rest.split_first()?;
+        target.plural = plural.clone();
+        target.name = rest.first().cloned();
+        target.subresource = rest.get(1).cloned();
+        (rest.len() <= 2).then_some(target)
+    }
+
+    /// `plural.group`, or `plural` for core.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}
+
+/// What a path means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Version,
+    Health,
+    Root,
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/G`
+    Group(String),
+    /// `/api/v1`, `/apis/G/V`
+    Resources(String, String),
+    OpenApiV2,
+    OpenApiV3,
+    /// `/openapi/v3/<group version path>`
+    OpenApiV3Of(String),
+    Resource(Target),
+    Unknown,
+}
+
+impl Route {
+    pub(super) fn parse(path: &str) -> Self {
+        let Some(segments) = path.split('/').filter(|part| !part.is_empty()).map(decode).collect::<Option<Vec<_>>>()
+        else {
+            return Self::Unknown;
+        };
+        let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            [] => Self::Root,
+            ["version"] => Self::Version,
+            ["healthz" | "livez" | "readyz", ..] => Self::Health,
+            ["openapi", "v2"] => Self::OpenApiV2,
+            ["openapi", "v3"] => Self::OpenApiV3,
+            ["openapi", "v3", rest @ ..] => Self::OpenApiV3Of(rest.join("/")),
+            ["api"] => Self::CoreVersions,
+            ["api", version] => Self::Resources(String::new(), (*version).into()),
+            ["api", version, ..] => Target::parse("", version, &segments[2..]).map_or(Self::Unknown, Self::Resource),
+            ["apis"] => Self::Groups,
+            ["apis", group] => Self::Group((*group).into()),
+            ["apis", group, version] => Self::Resources((*group).into(), (*version).into()),
+            ["apis", group, version, ..] => {
+                Target::parse(group, version, &segments[3..]).map_or(Self::Unknown, Self::Resource)
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Undoes percent encoding; `None` when what comes out is no text.
+fn decode(segment: &str) -> Option<String> {
+    if !segment.contains('%') {
+        return Some(segment.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.contains(['/', '\0']))
+}
+
+/// What to do with fields that the schema does not know, or that occur twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// Query parameters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Params {
+    pub watch: bool,
+    pub labels: String,
+    pub fields: String,
+    pub resource_version: String,
+    pub resource_version_match: String,
+    pub timeout: Option<u64>,
+    pub bookmarks: bool,
+    pub send_initial: Option<bool>,
+    pub continue_token: String,
+    pub dry_run: Vec<String>,
+    pub field_validation: FieldValidation,
+    pub include: Option<Include>,
+    pub propagation: Option<String>,
+    pub orphan_dependents: Option<bool>,
+}
+
+impl Params {
+    /// Reads the query; unknown parameters are ignored, as upstream does.
+    pub(super) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|_| ApiError::bad_request("the query cannot be read"))?;
+        let mut params = Self::default();
+        for (key, value) in pairs.0 {
+            let flag = || matches!(value.as_str(), "true" | "1");
+            match key.as_str() {
+                "watch" => params.watch = flag(),
+                "labelSelector" => params.labels = value,
+                "fieldSelector" => params.fields = value,
+                "resourceVersion" => params.resource_version = value,
+                "resourceVersionMatch" => params.resource_version_match = value,
+                "timeoutSeconds" => {
+                    let seconds = value.parse().map_err(|_| ApiError::bad_request("timeoutSeconds is no number"))?;
+                    params.timeout = Some(seconds);
+                }
+                "allowWatchBookmarks" => params.bookmarks = flag(),
+                "sendInitialEvents" => params.send_initial = Some(flag()),
+                "continue" => params.continue_token = value,
+                "dryRun" => params.dry_run.push(value),
+                "fieldValidation" => {
+                    params.field_validation = match value.as_str() {
+                        "" | "Warn" => FieldValidation::Warn,
+                        "Ignore" => FieldValidation::Ignore,
+                        "Strict" => FieldValidation::Strict,
+                        _ => {
+                            return Err(ApiError::bad_request(
+                                "fieldValidation: Unsupported value: supported values: \"Ignore\", \"Strict\", \"Warn\"",
+                            ));
+                        }
+                    }
+                }
+                "includeObject" => {
+                    params.include = Some(match value.as_str() {
+                        "" | "Metadata" => Include::Metadata,
+                        "Object" => Include::Object,
+                        "None" => Include::None,
+                        _ => return Err(ApiError::bad_request("includeObject must be Object, Metadata or None")),
+                    });
+                }
+                "propagationPolicy" => params.propagation = Some(value),
+                "orphanDependents" => params.orphan_dependents = Some(flag()),
+                _ => {}
+            }
+        }
+        Ok(params)
+    }
+}
+
+/// Reads `dryRun` values: none, or `All`.
+pub(super) fn is_dry_run(values: &[String]) -> Result<bool, ApiError> {
+    match values.iter().find(|value| *value != "All") {
+        None => Ok(!values.is_empty()),
+        Some(other) => Err(ApiError::bad_request(format!(
+            "dryRun: Unsupported value: {:?}: supported values: \"All\"",
+            shorten(other, 32)
+        ))),
+    }
+}
+
+/// Reads a revision; empty and `0` are `None`.
+pub(super) fn parse_revision(text: &str) -> Result<Option<u64>, ApiError> {
+    match text {
+        "" | "0" => Ok(None),
+        other => other.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!("resourceVersion: Invalid value: {:?}: not a revision", shorten(other, 32)))
+        }),
+    }
+}
+
+/// Form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The objects.
+    Json,
+    /// `as=Table`
+    Table,
+    /// `as=PartialObjectMetadata` or its list.
+    Partial,
+}
+
+/// One media type of an Accept header.
+#[derive(Debug)]
+pub(super) struct Accepted<'h> {
+    pub media: &'h str,
+    params: Vec<(&'h str, &'h str)>,
+}
+
+impl<'h> Accepted<'h> {
+    pub(super) fn param(&self, key: &str) -> &'h str {
+        self.params.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
+    }
+
+    pub(super) fn takes_json(&self) -> bool {
+        matches!(self.media, "application/json" | "*/*" | "application/*")
+    }
+}
+
+/// The Accept header, most wanted first; `*/*` when there is none.
+pub(super) fn accepted(headers: &HeaderMap) -> Vec<Accepted<'_>> {
+    let mut all = Vec::new();
+    for part in
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(','))
+    {
+        let mut pieces = part.split(';').map(str::trim);
+        let media = pieces.next().unwrap_or_default();
+        if media.is_empty() {
+            continue;
+        }
+        let params = pieces.filter_map(|piece| piece.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
+        all.push(Accepted { media, params });
+    }
+    if all.is_empty() {
+        all.push(Accepted { media: "*/*", params: Vec::new() });
+    }
+    let weight = |one: &Accepted<'_>| match one.param("q") {
+        "" => 1000,
+        text => text.parse::<f64>().map_or(0, |q| (q.clamp(0.0, 1.0) * 1000.0) as i64),
+    };
+    all.retain(|one| weight(one) > 0);
+    all.sort_by_key(|one| -weight(one));
+    all
+}
+
+/// The form to answer a resource request in.
+pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+    for one in accepted(headers) {
+        if !one.takes_json() {
+            continue;
+        }
+        let meta = one.param("g") == "meta.k8s.io";
+        match one.param("as") {
+            "" => return Ok(Form::Json),
+            "Table" if meta && matches!(one.param("v"), "v1" | "v1beta1") => return Ok(Form::Table),
+            "PartialObjectMetadata" | "PartialObjectMetadataList"
+                if meta && matches!(one.param("v"), "v1" | "v1beta1") =>
+            {
+                return Ok(Form::Partial);
+            }
+            _ => {}
+        }
+    }
+    Err(ApiError::not_acceptable())
+}
+
+/// Reads a body within its bounds of size and time.
+pub(super) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    let read = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, BODY_MAX).collect()).await;
+    match read {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {BODY_MAX}"),
+        )),
+        Ok(Err(_)) => Err(ApiError::bad_request("the body was cut off")),
+        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body did not arrive in time")),
+    }
+}
+
+/// A body's value and the fields that occurred twice in it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Parsed {
+    pub value: Value,
+    pub duplicates: Vec<String>,
+}
+
+/// The media type without parameters, in lower case; JSON when there is none.
+pub(super) fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if media.is_empty() { "application/json".into() } else { media }
+}
+
+/// Reads an object's body by its content type.
+pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, ApiError> {
+    match content_type(headers).as_str() {
+        "application/json" => parse_json(body),
+        "application/yaml" => parse_yaml(body),
+        _ => Err(ApiError::unsupported_media("application/json, application/yaml")),
+    }
+}
+
+/// Reads JSON. Nesting is bounded by the reader.
+pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
+    let duplicates = RefCell::new(Vec::new());
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = Noting { duplicates: &duplicates, path: "" }
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?;
+    Ok(Parsed { value, duplicates: duplicates.into_inner() })
+}
+
+/// Reads one YAML document.
+pub(super) fn parse_yaml(body: &[u8]) -> Result<Parsed, ApiError> {
+    // Far below the reader's own limits, which are meant for files that one trusts.
+    let mut budget = serde_saphyr::Budget::default();
+    budget.max_reader_input_bytes = Some(BODY_MAX);
+    budget.max_depth = DEPTH_MAX;
+    budget.max_nodes = 100_000;
+    budget.max_aliases = 100;
+    budget.max_anchors = 100;
+    let options = serde_saphyr::options! { budget: Some(budget), with_snippet: false };
+    let value = serde_saphyr::from_slice_with_options::<Value>(body, options).map_err(|error| {
+        ApiError::bad_request(format!("error converting YAML to JSON: {}", shorten(&error.to_string(), 256)))
+    })?;
+    Ok(Parsed { value, duplicates: Vec::new() })
+}
+
+/// Whether a value nests deeper than what is stored.
+pub(super) fn too_deep(value: &Value) -> bool {
+    fn deeper(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(entries) => left == 0 || entries.iter().any(|entry| deeper(entry, left - 1)),
+            Value::Object(map) => left == 0 || map.values().any(|entry| deeper(entry, left - 1)),
+            _ => false,
+        }
+    }
+    deeper(value, DEPTH_MAX)
+}
+
+/// Reads a value and notes fields that occur twice; the last one counts.
+#[derive(Clone, Copy)]
+struct Noting<'n> {
+    duplicates: &'n RefCell<Vec<String>>,
+    path: &'n str,
+}
+
+impl<'de> DeserializeSeed<'de> for Noting<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Noting<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        loop {
+            // The path is only built where it is needed: a list's own path stands for its entries.
+            match seq.next_element_seed(self)? {
+                Some(entry) => entries.push(entry),
+                None => return Ok(Value::Array(entries)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if key.len() > 4096 {
+                return Err(A::Error::custom("a field name is too long"));
+            }
+            let path = super::schema::join(self.path, &key);
+            let value = access.next_value_seed(Noting { duplicates: self.duplicates, path: &path })?;
+            if map.insert(key, value).is_some() {
+                let mut duplicates = self.duplicates.borrow_mut();
+                if duplicates.len() < DUPLICATES_MAX {
+                    duplicates.push(shorten(&path, 256));
+                }
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn target(group: &str, plural: &str, namespace: Option<&str>, name: Option<&str>, sub: Option<&str>) -> Route {
+        Route::Resource(Target {
+            group: group.into(),
+            version: "v1".into(),
+            plural: plural.into(),
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            subresource: sub.map(str::to_owned),
+        })
+    }
+
+    #[test]
+    fn paths_mean_what_kubernetes_says() {
+        for (path, wanted) in [
+            ("/", Route::Root),
+            ("/version", Route::Version),
+            ("/readyz", Route::Health),
+            ("/api/", Route::CoreVersions),
+            ("/api/v1", Route::Resources("".into(), "v1".into())),
+            ("/apis", Route::Groups),
+            ("/apis/g", Route::Group("g".into())),
+            ("/apis/g/v1", Route::Resources("g".into(), "v1".into())),
+            ("/openapi/v3/apis/g/v1", Route::OpenApiV3Of("apis/g/v1".into())),
+            ("/api/v1/namespaces", target("", "namespaces", None, None, None)),
+            ("/api/v1/namespaces/a", target("", "namespaces", None, Some("a"), None)),
+            ("/api/v1/namespaces/a/status", target("", "namespaces", None, Some("a"), Some("status"))),
+            ("/api/v1/namespaces/a/secrets", target("", "secrets", Some("a"), None, None)),
+            ("/api/v1/namespaces/a/secrets/b", target("", "secrets", Some("a"), Some("b"), None)),
+            ("/apis/g/v1/hosts", target("g", "hosts", None, None, None)),
+            ("/apis/g/v1/hosts/h/status", target("g", "hosts", None, Some("h"), Some("status"))),
+            ("/apis/g/v1/namespaces/a/hosts/h%3Ax", target("g", "hosts", Some("a"), Some("h:x"), None)),
+            ("/apis/g/v1/hosts/h/status/more", Route::Unknown),
+            ("/apis/g/v1/hosts/a%2Fb", Route::Unknown),
+            ("/apis/g/v1/hosts/%zz", Route::Unknown),
+            ("/apis/g/v1/hosts/%ff", Route::Unknown),
+            ("/apis/g/v1/hosts/%+1", Route::Unknown),
+            ("/metrics", Route::Unknown),
+        ] {
+            assert_eq!(Route::parse(path), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_accept_header_is_honoured() {
+        for (accept, wanted) in [
+            ("", Some(Form::Json)),
+            ("*/*", Some(Form::Json)),
+            ("application/json", Some(Form::Json)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Form::Table)),
+            ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Some(Form::Json)),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Form::Partial)),
+            ("application/vnd.kubernetes.protobuf,application/json", Some(Form::Json)),
+            ("application/json;q=0.1, application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9", Some(Form::Table)),
+            ("application/json;stream=watch", Some(Form::Json)),
+            ("application/vnd.kubernetes.protobuf", None),
+            ("text/html", None),
+            ("application/json;q=0", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            if !accept.is_empty() {
+                headers.insert(header::ACCEPT, accept.parse().unwrap());
+            }
+            assert_eq!(negotiate(&headers).ok(), wanted, "{accept}");
+        }
+    }
+
+    #[test]
+    fn the_query_is_read_as_kube_clients_write_it() {
+        let uri = "/x?&watch=true&timeoutSeconds=290&allowWatchBookmarks=true&resourceVersion=7&labelSelector=a%3Db";
+        let params = Params::parse(&uri.parse().unwrap()).unwrap();
+        assert!(params.watch && params.bookmarks);
+        assert_eq!((params.timeout, params.resource_version.as_str(), params.labels.as_str()), (Some(290), "7", "a=b"));
+        for bad in ["/x?timeoutSeconds=x", "/x?fieldValidation=No", "/x?includeObject=Some"] {
+            assert!(Params::parse(&bad.parse().unwrap()).is_err(), "{bad}");
+        }
+        assert!(is_dry_run(&["All".into()]).unwrap());
+        assert!(is_dry_run(&["Some".into()]).is_err());
+        assert!(parse_revision("-1").is_err());
+        assert_eq!(parse_revision("0").unwrap(), None);
+    }
+
+    #[test]
+    fn bodies_are_bounded_and_duplicates_noted() {
+        let parsed = parse_json(br#"{"a": {"b": 1, "b": 2}, "l": [{"x": 1, "x": 1}], "a.b/c": {"d": 1.5, "d": null}}"#);
+        let parsed = parsed.unwrap();
+        assert_eq!(parsed.value, json!({"a": {"b": 2}, "l": [{"x": 1}], "a.b/c": {"d": null}}));
+        assert_eq!(parsed.duplicates, ["a.b", "l.x", "[a.b/c].d"]);
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        for bad in [deep.as_bytes(), b"{", b"{} {}", b"\xff", b"", br#"{"a": 1e999}"#] {
+            assert!(parse_json(bad).is_err());
+        }
+        let shallow: Value = serde_json::from_str(&format!("{}1{}", "[".repeat(99), "]".repeat(99))).unwrap();
+        assert!(!too_deep(&shallow));
+        let deep: Value = serde_json::from_str(&format!("{}1{}", "[".repeat(110), "]".repeat(110))).unwrap();
+        assert!(too_deep(&deep));
+    }
+
+    #[test]
+    fn yaml_is_read_as_kubectl_reads_it() {
+        let parsed = parse_yaml(b"a: no\nb: '1'\nc: {d: [1, 2]}\n").unwrap();
+        assert_eq!(parsed.value, json!({"a": false, "b": "1", "c": {"d": [1, 2]}}));
+        let bomb = format!("a: &a [x,x,x,x,x,x,x,x,x]\n{}", {
+            let mut text = String::new();
+            let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+            for pair in names.windows(2) {
+                let list = vec![format!("*{}", pair[0]); 9].join(",");
+                text.push_str(&format!("{}: &{} [{list}]\n", pair[1], pair[1]));
+            }
+            text
+        });
+        let deep = format!("{}1{}", "[".repeat(2000), "]".repeat(2000));
+        for bad in ["a: 1\na: 2\n", "a: [", &bomb, &deep, "a: 1\n---\nb: 2\n"] {
+            assert!(parse_yaml(bad.as_bytes()).is_err(), "{}", shorten(bad, 40));
+        }
+    }
+}

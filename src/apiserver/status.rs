@@ -1,0 +1,325 @@
+//! Errors as Kubernetes `Status` objects (meta/v1), the only error form this server sends.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use serde_json::{Map, Value, json};
+
+use super::registry::Resource;
+use crate::store::{Gone, WriteError};
+
+/// Seconds after which a client may try again when the server could not serve it.
+const RETRY_AFTER: u32 = 1;
+
+/// A request was not served. Carries what the client is told and nothing else.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: StatusCode,
+    /// Machine-readable reason (`metav1.StatusReason`).
+    pub reason: &'static str,
+    /// For the operator.
+    pub message: String,
+    /// `metav1.StatusDetails`; null when there are none.
+    pub details: Value,
+}
+
+/// What is wrong with a field, in the words of Kubernetes' `field.ErrorType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldFault {
+    /// The field must be given.
+    Required,
+    /// The value is not acceptable.
+    Invalid,
+    /// The value has the wrong JSON type.
+    Type,
+    /// The value is not one of those allowed.
+    NotSupported,
+    /// The field must not be given, or not changed.
+    Forbidden,
+    /// The value occurs twice.
+    Duplicate,
+    /// The value is too long.
+    TooLong,
+    /// The list or map has too many entries.
+    TooMany,
+}
+
+impl FieldFault {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid | Self::TooMany => "FieldValueInvalid",
+            Self::Type => "FieldValueTypeInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::TooLong => "FieldValueTooLong",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Required => "Required value",
+            Self::Invalid | Self::Type => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::Duplicate => "Duplicate value",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+        }
+    }
+}
+
+/// One fault of one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// What is wrong.
+    pub fault: FieldFault,
+    /// Path as `spec.image.url` or `spec.taints[0].key`.
+    pub path: String,
+    /// Fault, value and reason in words.
+    pub message: String,
+}
+
+impl FieldError {
+    /// A fault that names no value.
+    pub fn new(fault: FieldFault, path: impl Into<String>, detail: impl AsRef<str>) -> Self {
+        let detail = detail.as_ref();
+        let message = if detail.is_empty() { fault.words().into() } else { format!("{}: {detail}", fault.words()) };
+        Self { fault, path: path.into(), message }
+    }
+
+    /// The field must be given.
+    pub fn required(path: impl Into<String>, detail: impl AsRef<str>) -> Self {
+        Self::new(FieldFault::Required, path, detail)
+    }
+
+    /// The field must not be given, or not be changed.
+    pub fn forbidden(path: impl Into<String>, detail: impl AsRef<str>) -> Self {
+        Self::new(FieldFault::Forbidden, path, detail)
+    }
+
+    /// The value is not acceptable. Long values are cut.
+    pub fn invalid(path: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
+        Self::with_value(FieldFault::Invalid, path, value, detail)
+    }
+
+    /// A fault that shows the value. Long values are cut.
+    pub fn with_value(fault: FieldFault, path: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
+        let shown = match value {
+            Value::Object(_) | Value::Array(_) => String::new(),
+            other => format!("{}: ", shorten(&other.to_string(), 128)),
+        };
+        Self { fault, path: path.into(), message: format!("{}: {shown}{}", fault.words(), detail.as_ref()) }
+    }
+}
+
+/// The first `limit` characters.
+pub(super) fn shorten(text: &str, limit: usize) -> String {
+    let mut cut: String = text.chars().take(limit).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// Causes listed in one answer; more help nobody.
+const CAUSES_MAX: usize = 64;
+
+impl ApiError {
+    /// An error without details.
+    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null }
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 401.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 404 for a path that names no resource.
+    pub fn no_such_path() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// 405.
+    pub fn method_not_allowed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// 406.
+    pub fn not_acceptable() -> Self {
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json",
+        )
+    }
+
+    /// 415.
+    pub fn unsupported_media(accepted: &str) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}"),
+        )
+    }
+
+    /// 410: the revision is no longer kept.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// 500. The message must hold nothing that a client may not see.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    /// 404 for an object.
+    pub fn not_found(resource: &Resource, name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
+            .about(resource, name)
+    }
+
+    /// 409: the object exists.
+    pub fn exists(resource: &Resource, name: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{} \"{name}\" already exists", resource.qualified()))
+            .about(resource, name)
+    }
+
+    /// 409: the object is not in the state that the client expected.
+    pub fn conflict(resource: &Resource, name: &str, detail: impl AsRef<str>) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "Conflict",
+            format!("Operation cannot be fulfilled on {} \"{name}\": {}", resource.qualified(), detail.as_ref()),
+        )
+        .about(resource, name)
+    }
+
+    /// 409 in Kubernetes' words for a stale `resourceVersion`.
+    pub fn stale(resource: &Resource, name: &str) -> Self {
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 403 for an object.
+    pub fn forbidden(resource: &Resource, name: &str, detail: impl AsRef<str>) -> Self {
+        let subject = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "Forbidden",
+            format!("{}{subject} is forbidden: {}", resource.qualified(), detail.as_ref()),
+        )
+        .about(resource, name)
+    }
+
+    /// 422 with the faults of the fields.
+    pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
+        let text: Vec<String> =
+            errors.iter().take(CAUSES_MAX).map(|error| format!("{}: {}", error.path, error.message)).collect();
+        let text = match text.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let causes: Vec<Value> = errors
+            .iter()
+            .take(CAUSES_MAX)
+            .map(|error| json!({"reason": error.fault.reason(), "message": error.message, "field": error.path}))
+            .collect();
+        let mut error = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{} \"{name}\" is invalid: {text}", resource.qualified_kind()),
+        );
+        error.details = json!({"name": name, "group": resource.group, "kind": resource.kind, "causes": causes});
+        error
+    }
+
+    /// Says which object the error is about.
+    #[must_use]
+    pub fn about(mut self, resource: &Resource, name: &str) -> Self {
+        let mut details = Map::new();
+        if !name.is_empty() {
+            details.insert("name".into(), name.into());
+        }
+        if !resource.group.is_empty() {
+            details.insert("group".into(), resource.group.clone().into());
+        }
+        details.insert("kind".into(), resource.plural.clone().into());
+        self.details = Value::Object(details);
+        self
+    }
+
+    /// What a failed write means for the client.
+    pub fn from_write(error: &WriteError, resource: &Resource, name: &str) -> Self {
+        match error {
+            WriteError::Exists => Self::exists(resource, name),
+            WriteError::NotFound => Self::not_found(resource, name),
+            WriteError::Conflict { .. } => Self::stale(resource, name),
+            WriteError::Malformed(_) => Self::bad_request(error.to_string()).about(resource, name),
+            WriteError::TooLarge { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string())
+                    .about(resource, name)
+            }
+            WriteError::Failed(_) => {
+                tracing::error!(%error, resource = resource.plural, name, "the store refused a write");
+                let mut answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string());
+                answer.details = json!({ "retryAfterSeconds": RETRY_AFTER });
+                answer
+            }
+        }
+    }
+
+    /// The `Status` object.
+    pub fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        status
+    }
+}
+
+impl From<Gone> for ApiError {
+    fn from(gone: Gone) -> Self {
+        Self::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.code, self.status().to_string());
+        if self.code == StatusCode::SERVICE_UNAVAILABLE || self.code == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
+        }
+        response
+    }
+}
+
+/// An answer with a JSON body.
+pub(super) fn json_response(code: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache, private"));
+    response
+}

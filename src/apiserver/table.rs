@@ -1,0 +1,221 @@
+//! Server-side tables (meta/v1 Table): what `kubectl get` prints.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::jsonpath::JsonPath;
+
+/// One column.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Heading.
+    pub name: String,
+    /// `string`, `integer`, `number`, `boolean` or `date`.
+    pub kind: String,
+    /// Format of the type, or `name` for the column that names the object.
+    pub format: String,
+    /// For people.
+    pub description: String,
+    /// 0: always shown; above: with `-o wide`.
+    pub priority: i32,
+    /// Where the cell comes from.
+    pub source: Source,
+}
+
+/// Where a cell comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The value at a path.
+    Path(JsonPath),
+    /// Reckoned from the object.
+    Cell(fn(&Value, Timestamp) -> Value),
+}
+
+impl Column {
+    /// A reckoned column.
+    pub fn cell(name: &str, kind: &str, priority: i32, cell: fn(&Value, Timestamp) -> Value) -> Self {
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            format: String::new(),
+            description: String::new(),
+            priority,
+            source: Source::Cell(cell),
+        }
+    }
+
+    /// The object's name.
+    pub fn name() -> Self {
+        let mut column = Self::cell("Name", "string", 0, |object, _| object["metadata"]["name"].clone());
+        column.format = "name".into();
+        column.description = "Name must be unique within a namespace.".into();
+        column
+    }
+
+    /// Time since creation.
+    pub fn age() -> Self {
+        let mut column =
+            Self::cell("Age", "string", 0, |object, now| age(&object["metadata"]["creationTimestamp"], now));
+        column.description = "Time since creation".into();
+        column
+    }
+
+    fn cell_of(&self, object: &Value, now: Timestamp) -> Value {
+        let path = match &self.source {
+            Source::Cell(cell) => return cell(object, now),
+            Source::Path(path) => path,
+        };
+        let Some(value) = path.first(object).filter(|value| !value.is_null()) else { return Value::Null };
+        match (self.kind.as_str(), value) {
+            ("date", _) => age(value, now),
+            ("integer" | "number", Value::Number(_)) | ("boolean", Value::Bool(_)) => value.clone(),
+            ("string", Value::String(_)) => value.clone(),
+            ("string", other) => other.to_string().into(),
+            _ => Value::Null,
+        }
+    }
+}
+
+/// How much of the object each row carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Include {
+    /// Nothing.
+    None,
+    /// kind, apiVersion and metadata.
+    #[default]
+    Metadata,
+    /// All of it.
+    Object,
+}
+
+/// Headings; sent once, and in a watch with the first event.
+pub fn definitions(columns: &[Column]) -> Value {
+    columns
+        .iter()
+        .map(|column| {
+            json!({
+                "name": column.name,
+                "type": column.kind,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            })
+        })
+        .collect()
+}
+
+/// One row.
+pub fn row(columns: &[Column], object: &Value, include: Include, now: Timestamp) -> Value {
+    let cells: Vec<Value> = columns.iter().map(|column| column.cell_of(object, now)).collect();
+    let mut row = json!({ "cells": cells });
+    match include {
+        Include::None => {}
+        Include::Metadata => row["object"] = partial(object),
+        Include::Object => row["object"] = object.clone(),
+    }
+    row
+}
+
+/// A table of these rows.
+pub fn table(definitions: &Value, rows: Vec<Value>, revision: &str) -> Value {
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": revision},
+        "columnDefinitions": definitions,
+        "rows": rows,
+    })
+}
+
+/// The object's metadata as `PartialObjectMetadata`.
+pub fn partial(object: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+}
+
+/// Time since a timestamp, as kubectl writes ages.
+pub fn age(stamp: &Value, now: Timestamp) -> Value {
+    match stamp.as_str().map(str::parse::<Timestamp>) {
+        None => "<unknown>".into(),
+        Some(Err(_)) => "<invalid>".into(),
+        Some(Ok(then)) => duration(now.as_second() - then.as_second()).into(),
+    }
+}
+
+/// Seconds in the two most telling units (apimachinery's `HumanDuration`).
+pub fn duration(seconds: i64) -> String {
+    if seconds < -1 {
+        return "<invalid>".into();
+    }
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let two = |first: i64, unit: &str, second: i64, small: &str| {
+        if second == 0 { format!("{first}{unit}") } else { format!("{first}{unit}{second}{small}") }
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if minutes < 180 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if hours < 192 => two(days, "d", hours % 24, "h"),
+        () if hours < 24 * 365 * 2 => format!("{days}d"),
+        () if hours < 24 * 365 * 8 => two(days / 365, "y", days % 365, "d"),
+        () => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_read_as_kubectl_writes_them() {
+        for (seconds, wanted) in [
+            (-5, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (11_460, "3h11m"),
+            (28_800, "8h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+            (180_000, "2d2h"),
+            (691_200, "8d"),
+            (63_072_000, "2y"),
+            (63_072_000 + 86_400 * 3, "2y3d"),
+            (86_400 * 365 * 9, "9y"),
+        ] {
+            assert_eq!(duration(seconds), wanted, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn cells_have_the_type_of_their_column() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let object = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"online": true, "count": 3}});
+        let column = |kind: &str, path: &str| Column {
+            kind: kind.into(),
+            source: Source::Path(JsonPath::parse(path).unwrap()),
+            ..Column::name()
+        };
+        let columns = [
+            Column::name(),
+            column("string", ".spec.online"),
+            column("boolean", ".spec.online"),
+            column("integer", ".spec.count"),
+            column("integer", ".spec.online"),
+            column("string", ".spec.none"),
+            column("date", ".metadata.creationTimestamp"),
+        ];
+        let row = row(&columns, &object, Include::Metadata, now);
+        assert_eq!(row["cells"], json!(["a", "true", true, 3, null, null, "10m"]));
+        assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
+        assert_eq!(row["object"]["metadata"]["name"], "a");
+    }
+}

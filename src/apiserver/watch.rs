@@ -1,0 +1,337 @@
+//! Watch: a stream of JSON lines from the store's events.
+//!
+//! A client names a revision and gets everything after it, or names none and gets what there is first. An object
+//! that leaves the selector is `DELETED` for that client, one that enters it is `ADDED`. A revision that is no longer
+//! kept ends the stream with an `ERROR` event of code 410, upon which clients list again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::FutureExt;
+use http::{HeaderMap, StatusCode};
+use rand::Rng;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::request::{Form, Params, Target, parse_revision};
+use super::selectors::Selector;
+use super::status::{ApiError, json_response};
+use super::table::{self, definitions};
+use super::write::served;
+use super::{ApiServer, Call, Identity, Resource};
+use crate::store::{Object, StoreEvent, Watch};
+
+/// How often a bookmark is sent to those who ask for them.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Shortest time of a watch that does not say how long it wants; a random part comes on top, so that clients do not
+/// all return at once.
+const DEFAULT_SECONDS: u64 = 1800;
+/// Longest time of a watch.
+const SECONDS_MAX: u64 = 24 * 3600;
+/// Bytes after which a chunk is sent though more events are ready.
+const CHUNK: usize = 64 * 1024;
+
+/// Annotation of the bookmark that ends the initial events.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// Starts a watch.
+pub(super) fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
+    let params = call.params;
+    let mut selector = params.fields.clone();
+    if let Some(name) = &call.target.name {
+        // `?watch` on a single object, as old clients do it.
+        selector = format!("{selector},metadata.name={name}");
+    }
+    let selector = Selector::parse(call.resource, &params.labels, &selector)?;
+    let initial = initial_wish(params)?;
+    let store = call.api.store();
+    let storage = &call.resource.storage;
+    let from = parse_revision(&params.resource_version)?;
+    let mut state = State {
+        api: call.api.clone(),
+        resource: Arc::clone(call.resource),
+        target: call.target.clone(),
+        params: params.clone(),
+        identity: call.identity.clone(),
+        form: call.form,
+        selector,
+        source: None,
+        first: VecDeque::new(),
+        headings_sent: false,
+        last: from.unwrap_or(0),
+        end_of_initial: false,
+        shutdown: call.api.shutdown().clone(),
+        deadline: Instant::now() + length(params),
+        bookmark: Instant::now() + BOOKMARK_EVERY,
+        over: false,
+    };
+    let wants_list = initial.unwrap_or(from.is_none());
+    let after = if wants_list || from.is_none() {
+        let listing = store.list(storage, call.target.namespace.as_deref());
+        if let Some(wanted) = from.filter(|wanted| *wanted > listing.revision) {
+            return Err(ApiError::expired(format!("Too large resource version: {wanted}")));
+        }
+        if wants_list {
+            state.first = listing.objects.into_iter().filter(|object| state.selector.matches(&object.value)).collect();
+            state.end_of_initial = initial == Some(true) && params.bookmarks;
+        }
+        listing.revision
+    } else {
+        state.last
+    };
+    state.last = after;
+    let mut early = None;
+    match store.watch(storage, after) {
+        Ok(source) => state.source = Some(source),
+        Err(gone) => {
+            state.over = true;
+            early = Some(line("ERROR", &ApiError::from(gone).status().to_string()));
+        }
+    }
+    let stream = futures::stream::unfold((state, early), |(mut state, early)| async move {
+        let chunk = match early {
+            Some(chunk) => Some(chunk),
+            None => state.next_chunk().await,
+        };
+        chunk.map(|chunk| (Ok::<Bytes, std::convert::Infallible>(chunk), (state, None)))
+    });
+    let mut response = json_response(StatusCode::OK, Body::from_stream(stream));
+    if call.form == Form::Table {
+        let media = http::HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
+        response.headers_mut().insert(http::header::CONTENT_TYPE, media);
+    }
+    Ok(response)
+}
+
+/// Whether the client says that it wants, or does not want, what there is first (`sendInitialEvents`).
+fn initial_wish(params: &Params) -> Result<Option<bool>, ApiError> {
+    if params.send_initial == Some(true) && params.resource_version_match != "NotOlderThan" {
+        return Err(ApiError::bad_request("sendInitialEvents needs resourceVersionMatch=NotOlderThan"));
+    }
+    if params.send_initial.is_none() && !params.resource_version_match.is_empty() {
+        return Err(ApiError::bad_request(
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
+    Ok(params.send_initial)
+}
+
+fn length(params: &Params) -> Duration {
+    let seconds = match params.timeout {
+        Some(seconds) if seconds > 0 => seconds.min(SECONDS_MAX),
+        _ => DEFAULT_SECONDS + rand::rng().random_range(0..DEFAULT_SECONDS),
+    };
+    Duration::from_secs(seconds)
+}
+
+/// One line of the stream.
+fn line(kind: &str, object: &str) -> Bytes {
+    let mut line = BytesMut::with_capacity(object.len() + 40);
+    put_line(&mut line, kind, object.as_bytes());
+    line.freeze()
+}
+
+fn put_line(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
+    chunk.put_slice(b"{\"type\":\"");
+    chunk.put_slice(kind.as_bytes());
+    chunk.put_slice(b"\",\"object\":");
+    chunk.put_slice(object);
+    chunk.put_slice(b"}\n");
+}
+
+/// One client's watch.
+struct State {
+    api: ApiServer,
+    resource: Arc<Resource>,
+    target: Target,
+    params: Params,
+    identity: Identity,
+    form: Form,
+    selector: Selector,
+    source: Option<Watch>,
+    /// What there was at the start, not sent yet.
+    first: VecDeque<Arc<Object>>,
+    headings_sent: bool,
+    /// Everything up to this revision has been sent.
+    last: u64,
+    /// Whether the bookmark that ends the initial events is still to be sent.
+    end_of_initial: bool,
+    shutdown: CancellationToken,
+    deadline: Instant,
+    bookmark: Instant,
+    over: bool,
+}
+
+/// Why a wait ended.
+enum Woken {
+    Event(StoreEvent),
+    Gone(ApiError),
+    Bookmark,
+    End,
+}
+
+impl State {
+    /// The next lines; `None` when the watch is over.
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        let mut chunk = BytesMut::new();
+        while let Some(object) = self.first.pop_front() {
+            self.put(&mut chunk, "ADDED", &object);
+            if chunk.len() >= CHUNK {
+                return Some(chunk.freeze());
+            }
+        }
+        if std::mem::take(&mut self.end_of_initial) {
+            self.put_bookmark(&mut chunk, self.last, true);
+        }
+        if !chunk.is_empty() {
+            return Some(chunk.freeze());
+        }
+        // An event that the selector hides yields no line: wait on.
+        while chunk.is_empty() {
+            if self.over {
+                return None;
+            }
+            match self.wait().await {
+                Woken::Event(event) => {
+                    self.put_event(&mut chunk, &event);
+                    self.drain(&mut chunk);
+                }
+                Woken::Gone(error) => self.put_gone(&mut chunk, &error),
+                Woken::Bookmark => {
+                    self.bookmark = Instant::now() + BOOKMARK_EVERY;
+                    // Read before the events are drained: what was committed up to here has then been sent.
+                    let revision = self.api.store().revision();
+                    self.drain(&mut chunk);
+                    if !self.over {
+                        self.last = self.last.max(revision);
+                        self.put_bookmark(&mut chunk, self.last, false);
+                    }
+                }
+                Woken::End => {
+                    self.over = true;
+                    return None;
+                }
+            }
+        }
+        Some(chunk.freeze())
+    }
+
+    async fn wait(&mut self) -> Woken {
+        let bookmark = if self.params.bookmarks { self.bookmark } else { self.deadline };
+        let Some(source) = &mut self.source else { return Woken::End };
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => Woken::End,
+            event = source.next() => match event {
+                Ok(event) => Woken::Event(event),
+                Err(gone) => Woken::Gone(gone.into()),
+            },
+            () = tokio::time::sleep_until(self.deadline) => Woken::End,
+            () = tokio::time::sleep_until(bookmark) => Woken::Bookmark,
+        }
+    }
+
+    /// Puts in what is ready without waiting.
+    fn drain(&mut self, chunk: &mut BytesMut) {
+        while chunk.len() < CHUNK && !self.over {
+            let Some(source) = &mut self.source else { return };
+            match source.next().now_or_never() {
+                Some(Ok(event)) => self.put_event(chunk, &event),
+                Some(Err(gone)) => self.put_gone(chunk, &gone.into()),
+                None => return,
+            }
+        }
+    }
+
+    fn put_gone(&mut self, chunk: &mut BytesMut, error: &ApiError) {
+        self.over = true;
+        // A closed store ends its watches; the client need not hear of an error.
+        if !self.shutdown.is_cancelled() {
+            put_line(chunk, "ERROR", error.status().to_string().as_bytes());
+        }
+    }
+
+    fn put_event(&mut self, chunk: &mut BytesMut, event: &StoreEvent) {
+        let selected = |object: &Object| self.selector.matches(&object.value);
+        let (kind, object) = match event {
+            StoreEvent::Added(object) => (selected(object).then_some("ADDED"), object),
+            StoreEvent::Deleted(object) => (selected(object).then_some("DELETED"), object),
+            StoreEvent::Modified { object, previous } => {
+                let kind = match (selected(previous), selected(object)) {
+                    (true, true) => Some("MODIFIED"),
+                    (false, true) => Some("ADDED"),
+                    (true, false) => Some("DELETED"),
+                    (false, false) => None,
+                };
+                (kind, object)
+            }
+        };
+        self.last = self.last.max(object.revision);
+        let here = self.target.namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace);
+        if let Some(kind) = kind.filter(|_| here) {
+            let object = Arc::clone(object);
+            self.put(chunk, kind, &object);
+        }
+    }
+
+    fn put(&mut self, chunk: &mut BytesMut, kind: &str, object: &Object) {
+        match self.form {
+            Form::Json if self.resource.conversion.is_none() => put_line(chunk, kind, &object.json),
+            Form::Json => put_line(chunk, kind, served(&self.resource, &object.value).to_string().as_bytes()),
+            Form::Partial => put_line(chunk, kind, table::partial(&object.value).to_string().as_bytes()),
+            Form::Table => {
+                let headings = self.headings();
+                let row = self.row(&object.value);
+                let table = table::table(&headings, vec![row], &object.revision.to_string());
+                put_line(chunk, kind, table.to_string().as_bytes());
+            }
+        }
+    }
+
+    /// Headings go with the first table only.
+    fn headings(&mut self) -> Value {
+        if std::mem::replace(&mut self.headings_sent, true) { Value::Null } else { definitions(&self.resource.columns) }
+    }
+
+    fn row(&self, stored: &Value) -> Value {
+        let headers = HeaderMap::new();
+        let call = Call {
+            api: &self.api,
+            resource: &self.resource,
+            target: &self.target,
+            params: &self.params,
+            identity: &self.identity,
+            headers: &headers,
+            form: self.form,
+        };
+        super::read::row(&call, stored)
+    }
+
+    fn put_bookmark(&mut self, chunk: &mut BytesMut, revision: u64, initial_end: bool) {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({ INITIAL_END: "true" });
+        }
+        let bookmark = match self.form {
+            Form::Table => {
+                let partial =
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                let cells: Vec<Value> = self.resource.columns.iter().map(|_| Value::Null).collect();
+                let headings = self.headings();
+                table::table(&headings, vec![json!({"cells": cells, "object": partial})], &revision.to_string())
+            }
+            Form::Partial => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
+            Form::Json => {
+                json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata})
+            }
+        };
+        put_line(chunk, "BOOKMARK", bookmark.to_string().as_bytes());
+    }
+}

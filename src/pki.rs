@@ -1,0 +1,431 @@
+//! Slipway's own certificates: a CA made on the first start, the server's certificate, client certificates, and the
+//! administrator's kubeconfig.
+//!
+//! All keys are ECDSA P-256. Validity begins in the year 2000, because nodes may have no correct clock (their agents
+//! trust the CA by its fingerprint). Files with keys have mode 0600.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+/// Years that the CA lasts.
+const CA_YEARS: u64 = 50;
+/// Years that other certificates last.
+const YEARS: u64 = 10;
+/// A certificate with less than this left is made anew.
+const RENEW_BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
+const YEAR: Duration = Duration::from_secs(31_557_600);
+
+/// User of the administrator's certificate.
+pub const ADMIN_USER: &str = "slipway-admin";
+/// Group of the administrator's certificate.
+pub const ADMIN_GROUP: &str = "system:masters";
+
+/// Certificates cannot be read, made or written.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{path} is unusable ({reason}); restore it, or move the folder away to start with a new CA")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A certificate cannot be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A name for the server's certificate is neither an address nor a DNS name.
+    #[error("{0:?} is neither an IP address nor a DNS name")]
+    Name(String),
+    /// TLS refuses the certificates.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// A certificate and its key as PEM.
+#[derive(Clone)]
+pub struct Credential {
+    /// Certificate.
+    pub certificate: String,
+    /// PKCS #8 key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credential").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// The certificates of one appliance.
+pub struct Pki {
+    ca: CertificateDer<'static>,
+    ca_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    server: Credential,
+    admin: Credential,
+}
+
+impl std::fmt::Debug for Pki {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pki").field("ca", &self.ca_fingerprint()).finish_non_exhaustive()
+    }
+}
+
+impl Pki {
+    /// Reads the certificates of a folder, making what is missing. The server's certificate is made anew when its
+    /// names are not these (plus localhost) or it nears its end; names are DNS names or IP addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError`] when a file is unreadable or damaged: an existing CA is never replaced.
+    pub fn open(folder: &Path, names: &[String]) -> Result<Self, PkiError> {
+        Self::open_at(folder, names, SystemTime::now())
+    }
+
+    fn open_at(folder: &Path, names: &[String], now: SystemTime) -> Result<Self, PkiError> {
+        let file = |path: &Path| {
+            let path = path.to_owned();
+            move |source| PkiError::File { path, source }
+        };
+        fs::create_dir_all(folder).map_err(file(folder))?;
+        let authority = match read_credential(folder, "ca")? {
+            Some(authority) => authority,
+            None => {
+                let authority = make_authority(now)?;
+                write_credential(folder, "ca", &authority)?;
+                authority
+            }
+        };
+        let path = folder.join("ca.crt");
+        let content = |reason: String| PkiError::Content { path: path.clone(), reason };
+        let ca = CertificateDer::from_pem_slice(authority.certificate.as_bytes())
+            .map_err(|error| content(error.to_string()))?;
+        let key = KeyPair::from_pem(&authority.key)
+            .map_err(|error| PkiError::Content { path: folder.join("ca.key"), reason: error.to_string() })?;
+        if public_key(&ca) != Some(key.subject_public_key_info()) {
+            return Err(content("it does not belong to ca.key".into()));
+        }
+        let issuer = Issuer::from_ca_cert_der(&ca, key).map_err(|error| content(error.to_string()))?;
+
+        let wanted = server_names(names)?;
+        let server = match read_credential(folder, "server")? {
+            Some(server) if is_current(&server, &ca, now) && names_of(&server) == sorted(&wanted) => server,
+            _ => {
+                let server = make(&issuer, now, "slipway", None, wanted, ExtendedKeyUsagePurpose::ServerAuth)?;
+                write_credential(folder, "server", &server)?;
+                tracing::info!(names = ?names, "the server's certificate was made");
+                server
+            }
+        };
+        let admin = match read_credential(folder, "admin")? {
+            Some(admin) if is_current(&admin, &ca, now) => admin,
+            _ => {
+                let admin = make_client(&issuer, now, ADMIN_USER, ADMIN_GROUP)?;
+                write_credential(folder, "admin", &admin)?;
+                admin
+            }
+        };
+        Ok(Self { ca, ca_pem: authority.certificate, issuer, server, admin })
+    }
+
+    /// The CA certificate.
+    pub fn ca_der(&self) -> &CertificateDer<'static> {
+        &self.ca
+    }
+
+    /// The CA certificate as PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// SHA-256 of the CA certificate's DER form: what agents are given to trust.
+    pub fn ca_fingerprint(&self) -> [u8; 32] {
+        Sha256::digest(&self.ca).into()
+    }
+
+    /// The administrator's certificate.
+    pub fn admin(&self) -> &Credential {
+        &self.admin
+    }
+
+    /// A new client certificate for a user of one group. It is not kept.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError::Make`].
+    pub fn client(&self, user: &str, group: &str) -> Result<Credential, PkiError> {
+        make_client(&self.issuer, SystemTime::now(), user, group)
+    }
+
+    /// What the HTTPS listener needs: the server's certificate, client certificates of our CA wanted but not needed.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError::Tls`].
+    pub fn server_config(&self) -> Result<Arc<rustls::ServerConfig>, PkiError> {
+        let tls = |error: &dyn std::fmt::Display| PkiError::Tls(error.to_string());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(self.ca.clone()).map_err(|error| tls(&error))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| tls(&error))?;
+        let leaf = CertificateDer::from_pem_slice(self.server.certificate.as_bytes()).map_err(|error| tls(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(self.server.key.as_bytes()).map_err(|error| tls(&error))?;
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| tls(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![leaf, self.ca.clone()], key)
+            .map_err(|error| tls(&error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// A kubeconfig for the administrator; `endpoint` is a URL as `https://10.0.0.1:8443`.
+    pub fn kubeconfig(&self, endpoint: &str) -> String {
+        kubeconfig(endpoint, &self.ca_pem, ADMIN_USER, &self.admin)
+    }
+}
+
+/// A kubeconfig with everything embedded. JSON strings are YAML, so no text can break out of its place.
+pub fn kubeconfig(endpoint: &str, ca_pem: &str, user: &str, credential: &Credential) -> String {
+    let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+    let text = |text: &str| json!(text).to_string();
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         clusters:\n\
+         - name: slipway\n  \
+           cluster:\n    \
+             server: {endpoint}\n    \
+             certificate-authority-data: {ca}\n\
+         users:\n\
+         - name: {user}\n  \
+           user:\n    \
+             client-certificate-data: {certificate}\n    \
+             client-key-data: {key}\n\
+         contexts:\n\
+         - name: slipway\n  \
+           context:\n    \
+             cluster: slipway\n    \
+             user: {user}\n\
+         current-context: slipway\n",
+        endpoint = text(endpoint),
+        ca = data(ca_pem),
+        user = text(user),
+        certificate = data(&credential.certificate),
+        key = data(&credential.key),
+    )
+}
+
+fn base_params(now: SystemTime, years: u64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.not_before = date_time_ymd(2000, 1, 1);
+    params.not_after = (now + YEAR * years as u32).into();
+    params.distinguished_name = DistinguishedName::new();
+    params
+}
+
+fn make_authority(now: SystemTime) -> Result<Credential, PkiError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = base_params(now, CA_YEARS);
+    params.distinguished_name.push(DnType::CommonName, "Slipway CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    let certificate = params.self_signed(&key)?;
+    Ok(Credential { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn make_client(issuer: &Issuer<'_, KeyPair>, now: SystemTime, user: &str, group: &str) -> Result<Credential, PkiError> {
+    make(issuer, now, user, Some(group), Vec::new(), ExtendedKeyUsagePurpose::ClientAuth)
+}
+
+fn make(
+    issuer: &Issuer<'_, KeyPair>,
+    now: SystemTime,
+    name: &str,
+    group: Option<&str>,
+    names: Vec<SanType>,
+    usage: ExtendedKeyUsagePurpose,
+) -> Result<Credential, PkiError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = base_params(now, YEARS);
+    params.distinguished_name.push(DnType::CommonName, name);
+    if let Some(group) = group {
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params.subject_alt_names = names;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    let certificate = params.signed_by(&key, issuer)?;
+    Ok(Credential { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// The names given and those of this machine to itself.
+fn server_names(names: &[String]) -> Result<Vec<SanType>, PkiError> {
+    let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let mut wanted = Vec::new();
+    for name in names.iter().chain(&own) {
+        let entry = match name.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => {
+                let plain = !name.is_empty()
+                    && name.len() <= 253
+                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.*".contains(&byte));
+                let entry = name.as_str().try_into().ok().filter(|_| plain);
+                SanType::DnsName(entry.ok_or_else(|| PkiError::Name(name.clone()))?)
+            }
+        };
+        if !wanted.contains(&entry) {
+            wanted.push(entry);
+        }
+    }
+    Ok(wanted)
+}
+
+fn sorted(names: &[SanType]) -> Option<Vec<String>> {
+    let mut texts: Vec<String> = names
+        .iter()
+        .filter_map(|name| match name {
+            SanType::DnsName(name) => Some(name.as_str().to_owned()),
+            SanType::IpAddress(address) => Some(address.to_string()),
+            _ => None,
+        })
+        .collect();
+    texts.sort();
+    Some(texts)
+}
+
+/// Names in a certificate, sorted; `None` when it cannot be read.
+fn names_of(credential: &Credential) -> Option<Vec<String>> {
+    let der = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).ok()?;
+    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(&der).ok()?;
+    let mut texts = Vec::new();
+    for name in &certificate.subject_alternative_name().ok()??.value.general_names {
+        match name {
+            GeneralName::DNSName(name) => texts.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => {
+                let address = match bytes.len() {
+                    4 => IpAddr::from(<[u8; 4]>::try_from(*bytes).ok()?),
+                    _ => IpAddr::from(<[u8; 16]>::try_from(*bytes).ok()?),
+                };
+                texts.push(address.to_string());
+            }
+            _ => {}
+        }
+    }
+    texts.sort();
+    Some(texts)
+}
+
+/// Whether a certificate is signed by this CA, belongs to its key, and lasts for a while.
+fn is_current(credential: &Credential, ca: &CertificateDer<'_>, now: SystemTime) -> bool {
+    let check = || {
+        let der = CertificateDer::from_pem_slice(credential.certificate.as_bytes()).ok()?;
+        let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(&der).ok()?;
+        let (_, ca) = x509_parser::certificate::X509Certificate::from_der(ca).ok()?;
+        let key = KeyPair::from_pem(&credential.key).ok()?;
+        let until = (now + RENEW_BEFORE).duration_since(UNIX_EPOCH).ok()?.as_secs();
+        let lasts = certificate.validity().not_after.timestamp() > i64::try_from(until).ok()?;
+        let signed = certificate.issuer() == ca.subject() && authority_key_matches(&certificate, &ca);
+        let paired = certificate.public_key().raw == key.subject_public_key_info();
+        Some(lasts && signed && paired)
+    };
+    check().unwrap_or(false)
+}
+
+/// Whether the certificate names this CA's key as its signer's (RFC 5280 section 4.2.1.1).
+fn authority_key_matches(
+    certificate: &x509_parser::certificate::X509Certificate<'_>,
+    ca: &x509_parser::certificate::X509Certificate<'_>,
+) -> bool {
+    use x509_parser::extensions::ParsedExtension;
+    let subject = ca.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0),
+        _ => None,
+    });
+    let authority = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0),
+        _ => None,
+    });
+    subject.is_some() && subject == authority
+}
+
+fn public_key(der: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
+    let (_, info) = SubjectPublicKeyInfo::from_der(certificate.public_key().raw).ok()?;
+    Some(info.raw.to_vec())
+}
+
+/// Certificate and key, when both files are there.
+fn read_credential(folder: &Path, name: &str) -> Result<Option<Credential>, PkiError> {
+    let read = |extension: &str| {
+        let path = folder.join(format!("{name}.{extension}"));
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(PkiError::File { path, source }),
+        }
+    };
+    match (read("crt")?, read("key")?) {
+        (Some(certificate), Some(key)) => Ok(Some(Credential { certificate, key })),
+        // Half a CA is a loss to be told; half of anything else is made anew.
+        (Some(_), None) if name == "ca" => {
+            Err(PkiError::Content { path: folder.join("ca.key"), reason: "it is missing".into() })
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Writes the key, then the certificate, each whole or not at all.
+fn write_credential(folder: &Path, name: &str, credential: &Credential) -> Result<(), PkiError> {
+    write_file(&folder.join(format!("{name}.key")), &credential.key, 0o600)?;
+    write_file(&folder.join(format!("{name}.crt")), &credential.certificate, 0o644)
+}
+
+fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let fail = |source| PkiError::File { path: path.to_owned(), source };
+    let temporary = path.with_extension(format!("{}.new", path.extension().unwrap_or_default().display()));
+    fs::remove_file(&temporary).or_else(ignore_missing).map_err(fail)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(fail)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
+    fs::rename(&temporary, path).map_err(fail)?;
+    let parent = path.parent().unwrap_or(Path::new("."));
+    fs::File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
