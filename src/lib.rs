@@ -4,6 +4,7 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
 //! | [`dhcp`] | DHCP server: packet in, packet out; leases |
@@ -25,6 +26,7 @@ pub mod bmc;
 pub mod boot;
 pub mod config;
 pub mod dhcp;
+pub mod host;
 pub mod image;
 pub mod pki;
 pub mod store;

@@ -1,0 +1,104 @@
+//! BMC address and credentials of a host (reference 1.4).
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use secrecy::SecretString;
+use serde_json::json;
+
+use super::machine::{Access, SecretName};
+use super::reconciler::Reconciler;
+use crate::api::metal3::{BareMetalHost, FINALIZER_SECRET};
+use crate::bmc::{BmcAddress, Credentials};
+
+/// Label that Metal3 puts on every secret that it reads.
+const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
+
+/// Whether the host's BMC can be tried, without trying it.
+pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Result<Access, kube::Error> {
+    let Some(bmc) = host.spec.bmc.as_ref().filter(|b| !b.address.is_empty() || !b.credentials_name.is_empty()) else {
+        return Ok(Access::None);
+    };
+    if bmc.address.is_empty() {
+        return Ok(Access::Broken("spec.bmc.address is missing".into()));
+    }
+    if let Err(error) = BmcAddress::parse(&bmc.address) {
+        return Ok(Access::Broken(error.to_string()));
+    }
+    if bmc.credentials_name.is_empty() {
+        return Ok(Access::Broken("spec.bmc.credentialsName is missing".into()));
+    }
+    let namespace = host.namespace().unwrap_or_default();
+    let Some(secret) = reconciler.api::<Secret>(&namespace).get_opt(&bmc.credentials_name).await? else {
+        let reason =
+            format!("there is no secret {} in namespace {namespace} with the BMC's credentials", bmc.credentials_name);
+        return Ok(Access::Broken(reason));
+    };
+    if let Err(reason) = credentials(&secret) {
+        return Ok(Access::Broken(format!("secret {}: {reason}", bmc.credentials_name)));
+    }
+    // Our own marks change the resourceVersion, so they come before the version is looked at.
+    let secret =
+        if host.metadata.deletion_timestamp.is_none() { claim(reconciler, host, secret).await? } else { secret };
+    let name = SecretName { namespace, name: bmc.credentials_name.clone() };
+    Ok(Access::Ready { secret: name, version: secret.resource_version().unwrap_or_default() })
+}
+
+/// User and password in a secret: trimmed, neither empty.
+pub(super) fn credentials(secret: &Secret) -> Result<Credentials, String> {
+    let value = |key: &str| -> Result<String, String> {
+        let bytes = secret.data.as_ref().and_then(|data| data.get(key)).ok_or(format!("{key} is missing"))?;
+        let text = std::str::from_utf8(&bytes.0).map_err(|_| format!("{key} is not UTF-8 text"))?.trim();
+        if text.is_empty() { Err(format!("{key} is empty")) } else { Ok(text.to_owned()) }
+    };
+    Ok(Credentials { username: value("username")?, password: SecretString::from(value("password")?) })
+}
+
+/// Label, owner reference and finalizer, so that the secret lives as long as its host.
+async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) -> Result<Secret, kube::Error> {
+    let Some(owner) = host.owner_ref(&()) else { return Ok(secret) };
+    let labelled = secret.labels().get(SECRET_LABEL.0).is_some_and(|value| value == SECRET_LABEL.1);
+    let owned = secret.owner_references().iter().any(|other| other.uid == owner.uid);
+    let held = secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SECRET);
+    if (labelled && owned && held) || secret.metadata.deletion_timestamp.is_some() {
+        return Ok(secret);
+    }
+    let mut owners = secret.owner_references().to_vec();
+    if !owned {
+        owners.push(owner);
+    }
+    let mut finalizers = secret.finalizers().to_vec();
+    if !held {
+        finalizers.push(FINALIZER_SECRET.to_owned());
+    }
+    let (label, value) = SECRET_LABEL;
+    let patch = json!({ "metadata": {
+        "resourceVersion": secret.resource_version(),
+        "labels": { label: value },
+        "ownerReferences": owners,
+        "finalizers": finalizers,
+    }});
+    let namespace = host.namespace().unwrap_or_default();
+    let api = reconciler.api::<Secret>(&namespace);
+    api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// The other way round: the host goes. Another host that uses the same secret keeps it.
+pub(super) async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
+    let Some(bmc) = &host.spec.bmc else { return Ok(()) };
+    if bmc.credentials_name.is_empty() {
+        return Ok(());
+    }
+    let namespace = host.namespace().unwrap_or_default();
+    let api = reconciler.api::<Secret>(&namespace);
+    let Some(secret) = api.get_opt(&bmc.credentials_name).await? else { return Ok(()) };
+    let uid = host.uid().unwrap_or_default();
+    let others = secret.owner_references().iter().any(|owner| owner.kind == "BareMetalHost" && owner.uid != uid);
+    let held = secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SECRET);
+    if others || !held {
+        return Ok(());
+    }
+    let finalizers: Vec<_> = secret.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_SECRET).collect();
+    let patch = json!({ "metadata": { "resourceVersion": secret.resource_version(), "finalizers": finalizers } });
+    api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
+}

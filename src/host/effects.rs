@@ -1,0 +1,264 @@
+//! What the state machine asks for, done. Every effect may be done twice without harm.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use tracing::info;
+
+use super::access;
+use super::machine::Effect;
+use super::reconciler::{Reconciler, label};
+use crate::api::metal3::{
+    ANNOTATION_INSPECT, BareMetalHost, BootMode, FINALIZER_HARDWARE_DATA, FINALIZER_HOST, HardwareData,
+    HardwareDataSpec, HardwareDetails,
+};
+use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec};
+use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
+
+/// On HardwareData: the inspection it came from.
+pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
+
+/// How long a machine may take to power itself off after its agent said that it would.
+const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Why an effect was not done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EffectError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Bmc(#[from] BmcError),
+    /// Something that follows by itself must come first.
+    #[error("not yet")]
+    NotYet,
+}
+
+pub(super) async fn perform(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: Option<&BootIntent>,
+    effect: &Effect,
+) -> Result<(), EffectError> {
+    match effect {
+        Effect::AddFinalizer => {
+            let mut finalizers = host.finalizers().to_vec();
+            finalizers.push(FINALIZER_HOST.to_owned());
+            patch_metadata(reconciler, host, json!({ "finalizers": finalizers })).await
+        }
+        Effect::DropInspectAnnotation => {
+            patch_metadata(reconciler, host, json!({ "annotations": { ANNOTATION_INSPECT: null } })).await
+        }
+        Effect::ReadPower => {
+            let (bmc, version) = connect(reconciler, host).await?;
+            let power = bmc.power().await?;
+            reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
+            Ok(())
+        }
+        Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
+        Effect::Boot(device) => boot(reconciler, host, intent, *device).await,
+        Effect::PowerOn => set_power(reconciler, host, PowerAction::On).await,
+        Effect::PowerOff { soft } => {
+            if *soft {
+                match set_power(reconciler, host, PowerAction::SoftOff).await {
+                    Err(EffectError::Bmc(BmcError::NotApplied { .. } | BmcError::Unsupported { .. })) => {
+                        info!(host = %label(host), "the system did not power off by itself: switching off");
+                    }
+                    done => return done,
+                }
+            }
+            set_power(reconciler, host, PowerAction::ForceOff).await
+        }
+        Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).await,
+        Effect::SaveHardware { operation, hardware } => save_hardware(reconciler, host, operation, hardware).await,
+        Effect::Release => release(reconciler, host).await,
+    }
+}
+
+/// Notes in the intent that the host's present spec was tried.
+pub(super) async fn note_tried(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: Option<&BootIntent>,
+) -> Result<(), kube::Error> {
+    let generation = host.metadata.generation.unwrap_or_default();
+    let Some(intent) = intent.filter(|intent| intent.spec.host_generation != generation) else { return Ok(()) };
+    let patch = json!({ "spec": { "hostGeneration": generation } });
+    patch_intent(reconciler, intent, patch).await
+}
+
+async fn patch_metadata(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    mut metadata: serde_json::Value,
+) -> Result<(), EffectError> {
+    metadata["resourceVersion"] = json!(host.resource_version());
+    let api = reconciler.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    api.patch(&host.name_any(), &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn patch_intent(
+    reconciler: &Reconciler,
+    intent: &BootIntent,
+    patch: serde_json::Value,
+) -> Result<(), kube::Error> {
+    let api = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+    api.patch(&intent.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
+}
+
+async fn store_intent(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: Option<&BootIntent>,
+    spec: &BootIntentSpec,
+) -> Result<(), EffectError> {
+    let api = reconciler.api::<BootIntent>(&host.namespace().unwrap_or_default());
+    match intent {
+        Some(intent) => {
+            let changed = BootIntent { spec: spec.clone(), ..intent.clone() };
+            api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
+        }
+        None => {
+            let metadata = ObjectMeta {
+                name: host.metadata.name.clone(),
+                namespace: host.metadata.namespace.clone(),
+                owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            };
+            let new = BootIntent { metadata, spec: spec.clone(), status: None };
+            api.create(&PostParams::default(), &new).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn connect(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+) -> Result<(std::sync::Arc<dyn Bmc>, String), EffectError> {
+    let details = host.spec.bmc.clone().unwrap_or_default();
+    let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;
+    let api = reconciler.api::<Secret>(&host.namespace().unwrap_or_default());
+    let secret = api.get(&details.credentials_name).await?;
+    let credentials = access::credentials(&secret)
+        .map_err(|reason| BmcError::Address(format!("secret {}: {reason}", details.credentials_name)))?;
+    let bmc = reconciler.bmcs.connect(&address, &credentials, !details.disable_certificate_verification);
+    Ok((bmc, secret.resource_version().unwrap_or_default()))
+}
+
+async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerAction) -> Result<(), EffectError> {
+    let (bmc, version) = connect(reconciler, host).await?;
+    bmc.set_power(action).await?;
+    let power = match action {
+        PowerAction::On | PowerAction::Reset => PowerState::On,
+        PowerAction::ForceOff | PowerAction::SoftOff => PowerState::Off,
+    };
+    reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
+    Ok(())
+}
+
+/// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off.
+async fn boot(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: Option<&BootIntent>,
+    device: BootDevice,
+) -> Result<(), EffectError> {
+    let Some(intent) = intent else { return Err(EffectError::NotYet) };
+    let namespace = host.namespace().unwrap_or_default();
+    // The machine will ask soon: what it boots must be known by then.
+    let known = reconciler.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent);
+    if known.is_none_or(|known| known.generation != intent.spec.generation) {
+        return Err(EffectError::NotYet);
+    }
+    let (bmc, version) = connect(reconciler, host).await?;
+    let uid = host.uid().unwrap_or_default();
+    if bmc.power().await? == PowerState::On {
+        let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
+        if !off_by_itself {
+            bmc.set_power(PowerAction::ForceOff).await?;
+        }
+        reconciler.power.put(&uid, &version, PowerState::Off);
+    }
+    let mode = match host.spec.boot_mode.unwrap_or_default() {
+        BootMode::UEFI | BootMode::UEFISecureBoot => FirmwareMode::Uefi,
+        BootMode::Legacy => FirmwareMode::Bios,
+    };
+    bmc.set_boot_device(device, mode).await?;
+    bmc.set_power(PowerAction::On).await?;
+    reconciler.power.put(&uid, &version, PowerState::On);
+    info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
+    let started = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now());
+    patch_intent(reconciler, intent, json!({ "spec": { "started": started } })).await?;
+    Ok(())
+}
+
+/// Waits for the machine to go off by itself.
+async fn goes_off(bmc: &dyn Bmc) -> Result<bool, BmcError> {
+    let deadline = tokio::time::Instant::now() + POWER_OFF_DEADLINE;
+    while tokio::time::Instant::now() < deadline {
+        if bmc.power().await? == PowerState::Off {
+            return Ok(true);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(false)
+}
+
+async fn ensure_image(reconciler: &Reconciler, name: &str, spec: &ImageSpec) -> Result<(), EffectError> {
+    let image = Image::new(name, spec.clone());
+    match Api::<Image>::all(reconciler.client.clone()).create(&PostParams::default(), &image).await {
+        Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(()),
+        created => Ok(created.map(|_| ())?),
+    }
+}
+
+/// HardwareData is new (another UID) after each inspection.
+async fn save_hardware(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    operation: &str,
+    hardware: &HardwareDetails,
+) -> Result<(), EffectError> {
+    drop_hardware(reconciler, host).await?;
+    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
+    new.metadata.namespace = host.namespace();
+    new.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
+    new.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
+    new.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), operation.to_owned())].into());
+    reconciler.api::<HardwareData>(&host.namespace().unwrap_or_default()).create(&PostParams::default(), &new).await?;
+    Ok(())
+}
+
+async fn drop_hardware(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
+    let api = reconciler.api::<HardwareData>(&host.namespace().unwrap_or_default());
+    let Some(old) = api.get_opt(&host.name_any()).await? else { return Ok(()) };
+    let name = host.name_any();
+    if old.finalizers().iter().any(|finalizer| finalizer == FINALIZER_HARDWARE_DATA) {
+        let kept: Vec<_> = old.finalizers().iter().filter(|f| *f != FINALIZER_HARDWARE_DATA).collect();
+        let patch = json!({ "metadata": { "resourceVersion": old.resource_version(), "finalizers": kept } });
+        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    }
+    let this = Preconditions { uid: old.uid(), resource_version: None };
+    match api.delete(&name, &DeleteParams { preconditions: Some(this), ..DeleteParams::default() }).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        deleted => Ok(deleted.map(|_| ())?),
+    }
+}
+
+async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
+    let namespace = host.namespace().unwrap_or_default();
+    drop_hardware(reconciler, host).await?;
+    access::release(reconciler, host).await?;
+    match reconciler.api::<BootIntent>(&namespace).delete(&host.name_any(), &DeleteParams::default()).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => {}
+        deleted => drop(deleted?),
+    }
+    let kept: Vec<_> = host.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_HOST).collect();
+    patch_metadata(reconciler, host, json!({ "finalizers": kept })).await
+}

@@ -1,0 +1,202 @@
+//! What the agent is to do, and what its answers mean.
+
+use jiff::Timestamp;
+
+use super::{Effect, Life};
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction, StepProgress};
+use crate::bmc::BootDevice;
+
+/// Where an operation in the ramdisk stands.
+pub(super) enum Stage {
+    /// Do this first.
+    Do(Effect),
+    /// The agent works, or is on its way.
+    Wait { reason: String, until: Timestamp },
+    /// This attempt failed.
+    Failed(String),
+    /// Every step succeeded.
+    Done,
+}
+
+impl Life<'_> {
+    /// Takes an operation one stage further: `wanted` steps, in a ramdisk that is booted for it unless one is up.
+    ///
+    /// When the host already shows the error of a failed attempt, its rest is over: the next attempt begins.
+    pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>) -> Stage {
+        let Some(intent) = self.world.intent else {
+            return Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted));
+        };
+        if intent.spec.target != BootTarget::Ramdisk {
+            return Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted));
+        }
+        let steps: Vec<&IntentStep> = intent.spec.steps.iter().filter(|s| s.operation == operation).collect();
+        let actions = |steps: &[&IntentStep]| steps.iter().map(|s| s.action).collect::<Vec<_>>();
+        let planned = actions(&steps) == actions(&wanted.iter().collect::<Vec<_>>());
+        if planned && steps.iter().all(|step| succeeded(intent, step)) {
+            return Stage::Done;
+        }
+        let alive = self.session_alive(intent);
+        if let Some(reason) = self.attempt_failed(intent, &steps) {
+            if self.status.error_type.is_none() && planned {
+                return Stage::Failed(reason);
+            }
+            return Stage::Do(if alive {
+                self.replan(intent, operation, wanted)
+            } else {
+                self.fresh_boot(BootTarget::Ramdisk, operation, wanted)
+            });
+        }
+        if !planned {
+            return Stage::Do(self.replan(intent, operation, wanted));
+        }
+        match &intent.spec.started {
+            None => Stage::Do(Effect::Boot(BootDevice::Pxe)),
+            Some(_) if alive => {
+                let under_way = steps.iter().find(|step| !succeeded(intent, step));
+                let reason = working_on(intent, under_way.copied());
+                Stage::Wait { reason, until: self.last_heard(intent) + self.world.settings.agent_deadline.0 }
+            }
+            Some(started) => {
+                let until = started.0 + self.world.settings.boot_deadline.0;
+                let reason = format!(
+                    "the machine was powered on at {:.0} and has until {until:.0} for its agent's first call",
+                    started.0
+                );
+                Stage::Wait { reason, until }
+            }
+        }
+    }
+
+    /// Takes the boot from the disk one stage further.
+    pub(super) fn onto_disk(&self, operation: &str) -> Stage {
+        match self.world.intent {
+            Some(intent) if intent.spec.target == BootTarget::Disk && intent.spec.operation == operation => {
+                match intent.spec.started {
+                    None => Stage::Do(Effect::Boot(BootDevice::Disk)),
+                    Some(_) => Stage::Done,
+                }
+            }
+            _ => Stage::Do(self.fresh_boot(BootTarget::Disk, operation, Vec::new())),
+        }
+    }
+
+    /// The intent with the disks known to be clean and no step left.
+    pub(super) fn disks_are_clean(&self, intent: &BootIntent) -> Effect {
+        Effect::Intent(Box::new(BootIntentSpec { disks_clean: true, steps: Vec::new(), ..intent.spec.clone() }))
+    }
+
+    /// Whether the agent of the intent's generation is there and was heard lately.
+    pub(super) fn session_alive(&self, intent: &BootIntent) -> bool {
+        session(intent).is_some() && self.world.now < self.last_heard(intent) + self.world.settings.agent_deadline.0
+    }
+
+    /// The next boot: a new generation, which ends every session and token of the one before.
+    pub(super) fn fresh_boot(&self, target: BootTarget, operation: &str, wanted: Vec<IntentStep>) -> Effect {
+        let before = self.world.intent.map(|intent| &intent.spec);
+        let generation = before.map_or(1, |spec| spec.generation + 1);
+        let writes = wanted.iter().any(|step| step.action == StepAction::WriteImage);
+        Effect::Intent(Box::new(BootIntentSpec {
+            generation,
+            target,
+            steps: numbered(generation, 1, operation, wanted),
+            operation: operation.to_owned(),
+            started: None,
+            disks_clean: before.is_some_and(|spec| spec.disks_clean) && !writes,
+            host_generation: self.generation(),
+        }))
+    }
+
+    /// The same boot with further steps; those of the same operation that failed are replaced.
+    fn replan(&self, intent: &BootIntent, operation: &str, wanted: Vec<IntentStep>) -> Effect {
+        let spec = &intent.spec;
+        let known = spec.steps.iter().map(|s| &s.id);
+        let ended = intent.status.iter().flat_map(|status| status.results.iter().map(|r| &r.id));
+        let last = known.chain(ended).filter_map(|id| number(id, spec.generation)).max().unwrap_or(0);
+        let writes = wanted.iter().any(|step| step.action == StepAction::WriteImage);
+        Effect::Intent(Box::new(BootIntentSpec {
+            steps: numbered(spec.generation, last + 1, operation, wanted),
+            disks_clean: spec.disks_clean && !writes,
+            host_generation: self.generation(),
+            ..spec.clone()
+        }))
+    }
+
+    fn attempt_failed(&self, intent: &BootIntent, steps: &[&IntentStep]) -> Option<String> {
+        let results = intent.status.as_ref().map_or(&[][..], |status| &status.results);
+        let failed = results.iter().find(|r| !r.succeeded && steps.iter().any(|s| s.id == r.id));
+        if let Some(result) = failed {
+            return Some(result.message.clone());
+        }
+        let started = intent.spec.started.as_ref()?.0;
+        if session(intent).is_some() {
+            let heard = self.last_heard(intent);
+            return (!self.session_alive(intent)).then(|| {
+                format!(
+                    "the agent was last heard at {heard:.0} and has been silent for {:?} since: the machine may have lost power, its network or crashed; its console tells more",
+                    self.world.settings.agent_deadline.0
+                )
+            });
+        }
+        let deadline = started + self.world.settings.boot_deadline.0;
+        (self.world.now >= deadline).then(|| {
+            format!(
+                "the machine did not call back within {:?} of being powered on at {started:.0}: see its console, and the DHCP and boot log for {}",
+                self.world.settings.boot_deadline.0,
+                self.world.host.spec.boot_mac_address.as_deref().unwrap_or("its MAC address")
+            )
+        })
+    }
+
+    fn last_heard(&self, intent: &BootIntent) -> Timestamp {
+        let seen = session(intent).and_then(|session| session.last_seen.as_ref().or(session.opened.as_ref()));
+        seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+    }
+}
+
+/// The session of the intent's own generation.
+fn session(intent: &BootIntent) -> Option<&crate::api::slipway::SessionStatus> {
+    let session = intent.status.as_ref()?.session.as_ref()?;
+    (session.generation == intent.spec.generation).then_some(session)
+}
+
+fn succeeded(intent: &BootIntent, step: &IntentStep) -> bool {
+    intent.status.as_ref().is_some_and(|status| status.results.iter().any(|r| r.id == step.id && r.succeeded))
+}
+
+fn numbered(generation: i64, first: i64, operation: &str, steps: Vec<IntentStep>) -> Vec<IntentStep> {
+    let ids = (first..).map(|number| format!("{generation}.{number}"));
+    ids.zip(steps).map(|(id, step)| IntentStep { id, operation: operation.to_owned(), ..step }).collect()
+}
+
+fn number(id: &str, generation: i64) -> Option<i64> {
+    let (of, number) = id.split_once('.')?;
+    (of.parse() == Ok(generation)).then(|| number.parse().ok())?
+}
+
+/// What the agent is doing, for people: `write-image: writing, 45 %, 430 of 950 MB, 22 MB/s`.
+fn working_on(intent: &BootIntent, step: Option<&IntentStep>) -> String {
+    let action = step.map_or("between steps", |step| step.action.as_str());
+    let progress = intent.status.as_ref().and_then(|status| status.progress.as_ref());
+    match progress.filter(|progress| step.is_some_and(|step| step.id == progress.step)) {
+        Some(progress) => format!("{action}: {}", describe(progress)),
+        None => format!("{action}: with the agent"),
+    }
+}
+
+fn describe(progress: &StepProgress) -> String {
+    let mega = |bytes: i64| bytes / 1_000_000;
+    let mut text = progress.phase.clone();
+    if let Some(percent) = progress.percent {
+        text += &format!(", {percent} %");
+    }
+    if let (Some(done), Some(total)) = (progress.bytes_done, progress.bytes_total) {
+        text += &format!(", {} of {} MB", mega(done), mega(total));
+    }
+    if let Some(rate) = progress.bytes_per_second {
+        text += &format!(", {} MB/s", mega(rate));
+    }
+    if let Some(message) = &progress.message {
+        text += &format!(" ({message})");
+    }
+    text
+}

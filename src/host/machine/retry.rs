@@ -1,0 +1,32 @@
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Access, Life};
+use crate::api::metal3::ErrorType;
+
+/// How long to wait after this many failures: the first delay, doubled with each further failure, up to 512 times
+/// (reference 2.6, without its random part: one appliance has no herd to break up).
+pub fn retry_delay(first: Duration, failures: i64) -> Duration {
+    let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 9)).unwrap_or(9);
+    first.saturating_mul(1 << doublings)
+}
+
+impl Life<'_> {
+    /// Until when a failed operation rests. `None` when there was no failure, the time is over, or the operator
+    /// changed the host or its credentials since.
+    pub(super) fn resting_until(&self) -> Option<Timestamp> {
+        let error = self.status.error_type?;
+        let changed = self.world.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
+        let secret_changed = error == ErrorType::Registration
+            && matches!(self.world.access, Access::Ready { version, .. }
+                if self.status.tried_credentials.credentials_version.as_deref() != Some(version));
+        if changed || secret_changed {
+            return None;
+        }
+        let failures = self.status.error_count.max(self.status.provisioning_fail_count + 1);
+        let since = self.status.last_updated.as_ref()?.0;
+        let until = since + retry_delay(self.world.settings.retry.0, failures);
+        (until > self.world.now).then_some(until)
+    }
+}

@@ -1,0 +1,535 @@
+//! The machine against a small model of the world: effects are applied to it, time is a number.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::api::metal3::{AutomatedCleaningMode, BareMetalHostSpec, BmcDetails, FINALIZER_HOST, InspectionMode};
+use crate::api::slipway::{BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult};
+
+/// A host, its intent, its BMC and its agent.
+struct Model {
+    now: Timestamp,
+    host: BareMetalHost,
+    intent: Option<BootIntent>,
+    access: Access,
+    power: PowerState,
+    power_known: bool,
+    image: Option<Image>,
+    hardware_from: Option<String>,
+    mac_owner: Option<String>,
+    busy: usize,
+    settings: HostConfig,
+    boots: Vec<BootDevice>,
+    events: Vec<&'static str>,
+    states: Vec<&'static str>,
+    gone: bool,
+    /// What the BMC answers instead of doing it.
+    bmc_fault: Option<String>,
+    /// Whether the ramdisk's agent calls back.
+    agent: bool,
+    /// Steps that fail, with their reasons.
+    failing: Vec<(StepAction, String)>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let spec = BareMetalHostSpec {
+            online: true,
+            bmc: Some(BmcDetails {
+                address: "ipmi://10.0.0.1".into(),
+                credentials_name: "s".into(),
+                ..BmcDetails::default()
+            }),
+            boot_mac_address: Some("02:00:00:00:00:01".into()),
+            ..BareMetalHostSpec::default()
+        };
+        let mut host = BareMetalHost::new("h", spec);
+        host.metadata.namespace = Some("ns".into());
+        host.metadata.uid = Some("uid".into());
+        host.metadata.generation = Some(1);
+        Self {
+            now: Timestamp::from_second(1_800_000_000).expect("a time"),
+            host,
+            intent: None,
+            access: Access::Ready {
+                secret: SecretName { namespace: "ns".into(), name: "s".into() },
+                version: "1".into(),
+            },
+            power: PowerState::Off,
+            power_known: false,
+            image: None,
+            hardware_from: None,
+            mac_owner: None,
+            busy: 0,
+            settings: HostConfig::default(),
+            boots: Vec::new(),
+            events: Vec::new(),
+            states: Vec::new(),
+            gone: false,
+            bmc_fault: None,
+            agent: true,
+            failing: Vec::new(),
+        }
+    }
+
+    fn with_image(url: &str) -> Self {
+        let mut model = Self::new();
+        model.want_image(Some(url));
+        model
+    }
+
+    fn want_image(&mut self, url: Option<&str>) {
+        self.host.spec.image =
+            url.map(|url| HostImage { url: url.into(), checksum: Some("c".into()), ..HostImage::default() });
+        self.image = None;
+        self.edited();
+    }
+
+    fn edited(&mut self) {
+        *self.host.metadata.generation.get_or_insert(0) += 1;
+    }
+
+    fn delete(&mut self) {
+        self.host.metadata.deletion_timestamp = Some(Time(self.now));
+        self.edited();
+    }
+
+    fn status(&self) -> BareMetalHostStatus {
+        self.host.status.clone().unwrap_or_default()
+    }
+
+    fn state(&self) -> &'static str {
+        self.status().provisioning.state.as_str()
+    }
+
+    fn turn(&self) -> Turn {
+        step(&World {
+            now: self.now,
+            host: &self.host,
+            intent: self.intent.as_ref(),
+            access: &self.access,
+            power: self.power_known.then_some(self.power),
+            image: self.image.as_ref(),
+            hardware_from: self.hardware_from.as_deref(),
+            mac_owner: self.mac_owner.as_deref(),
+            busy: self.busy,
+            settings: &self.settings,
+        })
+    }
+
+    fn store(&mut self, status: BareMetalHostStatus, notes: Vec<Note>) {
+        if notes.iter().any(|note| note.warning)
+            && let Some(intent) = &mut self.intent
+        {
+            intent.spec.host_generation = self.host.metadata.generation.unwrap_or_default();
+        }
+        self.events.extend(notes.iter().map(|note| note.reason));
+        if status != self.status() {
+            if self.states.last() != Some(&status.provisioning.state.as_str()) {
+                self.states.push(status.provisioning.state.as_str());
+            }
+            self.host.status = Some(BareMetalHostStatus { last_updated: Some(Time(self.now)), ..status });
+        }
+    }
+
+    /// Turns until the machine waits; its reason and time.
+    fn settle(&mut self) -> (String, Timestamp) {
+        for _ in 0..60 {
+            let turn = self.turn();
+            self.store(turn.status, turn.notes);
+            match turn.next {
+                Next::Again => {}
+                Next::Gone => {
+                    self.gone = true;
+                    return ("gone".into(), self.now);
+                }
+                Next::Wait { reason, until } => return (reason, until),
+                Next::Do(effect) => self.apply(&effect),
+            }
+        }
+        panic!("no rest in {}: {:?}", self.state(), self.turn());
+    }
+
+    fn apply(&mut self, effect: &Effect) {
+        let bmc = matches!(effect, Effect::ReadPower | Effect::Boot(_) | Effect::PowerOn | Effect::PowerOff { .. });
+        if let (true, Some(fault)) = (bmc, self.bmc_fault.clone()) {
+            let (status, note) = fail(&self.status(), effect.error_type(self.status().provisioning.state), &fault);
+            self.store(status, vec![note]);
+            self.power_known = false;
+            return;
+        }
+        self.power_known |= bmc;
+        match effect {
+            Effect::AddFinalizer => self.host.metadata.finalizers = Some(vec![FINALIZER_HOST.into()]),
+            Effect::DropInspectAnnotation => self.host.metadata.annotations = None,
+            Effect::ReadPower => self.power_known = true,
+            Effect::Intent(spec) => {
+                let status = self.intent.take().and_then(|intent| intent.status);
+                self.intent = Some(BootIntent {
+                    spec: (**spec).clone(),
+                    status,
+                    ..BootIntent::new("h", BootIntentSpec::default())
+                });
+            }
+            Effect::Boot(device) => {
+                self.boots.push(*device);
+                self.power = PowerState::On;
+                if let Some(intent) = &mut self.intent {
+                    intent.spec.started = Some(Time(self.now));
+                }
+            }
+            Effect::PowerOn => self.power = PowerState::On,
+            Effect::PowerOff { .. } => self.power = PowerState::Off,
+            Effect::EnsureImage { name, spec } => {
+                let status =
+                    ImageStatus { phase: ImagePhase::Ready, digest: Some("d1".into()), ..ImageStatus::default() };
+                self.image = Some(Image { status: Some(status), ..Image::new(name, (**spec).clone()) });
+            }
+            Effect::SaveHardware { operation, .. } => self.hardware_from = Some(operation.clone()),
+            Effect::Release => {
+                self.host.metadata.finalizers = None;
+                self.intent = None;
+            }
+        }
+    }
+
+    /// The agent does one thing: opens its session or ends its next step. False when it has nothing to do.
+    fn agent_acts(&mut self) -> bool {
+        let now = self.now;
+        let Some(intent) = &mut self.intent else { return false };
+        if !self.agent || intent.spec.target != BootTarget::Ramdisk || intent.spec.started.is_none() {
+            return false;
+        }
+        let status = intent.status.get_or_insert_default();
+        let generation = intent.spec.generation;
+        if status.session.as_ref().is_none_or(|session| session.generation != generation) {
+            let stamp = Some(Time(now));
+            status.session =
+                Some(SessionStatus { generation, opened: stamp.clone(), last_seen: stamp, ..SessionStatus::default() });
+            status.results.clear();
+            return true;
+        }
+        if let Some(session) = &mut status.session {
+            session.last_seen = Some(Time(now));
+        }
+        let ended = |step: &&IntentStep| status.results.iter().any(|result| result.id == step.id);
+        let Some(step) = intent.spec.steps.iter().find(|step| !ended(step)) else { return false };
+        let failed_before = |step: &IntentStep| {
+            let same = intent.spec.steps.iter().filter(|other| other.operation == step.operation);
+            same.clone().any(|other| status.results.iter().any(|result| result.id == other.id && !result.succeeded))
+        };
+        if failed_before(step) {
+            return false;
+        }
+        let fault = self.failing.iter().find(|(action, _)| *action == step.action).map(|(_, why)| why.clone());
+        status.results.push(StepResult {
+            id: step.id.clone(),
+            succeeded: fault.is_none(),
+            message: fault.unwrap_or_default(),
+            finished: Some(Time(now)),
+        });
+        if step.action == StepAction::Inspect {
+            status.inventory = Some(HardwareDetails { hostname: "h".into(), ..HardwareDetails::default() });
+        }
+        true
+    }
+
+    /// Lets everybody act until the host rests with nothing for the agent to do, or is in this state.
+    fn run_until(&mut self, state: &str) {
+        for _ in 0..100 {
+            self.settle();
+            if self.state() == state || self.gone {
+                return;
+            }
+            self.now += Duration::from_secs(1);
+            if !self.agent_acts() {
+                self.now += Duration::from_secs(30);
+            }
+        }
+        panic!(
+            "never {state}: {} {:?} {:?}",
+            self.state(),
+            self.status().error_message,
+            self.intent.as_ref().map(|i| &i.spec)
+        );
+    }
+}
+
+#[test]
+fn from_nothing_to_provisioned_in_one_ramdisk_boot() {
+    let mut model = Model::with_image("http://x/a.qcow2");
+    model.run_until("provisioned");
+    assert_eq!(model.states, ["registering", "inspecting", "preparing", "available", "provisioning", "provisioned"]);
+    assert_eq!(model.boots, [BootDevice::Pxe, BootDevice::Disk]);
+    let status = model.status();
+    assert_eq!(status.provisioning.image, model.host.spec.image);
+    assert_eq!((status.error_count, status.error_message.as_str()), (0, ""));
+    assert!(status.hardware.is_some() && status.powered_on);
+    for event in [
+        "Registered",
+        "BMCAccessValidated",
+        "InspectionStarted",
+        "InspectionComplete",
+        "ProvisioningStarted",
+        "ProvisioningComplete",
+    ] {
+        assert_eq!(model.events.iter().filter(|seen| **seen == event).count(), 1, "{event}: {:?}", model.events);
+    }
+    assert!(!model.intent.as_ref().expect("an intent").spec.disks_clean);
+}
+
+#[test]
+fn removing_the_image_wipes_the_disks_and_brings_the_host_back() {
+    let mut model = Model::with_image("http://x/a.qcow2");
+    model.run_until("provisioned");
+    model.want_image(None);
+    model.run_until("available");
+    assert_eq!(model.boots, [BootDevice::Pxe, BootDevice::Disk, BootDevice::Pxe]);
+    assert!(model.intent.as_ref().expect("an intent").spec.disks_clean);
+    assert_eq!(model.status().provisioning.image, None);
+    model.want_image(Some("http://x/b.qcow2"));
+    model.run_until("provisioned");
+    assert_eq!(model.boots.len(), 4, "the agent that wiped is still up: only the disk boot is new");
+}
+
+#[test]
+fn a_new_url_deprovisions_and_a_new_checksum_does_not() {
+    let mut model = Model::with_image("http://x/a.qcow2");
+    model.run_until("provisioned");
+    if let Some(image) = &mut model.host.spec.image {
+        image.checksum = Some("other".into());
+    }
+    model.edited();
+    model.settle();
+    assert_eq!(model.state(), "provisioned");
+    model.want_image(Some("http://x/b.qcow2"));
+    model.settle();
+    assert_eq!(model.state(), "deprovisioning");
+    model.run_until("provisioned");
+    assert_eq!(model.status().provisioning.image.expect("an image").url, "http://x/b.qcow2");
+}
+
+#[test]
+fn deleting_ends_from_every_state() {
+    for state in [
+        "unmanaged",
+        "registering",
+        "inspecting",
+        "preparing",
+        "available",
+        "provisioning",
+        "provisioned",
+        "deprovisioning",
+    ] {
+        for broken in [None, Some("the BMC is on fire")] {
+            let mut model = Model::with_image("http://x/a.qcow2");
+            match state {
+                "unmanaged" => model.host.spec.bmc = None,
+                "registering" => model.mac_owner = Some("ns/first".into()),
+                "deprovisioning" => {
+                    model.run_until("provisioned");
+                    model.want_image(None);
+                }
+                _ => {}
+            }
+            for _ in 0..200 {
+                if model.state() == state {
+                    break;
+                }
+                let turn = model.turn();
+                model.store(turn.status, turn.notes);
+                match turn.next {
+                    Next::Do(effect) => model.apply(&effect),
+                    Next::Wait { .. } => {
+                        model.now += Duration::from_secs(1);
+                        model.agent_acts();
+                    }
+                    Next::Again | Next::Gone => {}
+                }
+            }
+            assert_eq!(model.state(), state);
+            model.bmc_fault = broken.map(str::to_owned);
+            model.power_known = false;
+            model.delete();
+            let begun = model.now;
+            model.run_until("gone");
+            assert!(model.gone, "{state} {broken:?}");
+            let hours = (model.now - begun).total(jiff::Unit::Hour).expect("hours");
+            assert!(hours < 2.0, "{state} {broken:?}: {hours} h");
+        }
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_said_once_then_rests_then_is_tried_again() {
+    let mut model = Model::new();
+    model.bmc_fault = Some("the BMC at 10.0.0.1:623 refuses the credentials: wrong password".into());
+    let (reason, until) = model.settle();
+    assert_eq!(model.state(), "registering");
+    let status = model.status();
+    assert_eq!(status.operational_status, OperationalStatus::Error);
+    assert_eq!(status.error_type, Some(ErrorType::Registration));
+    assert_eq!(status.error_count, 1);
+    assert!(status.error_message.contains("wrong password") && reason.contains("wrong password"));
+    assert_eq!(until, model.now + model.settings.retry.0);
+    model.settle();
+    assert_eq!(model.status().error_count, 1, "it rests");
+    model.now = until;
+    let (_, until) = model.settle();
+    assert_eq!(model.status().error_count, 2);
+    assert_eq!(until, model.now + model.settings.retry.0 * 2);
+    // Another version of the secret ends the rest at once.
+    model.bmc_fault = None;
+    model.access =
+        Access::Ready { secret: SecretName { namespace: "ns".into(), name: "s".into() }, version: "2".into() };
+    model.settle();
+    assert_eq!(model.state(), "inspecting");
+    assert_eq!(model.status().good_credentials.credentials_version.as_deref(), Some("2"));
+}
+
+#[test]
+fn a_machine_that_never_calls_back_fails_and_gets_another_boot() {
+    let mut model = Model::new();
+    model.agent = false;
+    let (reason, until) = model.settle();
+    assert!(reason.contains("first call"), "{reason}");
+    model.now = until;
+    let (reason, until) = model.settle();
+    assert!(reason.contains("did not call back"), "{reason}");
+    assert_eq!(model.status().error_type, Some(ErrorType::Inspection));
+    let before = model.intent.as_ref().expect("an intent").spec.generation;
+    model.now = until;
+    model.agent = true;
+    model.settle();
+    assert_eq!(model.intent.as_ref().expect("an intent").spec.generation, before + 1);
+    model.run_until("available");
+    assert_eq!(model.boots.len(), 2);
+    assert_eq!(model.status().error_type, None);
+}
+
+#[test]
+fn an_agent_that_falls_silent_is_noticed() {
+    let mut model = Model::new();
+    model.settle();
+    assert!(model.agent_acts(), "it opens its session");
+    model.agent = false;
+    let (_, until) = model.settle();
+    model.now = until;
+    let (reason, _) = model.settle();
+    assert!(reason.contains("silent"), "{reason}");
+    model.agent = true;
+    model.run_until("available");
+}
+
+#[test]
+fn a_failed_step_is_cleaned_up_and_the_image_is_given_up_after_the_limit() {
+    let mut model = Model::with_image("http://x/a.qcow2");
+    model.settings.provisioning_retries = 3;
+    model.failing = vec![(StepAction::WriteImage, "no disk matches the root device hints".into())];
+    for _ in 0..60 {
+        model.settle();
+        if !model.agent_acts() {
+            let (_, until) = model.settle();
+            model.now = until.max(model.now + Duration::from_secs(1));
+        }
+        // The agent goes on calling while the host rests.
+        if let Some(session) = model.intent.as_mut().and_then(|i| i.status.as_mut()).and_then(|s| s.session.as_mut()) {
+            session.last_seen = Some(Time(model.now));
+        }
+    }
+    let status = model.status();
+    assert_eq!(model.state(), "available");
+    assert_eq!(status.provisioning_fail_count, 3);
+    assert!(status.error_message.contains("gave up after 3"), "{}", status.error_message);
+    assert_eq!(model.boots, [BootDevice::Pxe], "every try used the agent that was up");
+    // A corrected spec is tried at once.
+    model.failing.clear();
+    model.want_image(Some("http://x/b.qcow2"));
+    model.run_until("provisioned");
+}
+
+#[test]
+fn rows_of_single_decisions() {
+    let mut disabled = Model::new();
+    disabled.host.spec.inspection_mode = Some(InspectionMode::Disabled);
+    disabled.host.spec.automated_cleaning_mode = Some(AutomatedCleaningMode::Disabled);
+    disabled.run_until("available");
+    assert_eq!(disabled.states, ["registering", "preparing", "available"]);
+    assert!(disabled.boots.is_empty());
+
+    let mut adopted = Model::new();
+    adopted.host.spec.externally_provisioned = true;
+    adopted.run_until("externally provisioned");
+    assert!(adopted.boots.is_empty());
+
+    let mut unmanaged = Model::new();
+    unmanaged.host.spec.bmc = None;
+    unmanaged.settle();
+    assert_eq!(unmanaged.state(), "unmanaged");
+    assert_eq!(unmanaged.status().operational_status, OperationalStatus::Discovered);
+
+    let mut paused = Model::new();
+    paused.host.metadata.annotations = Some([("baremetalhost.metal3.io/paused".to_owned(), String::new())].into());
+    paused.settle();
+    assert_eq!(paused.state(), "");
+
+    let mut full = Model::new();
+    full.busy = full.settings.busy_limit;
+    full.settle();
+    assert_eq!((full.state(), full.status().operational_status), ("registering", OperationalStatus::Delayed));
+    full.busy = 0;
+    full.run_until("available");
+
+    let mut offline = Model::with_image("http://x/a.qcow2");
+    offline.host.spec.online = false;
+    offline.run_until("available");
+    offline.settle();
+    assert_eq!((offline.state(), offline.power), ("available", PowerState::Off));
+    assert_eq!(
+        offline.intent.as_ref().expect("an intent").spec.target,
+        BootTarget::Disk,
+        "no session outlives the power"
+    );
+
+    let mut again = Model::new();
+    again.run_until("available");
+    again.host.metadata.annotations = Some([("inspect.metal3.io".to_owned(), String::new())].into());
+    again.settle();
+    assert_eq!(again.state(), "inspecting");
+    assert_eq!(again.host.metadata.annotations, None);
+    again.run_until("available");
+
+    let mut missing = Model::new();
+    missing.run_until("available");
+    missing.want_image(Some("http://x/a.qcow2"));
+    missing.image = Some(Image {
+        status: Some(ImageStatus {
+            phase: ImagePhase::Failed,
+            message: Some("404 Not Found".into()),
+            ..ImageStatus::default()
+        }),
+        ..Image::new("i", ImageSpec::default())
+    });
+    missing.settle();
+    assert!(missing.status().error_message.contains("404"), "{:?}", missing.status());
+}
+
+#[test]
+fn delays_double_and_stop_doubling() {
+    let first = Duration::from_secs(60);
+    let minutes: Vec<u64> = [0, 1, 2, 3, 10, 50].map(|n| retry_delay(first, n).as_secs() / 60).into();
+    assert_eq!(minutes, [1, 1, 2, 4, 512, 512]);
+}
+
+#[test]
+fn images_are_named_by_their_source() {
+    let image = |url: &str| HostImage { url: url.into(), ..HostImage::default() };
+    let name = image_name(&image("http://x/Debian_12.qcow2?a=b"));
+    assert!(name.starts_with("debian-12-qcow2-"), "{name}");
+    assert_eq!(name, image_name(&image("http://x/Debian_12.qcow2?a=b")));
+    assert_ne!(name, image_name(&image("http://y/Debian_12.qcow2?a=b")));
+    assert!(image_name(&image("http://x/")).starts_with("image-"));
+}

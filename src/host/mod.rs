@@ -1,0 +1,11 @@
+//! A machine's life: the pure state machine, its reconciler, the agents' sessions and the admission rules.
+
+mod access;
+pub mod admission;
+mod conditions;
+mod effects;
+pub mod machine;
+mod payload;
+pub mod reconciler;
+pub mod sessions;
+pub mod watches;

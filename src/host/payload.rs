@@ -1,0 +1,104 @@
+//! A step as the agent gets it: the intent's step with the secrets it needs, read now and kept nowhere.
+
+use base64::Engine;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client, ResourceExt};
+use thiserror::Error;
+
+use crate::agent::protocol::{Action, Step};
+use crate::api::metal3::{BareMetalHost, SecretReference};
+use crate::api::slipway::{IntentStep, StepAction};
+use crate::image::configdrive;
+
+/// Why a step cannot be given to the agent now.
+#[derive(Debug, Error)]
+pub(super) enum PayloadError {
+    #[error("the API: {0}")]
+    Api(#[from] kube::Error),
+    #[error("secret {namespace}/{name} of spec.{field} does not exist")]
+    Missing { field: &'static str, namespace: String, name: String },
+    #[error("secret {name} of spec.{field} is in namespace {namespace}, which is not the host's own")]
+    Foreign { field: &'static str, namespace: String, name: String },
+    #[error("config drive: {0}")]
+    ConfigDrive(String),
+    #[error("step {0} names no image")]
+    NoImage(String),
+}
+
+pub(super) async fn render(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    generation: i64,
+    step: &IntentStep,
+) -> Result<Step, PayloadError> {
+    let hints = step.root_device_hints.clone();
+    let action = match step.action {
+        StepAction::Inspect => Action::Inspect,
+        StepAction::Erase => Action::Erase { mode: step.erase.unwrap_or_default() },
+        StepAction::WriteImage => Action::WriteImage {
+            digest: step.image.clone().ok_or_else(|| PayloadError::NoImage(step.id.clone()))?,
+            root_device_hints: hints,
+        },
+        StepAction::WriteConfigDrive => {
+            let iso = config_drive(client, namespace, name).await?;
+            Action::WriteConfigDrive {
+                iso: base64::engine::general_purpose::STANDARD.encode(iso),
+                root_device_hints: hints,
+            }
+        }
+        StepAction::SetBootEntry => Action::SetBootEntry { root_device_hints: hints },
+        StepAction::Reboot => Action::Reboot,
+        StepAction::PowerOff => Action::PowerOff,
+        StepAction::CollectLogs => Action::CollectLogs,
+    };
+    Ok(Step { id: step.id.clone(), generation, action })
+}
+
+/// Reference 1.8: where each part comes from.
+async fn config_drive(client: &Client, namespace: &str, name: &str) -> Result<Vec<u8>, PayloadError> {
+    let host = Api::<BareMetalHost>::namespaced(client.clone(), namespace).get(name).await?;
+    let spec = &host.spec;
+    let preprovisioning = spec
+        .preprovisioning_network_data_name
+        .as_ref()
+        .map(|name| SecretReference { name: Some(name.clone()), namespace: None });
+    let network = spec.network_data.as_ref().or(preprovisioning.as_ref());
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    let user_data = read(&secrets, namespace, "userData", spec.user_data.as_ref(), "userData").await?;
+    let meta_data = read(&secrets, namespace, "metaData", spec.meta_data.as_ref(), "metaData").await?;
+    let network_data = read(&secrets, namespace, "networkData", network, "networkData").await?;
+    let invalid = |error: configdrive::ConfigDriveError| PayloadError::ConfigDrive(error.to_string());
+    let uid = host.uid().unwrap_or_default();
+    let drive = configdrive::ConfigDrive {
+        meta_data: configdrive::meta_data(&uid, namespace, name, meta_data.as_deref()).map_err(invalid)?,
+        user_data,
+        network_data: match network_data {
+            Some(text) => configdrive::network_data(&text).map_err(invalid)?,
+            None => None,
+        },
+    };
+    configdrive::build(&drive).map_err(invalid)
+}
+
+/// The content under `key`, else under `value`; neither means nothing, which is no fault.
+async fn read(
+    secrets: &Api<Secret>,
+    namespace: &str,
+    field: &'static str,
+    reference: Option<&SecretReference>,
+    key: &str,
+) -> Result<Option<Vec<u8>>, PayloadError> {
+    let Some(name) = reference.and_then(|reference| reference.name.clone()).filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let theirs = reference.and_then(|reference| reference.namespace.clone()).filter(|other| !other.is_empty());
+    if let Some(other) = theirs.filter(|other| other != namespace) {
+        return Err(PayloadError::Foreign { field, namespace: other, name });
+    }
+    let Some(secret) = secrets.get_opt(&name).await? else {
+        return Err(PayloadError::Missing { field, namespace: namespace.to_owned(), name });
+    };
+    let data = secret.data.unwrap_or_default();
+    Ok(data.get(key).or_else(|| data.get("value")).map(|bytes| bytes.0.clone()))
+}

@@ -1,0 +1,325 @@
+//! The reconciler: looks at the world, asks [`machine::step`], stores the status, does the one effect, looks again.
+//!
+//! It is the only writer of a host's status and of its boot intent's spec.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, PostParams};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Client, Resource, ResourceExt};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::machine::{self, Next, Note, Turn, World};
+use super::{access, conditions, effects};
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
+use crate::api::slipway::{BootIntent, Image};
+use crate::bmc::{PowerState, Registry};
+use crate::boot::HostIndex;
+use crate::config::HostConfig;
+
+/// Turns in one reconciliation; more than any path through the machine needs without waiting.
+const MAX_TURNS: usize = 24;
+
+/// Longest and shortest time between two looks at a host.
+const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(600);
+
+/// What the reconciler works with.
+pub struct Reconciler {
+    pub(super) client: Client,
+    pub(super) bmcs: Registry,
+    pub(super) index: HostIndex,
+    pub(super) settings: HostConfig,
+    pub(super) power: PowerReadings,
+    recorder: Recorder,
+    hosts: Store<BareMetalHost>,
+}
+
+/// Why a reconciliation could not go on. It is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The API refused or could not be reached.
+    #[error("the API: {0}")]
+    Api(#[from] kube::Error),
+    /// The state machine did not come to rest.
+    #[error("no rest after {MAX_TURNS} turns in state {0:?}")]
+    Restless(ProvisioningState),
+}
+
+/// Power as last read, by host UID, with the version of the credentials it was read with.
+#[derive(Default)]
+pub(super) struct PowerReadings(Mutex<HashMap<String, Reading>>);
+
+struct Reading {
+    power: PowerState,
+    at: std::time::Instant,
+    credentials: String,
+}
+
+impl PowerReadings {
+    pub(super) fn get(&self, uid: &str, credentials: &str, fresh: Duration) -> Option<PowerState> {
+        let readings = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let reading = readings.get(uid)?;
+        (reading.credentials == credentials && reading.at.elapsed() < fresh).then_some(reading.power)
+    }
+
+    pub(super) fn put(&self, uid: &str, credentials: &str, power: PowerState) {
+        let reading = Reading { power, at: std::time::Instant::now(), credentials: credentials.to_owned() };
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.to_owned(), reading);
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(uid);
+    }
+}
+
+/// Reconciles every BareMetalHost until the shutdown.
+pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: Registry, shutdown: CancellationToken) {
+    let every = watcher::Config::default;
+    let controller = Controller::new(Api::<BareMetalHost>::all(client.clone()), every());
+    let hosts = controller.store();
+    let reporter = Reporter { controller: "slipway-host".into(), instance: None };
+    let reconciler = Arc::new(Reconciler {
+        recorder: Recorder::new(client.clone(), reporter),
+        client: client.clone(),
+        bmcs,
+        index,
+        settings,
+        power: PowerReadings::default(),
+        hosts: hosts.clone(),
+    });
+    let by_image = hosts.clone();
+    let by_secret = hosts;
+    controller
+        .owns(Api::<BootIntent>::all(client.clone()), every())
+        .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
+            let name = image.name_any();
+            references(&by_image, move |host| {
+                host.spec.image.as_ref().is_some_and(|image| machine::image_name(image) == name)
+            })
+        })
+        .watches(Api::<Secret>::all(client), every(), move |secret: Secret| {
+            let (namespace, name) = (secret.namespace(), secret.name_any());
+            references(&by_secret, move |host| {
+                host.namespace() == namespace && host.spec.bmc.as_ref().is_some_and(|bmc| bmc.credentials_name == name)
+            })
+        })
+        .graceful_shutdown_on(async move { shutdown.cancelled().await })
+        .run(reconcile, retry, reconciler)
+        .for_each(|outcome| async move {
+            match outcome {
+                Ok((host, _)) => debug!(host = %host, "looked at"),
+                // Objects that went while they were queued are no fault.
+                Err(kube::runtime::controller::Error::ObjectNotFound(host)) => debug!(host = %host, "gone"),
+                Err(error) => debug!(%error, "reconciliation failed"),
+            }
+        })
+        .await;
+}
+
+fn references(hosts: &Store<BareMetalHost>, wanted: impl Fn(&BareMetalHost) -> bool) -> Vec<ObjectRef<BareMetalHost>> {
+    hosts.state().iter().filter(|host| wanted(host)).map(|host| ObjectRef::from_obj(host.as_ref())).collect()
+}
+
+fn retry(host: Arc<BareMetalHost>, error: &ReconcileError, _: Arc<Reconciler>) -> Action {
+    warn!(host = %label(&host), %error, "will try again");
+    Action::requeue(Duration::from_secs(5))
+}
+
+pub(super) fn label(host: &BareMetalHost) -> String {
+    format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
+}
+
+async fn reconcile(host: Arc<BareMetalHost>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
+    reconciler.reconcile(&host.namespace().unwrap_or_default(), &host.name_any()).await
+}
+
+impl Reconciler {
+    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
+        let mut state = ProvisioningState::None;
+        for _ in 0..MAX_TURNS {
+            // Read again on every turn: the last one wrote.
+            let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                return Ok(Action::await_change());
+            };
+            let (turn, intent) = self.decide(&host).await?;
+            state = turn.status.provisioning.state;
+            if turn.notes.iter().any(|note| note.warning) {
+                // Before the error itself: or it would look as if the spec had changed since, and never rest.
+                effects::note_tried(self, &host, intent.as_ref()).await?;
+            }
+            let host = match self.save(&host, &turn).await {
+                Err(kube::Error::Api(error)) if error.is_conflict() => continue,
+                saved => saved?,
+            };
+            match turn.next {
+                Next::Again => {}
+                Next::Gone => {
+                    self.power.forget(&host.uid().unwrap_or_default());
+                    return Ok(Action::await_change());
+                }
+                Next::Wait { until, .. } => {
+                    let wait = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
+                    return Ok(Action::requeue(wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end())));
+                }
+                Next::Do(effect) => {
+                    debug!(host = %label(&host), ?effect, "doing");
+                    match effects::perform(self, &host, intent.as_ref(), &effect).await {
+                        Ok(()) => {}
+                        Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
+                        Err(effects::EffectError::Api(error)) => return Err(error.into()),
+                        Err(effects::EffectError::NotYet) => return Ok(Action::requeue(*LOOK_AGAIN.start())),
+                        Err(effects::EffectError::Bmc(error)) => {
+                            self.power.forget(&host.uid().unwrap_or_default());
+                            self.record_failure(&host, intent.as_ref(), &effect, &error.to_string()).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Err(ReconcileError::Restless(state))
+    }
+
+    async fn decide(&self, host: &BareMetalHost) -> Result<(Turn, Option<BootIntent>), kube::Error> {
+        let namespace = host.namespace().unwrap_or_default();
+        let uid = host.uid().unwrap_or_default();
+        let intent = self.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
+        let access = access::read(self, host).await?;
+        let power = match &access {
+            machine::Access::Ready { version, .. } => self.power.get(&uid, version, self.settings.power_poll.0),
+            machine::Access::None | machine::Access::Broken(_) => None,
+        };
+        let image = match &host.spec.image {
+            Some(image) if !image.url.is_empty() => {
+                Api::<Image>::all(self.client.clone()).get_opt(&machine::image_name(image)).await?
+            }
+            _ => None,
+        };
+        let hardware = self.api::<HardwareData>(&namespace).get_opt(&host.name_any()).await?;
+        let hardware_from = hardware
+            .filter(|hardware| hardware.metadata.deletion_timestamp.is_none())
+            .and_then(|hardware| hardware.annotations().get(effects::ANNOTATION_OPERATION).cloned());
+        let mac_owner = self.mac_owner(host);
+        let world = World {
+            now: Timestamp::now(),
+            host,
+            intent: intent.as_ref(),
+            access: &access,
+            power,
+            image: image.as_ref(),
+            hardware_from: hardware_from.as_deref(),
+            mac_owner: mac_owner.as_deref(),
+            busy: self.busy(&uid),
+            settings: &self.settings,
+        };
+        let turn = machine::step(&world);
+        Ok((turn, intent))
+    }
+
+    /// Another host with the same boot MAC address that was there first.
+    fn mac_owner(&self, host: &BareMetalHost) -> Option<String> {
+        let mac = host.spec.boot_mac_address.as_deref()?;
+        let age = |host: &BareMetalHost| (host.creation_timestamp().map(|time| time.0), host.uid());
+        let hosts = self.hosts.state();
+        let first = hosts.iter().find(|other| {
+            other.uid() != host.uid()
+                && other.spec.boot_mac_address.as_deref().is_some_and(|theirs| theirs.eq_ignore_ascii_case(mac))
+                && age(other) < age(host)
+        })?;
+        Some(label(first))
+    }
+
+    fn busy(&self, uid: &str) -> usize {
+        use ProvisioningState::{Deprovisioning, Inspecting, Provisioning};
+        let hosts = self.hosts.state();
+        let others = hosts.iter().filter(|host| host.uid().as_deref() != Some(uid));
+        others
+            .filter_map(|host| host.status.as_ref())
+            .filter(|status| status.operational_status == OperationalStatus::OK)
+            .filter(|status| matches!(status.provisioning.state, Inspecting | Provisioning | Deprovisioning))
+            .count()
+    }
+
+    /// Stores the status when it changed, then publishes the events.
+    async fn save(&self, host: &BareMetalHost, turn: &Turn) -> Result<BareMetalHost, kube::Error> {
+        let waiting = match &turn.next {
+            Next::Wait { reason, .. } => Some(reason.as_str()),
+            _ => None,
+        };
+        let mut status = turn.status.clone();
+        status.conditions = conditions::of(host, &status, waiting, Timestamp::now());
+        let before = host.status.clone().unwrap_or_default();
+        let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
+        if same || turn.next == Next::Gone {
+            return Ok(host.clone());
+        }
+        // A change of the conditions alone must not prolong a rest, which counts from `lastUpdated`.
+        let shown = BareMetalHostStatus { conditions: before.conditions.clone(), ..status.clone() };
+        if shown != before {
+            status.last_updated = Some(Time(Timestamp::now()));
+        }
+        if status.provisioning.state != before.provisioning.state {
+            info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "state");
+        }
+        let changed = BareMetalHost { status: Some(status), ..host.clone() };
+        let api = self.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
+        let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
+        self.publish(host, &turn.notes).await;
+        Ok(saved)
+    }
+
+    async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {
+        for note in notes {
+            if note.warning {
+                warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
+            }
+            let event = Event {
+                type_: if note.warning { EventType::Warning } else { EventType::Normal },
+                reason: note.reason.into(),
+                note: Some(note.message.chars().take(1000).collect()),
+                action: note.reason.into(),
+                secondary: None,
+            };
+            if let Err(error) = self.recorder.publish(&event, &host.object_ref(&())).await {
+                warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
+            }
+        }
+    }
+
+    /// Notes that an effect failed: first that this spec was tried, then the error, so that a newer spec ends the rest.
+    async fn record_failure(
+        &self,
+        host: &BareMetalHost,
+        intent: Option<&BootIntent>,
+        effect: &machine::Effect,
+        message: &str,
+    ) -> Result<(), kube::Error> {
+        effects::note_tried(self, host, intent).await?;
+        let status = host.status.clone().unwrap_or_default();
+        let error_type = effect.error_type(status.provisioning.state);
+        let (status, note) = machine::fail(&status, error_type, message);
+        let until = Timestamp::now();
+        let turn = Turn { status, notes: vec![note], next: Next::Wait { reason: message.to_owned(), until } };
+        match self.save(host, &turn).await {
+            Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
+            saved => saved.map(|_| ()),
+        }
+    }
+
+    pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}

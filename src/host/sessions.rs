@@ -1,0 +1,437 @@
+//! The appliance's side of the agent protocol: sessions, steps, progress, results ([`crate::agent::protocol`]).
+//!
+//! A session lives as long as the boot intent's generation that its token was made for. The session's record
+//! is in the intent's status, so that a restart of the appliance costs an agent nothing but a repeated call.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde::Deserialize;
+use tracing::{info, warn};
+
+use super::payload;
+use super::watches::Intents;
+use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
+use crate::api::slipway::{
+    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
+};
+use crate::apiserver::tls::Peer;
+use crate::boot::{Claims, HostIndex, Tokens};
+use crate::image::{Library, serve};
+
+/// How often `lastSeen` is written while an agent only waits.
+const SEEN_EVERY: Duration = Duration::from_secs(10);
+/// Lines of a node's log kept in the intent when a step fails.
+const LOG_LINES: usize = 200;
+/// Bytes of log kept for each boot.
+const LOG_BYTES: u64 = 1 << 20;
+/// Tries of a write that collides with another.
+const WRITE_TRIES: usize = 8;
+
+/// What the sessions work with. Cheap to clone.
+#[derive(Clone)]
+pub struct Sessions(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    index: HostIndex,
+    intents: Intents,
+    tokens: Arc<Tokens>,
+    library: Library,
+    logs: PathBuf,
+}
+
+/// Why a call was refused: status, and words for the node's console.
+struct Refused(StatusCode, String);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, Json(Refusal { reason: self.1 })).into_response()
+    }
+}
+
+impl From<kube::Error> for Refused {
+    fn from(error: kube::Error) -> Self {
+        warn!(%error, "a session's call failed");
+        Self(StatusCode::SERVICE_UNAVAILABLE, "the appliance cannot answer now; try again".into())
+    }
+}
+
+/// The session that a call belongs to.
+struct Caller {
+    namespace: String,
+    name: String,
+    generation: i64,
+}
+
+impl Sessions {
+    /// `logs` is the folder for nodes' logs.
+    pub fn new(
+        client: Client,
+        index: HostIndex,
+        intents: Intents,
+        tokens: Arc<Tokens>,
+        library: Library,
+        logs: PathBuf,
+    ) -> Self {
+        Self(Arc::new(Inner { client, index, intents, tokens, library, logs }))
+    }
+
+    /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
+    pub fn router(self) -> Router {
+        Router::new()
+            .route("/agent/v1/session", post(open))
+            .route("/agent/v1/step", get(next_step))
+            .route("/agent/v1/event", post(event))
+            .route("/agent/v1/result", post(result))
+            .route("/agent/v1/log", post(log))
+            .route("/agent/v1/manifest/{digest}", get(manifest))
+            .route("/agent/v1/chunk/{sha256}", get(chunk))
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            .with_state(self)
+    }
+
+    fn api(&self, namespace: &str) -> Api<BootIntent> {
+        Api::namespaced(self.0.client.clone(), namespace)
+    }
+
+    /// The session that the bearer token stands for, if it is still the current one.
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
+        let refuse = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.to_owned());
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(|| refuse("no session"))?;
+        let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
+        let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
+        let remembered = self.0.intents.follow(&host.namespace, &host.name).borrow().clone();
+        if !remembered.is_some_and(|intent| is_current(&intent, &claims)) {
+            // The memory may be a moment behind a session that was just opened: the API has the last word.
+            let stored = self.api(&host.namespace).get_opt(&host.name).await?;
+            if !stored.is_some_and(|intent| is_current(&intent, &claims)) {
+                return Err(refuse("this session has ended: the host was given another boot intent"));
+            }
+        }
+        let (namespace, name) = (host.namespace.clone(), host.name.clone());
+        Ok(Caller { namespace, name, generation: claims.generation })
+    }
+
+    /// Changes the session's record; durable when it returns. Refuses when the generation has moved on.
+    async fn record(
+        &self,
+        caller: &Caller,
+        change: impl Fn(&mut BootIntentStatus, &BootIntent),
+    ) -> Result<(), Refused> {
+        let api = self.api(&caller.namespace);
+        for _ in 0..WRITE_TRIES {
+            let intent = api.get(&caller.name).await?;
+            if intent.spec.generation != caller.generation {
+                return Err(Refused(StatusCode::GONE, "this session has ended".into()));
+            }
+            let mut status = intent.status.clone().unwrap_or_default();
+            if let Some(session) = &mut status.session {
+                session.last_seen = Some(Time(Timestamp::now()));
+            }
+            change(&mut status, &intent);
+            let changed = BootIntent { status: Some(status), ..intent };
+            match api.replace_status(&caller.name, &PostParams::default(), &changed).await {
+                Err(kube::Error::Api(error)) if error.is_conflict() => {}
+                written => return Ok(written.map(|_| ())?),
+            }
+        }
+        Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+    }
+}
+
+fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
+    let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
+    intent.spec.generation == claims.generation
+        && intent.spec.target == BootTarget::Ramdisk
+        && session.is_some_and(|s| s.generation == claims.generation && s.token_nonce == claims.nonce_hex())
+}
+
+async fn open(
+    State(sessions): State<Sessions>,
+    peer: Option<Extension<Peer>>,
+    Json(call): Json<OpenSession>,
+) -> Result<Json<Session>, Refused> {
+    let peer = peer.map_or(IpAddr::from([0, 0, 0, 0]), |Extension(Peer(address))| address.ip());
+    match sessions.open(peer, &call).await {
+        Ok(session) => Ok(Json(session)),
+        Err(refused) => {
+            warn!(%peer, macs = ?call.mac_addresses, reason = %refused.1, "agent refused");
+            Err(refused)
+        }
+    }
+}
+
+impl Sessions {
+    async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, Refused> {
+        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+        let claims = self.0.tokens.verify(&call.token).map_err(|error| refuse(error.to_string()))?;
+        let host = self.0.index.by_uid(&claims.uid);
+        let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
+        let api = self.api(&host.namespace);
+        for _ in 0..WRITE_TRIES {
+            let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
+            may_open(&intent, &claims, peer).map_err(&refuse)?;
+            let now = Time(Timestamp::now());
+            let session = SessionStatus {
+                generation: claims.generation,
+                token_nonce: claims.nonce_hex(),
+                address: peer.to_string(),
+                opened: Some(now.clone()),
+                last_seen: Some(now),
+            };
+            // Results and log of an earlier boot end here.
+            let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
+            let changed = BootIntent { status: Some(status), ..intent };
+            match api.replace_status(&host.name, &PostParams::default(), &changed).await {
+                Err(kube::Error::Api(error)) if error.is_conflict() => continue,
+                written => drop(written?),
+            }
+            let name = format!("{}/{}", host.namespace, host.name);
+            info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
+            return Ok(Session {
+                session: self.0.tokens.session(&claims),
+                host: name,
+                generation: claims.generation,
+                now: Timestamp::now().as_second(),
+            });
+        }
+        Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+    }
+}
+
+/// Whether this token may open the session. Once only; but the same machine may repeat a call whose answer got lost,
+/// as long as it has done nothing else.
+fn may_open(intent: &BootIntent, claims: &Claims, peer: IpAddr) -> Result<(), String> {
+    if intent.spec.generation != claims.generation || intent.spec.target != BootTarget::Ramdisk {
+        return Err(format!(
+            "this boot token is for boot {}, and the host is at boot {}: the token has ended",
+            claims.generation, intent.spec.generation
+        ));
+    }
+    let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
+    let Some(session) = session.filter(|session| session.generation == claims.generation) else { return Ok(()) };
+    let repeated = session.token_nonce == claims.nonce_hex()
+        && session.address == peer.to_string()
+        && session.last_seen == session.opened;
+    if repeated {
+        return Ok(());
+    }
+    Err(format!(
+        "this boot's token was used already, from {}: each boot has one session. Reboot the machine through Slipway to get another",
+        session.address
+    ))
+}
+
+#[derive(Deserialize)]
+struct After {
+    #[serde(default)]
+    after: String,
+}
+
+async fn next_step(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Query(After { after }): Query<After>,
+) -> Result<Response, Refused> {
+    let caller = sessions.authenticate(&headers).await?;
+    let mut follow = sessions.0.intents.follow(&caller.namespace, &caller.name);
+    let give_up = tokio::time::sleep(Duration::from_secs(STEP_WAIT_SECONDS));
+    tokio::pin!(give_up);
+    let intent = follow.borrow().clone();
+    sessions.touch(&caller, intent.as_deref()).await?;
+    loop {
+        let intent = follow.borrow_and_update().clone();
+        let Some(intent) = intent.filter(|intent| intent.spec.generation == caller.generation) else {
+            return Err(Refused(StatusCode::UNAUTHORIZED, "this session has ended".into()));
+        };
+        if let Some(step) = next_of(&intent, &after) {
+            let Sessions(inner) = &sessions;
+            match payload::render(&inner.client, &caller.namespace, &caller.name, caller.generation, step).await {
+                Ok(step) => return Ok(Json(step).into_response()),
+                Err(payload::PayloadError::Api(error)) => return Err(error.into()),
+                // The operator must see why, so the step ends here, before the agent had it.
+                Err(error) => {
+                    let failed =
+                        StepOutcome { step: step.id.clone(), message: error.to_string(), ..StepOutcome::default() };
+                    sessions.end_step(&caller, &failed).await?;
+                }
+            }
+        }
+        tokio::select! {
+            changed = follow.changed() => if changed.is_err() {
+                return Ok(StatusCode::NO_CONTENT.into_response());
+            },
+            () = &mut give_up => return Ok(StatusCode::NO_CONTENT.into_response()),
+        }
+    }
+}
+
+impl Sessions {
+    /// Notes that the agent is there, not more often than needed.
+    async fn touch(&self, caller: &Caller, intent: Option<&BootIntent>) -> Result<(), Refused> {
+        let session = intent.and_then(|intent| intent.status.as_ref()?.session.as_ref());
+        let seen = session.and_then(|s| s.last_seen.as_ref()).map_or(Timestamp::UNIX_EPOCH, |seen| seen.0);
+        let first_call = session.is_some_and(|session| session.last_seen == session.opened);
+        if !first_call && Timestamp::now() < seen + SEEN_EVERY {
+            return Ok(());
+        }
+        self.record(caller, |_, _| {}).await
+    }
+}
+
+/// The first step without a result, unless one of its operation failed before. `after` guards against an answer
+/// made from a record older than the agent's own last step.
+fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a IntentStep> {
+    let results = intent.status.as_ref().map_or(&[][..], |status| &status.results);
+    if !after.is_empty() && !results.iter().any(|result| result.id == after) {
+        return None;
+    }
+    let ended = |step: &IntentStep| results.iter().find(|result| result.id == step.id);
+    let step = intent.spec.steps.iter().find(|step| ended(step).is_none())?;
+    let broken = intent
+        .spec
+        .steps
+        .iter()
+        .any(|other| other.operation == step.operation && ended(other).is_some_and(|result| !result.succeeded));
+    (!broken).then_some(step)
+}
+
+async fn event(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Json(event): Json<Event>,
+) -> Result<StatusCode, Refused> {
+    let caller = sessions.authenticate(&headers).await?;
+    let now = Timestamp::now();
+    sessions
+        .record(&caller, |status, _| {
+            let before = status.progress.take();
+            let seen = status.session.as_ref().and_then(|session| session.last_seen.as_ref()).map(|seen| seen.0);
+            status.progress = Some(progress(&event, before.as_ref(), seen, now));
+        })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn progress(event: &Event, before: Option<&StepProgress>, seen: Option<Timestamp>, now: Timestamp) -> StepProgress {
+    let number = |value: Option<u64>| value.and_then(|value| i64::try_from(value).ok());
+    let (done, total) = (number(event.bytes_done), number(event.bytes_total));
+    let percent = match (done, total) {
+        (Some(done), Some(total)) if total > 0 => Some((done.saturating_mul(100) / total).clamp(0, 100)),
+        _ => None,
+    };
+    let same = before.filter(|before| before.step == event.step && before.phase == event.phase);
+    let rate = || {
+        let moved = done?.checked_sub(same?.bytes_done?)?;
+        let millis = i64::try_from(now.duration_since(seen?).as_millis()).ok().filter(|millis| *millis >= 200)?;
+        Some(moved.max(0).saturating_mul(1000) / millis)
+    };
+    StepProgress {
+        step: event.step.chars().take(64).collect(),
+        phase: event.phase.chars().take(64).collect(),
+        percent,
+        bytes_done: done,
+        bytes_total: total,
+        bytes_per_second: rate().or_else(|| same.and_then(|same| same.bytes_per_second)),
+        message: event.message.as_ref().map(|message| message.chars().take(500).collect()),
+    }
+}
+
+async fn result(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Json(outcome): Json<StepOutcome>,
+) -> Result<StatusCode, Refused> {
+    let caller = sessions.authenticate(&headers).await?;
+    sessions.end_step(&caller, &outcome).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Sessions {
+    /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
+    async fn end_step(&self, caller: &Caller, outcome: &StepOutcome) -> Result<(), Refused> {
+        let host = format!("{}/{}", caller.namespace, caller.name);
+        info!(host, step = outcome.step, succeeded = outcome.succeeded, message = outcome.message, "step ended");
+        let finished = Time(Timestamp::now());
+        let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
+        self.record(caller, |status, intent| {
+            if !known(intent, &outcome.step) || status.results.iter().any(|result| result.id == outcome.step) {
+                return;
+            }
+            status.results.retain(|result| known(intent, &result.id));
+            status.results.push(StepResult {
+                id: outcome.step.clone(),
+                succeeded: outcome.succeeded,
+                message: outcome.message.chars().take(2000).collect(),
+                finished: Some(finished.clone()),
+            });
+            status.progress = None;
+            if let Some(inventory) = &outcome.inventory {
+                status.inventory = Some(inventory.clone());
+            }
+            if !outcome.succeeded {
+                let skip = outcome.log.len().saturating_sub(LOG_LINES);
+                status.log = outcome.log.iter().skip(skip).map(|line| line.chars().take(500).collect()).collect();
+            }
+        })
+        .await
+    }
+}
+
+async fn log(State(sessions): State<Sessions>, headers: HeaderMap, body: Bytes) -> Result<StatusCode, Refused> {
+    let caller = sessions.authenticate(&headers).await?;
+    let body = body.slice(..body.len().min(MAX_LOG));
+    let folder = sessions.0.logs.join(&caller.namespace).join(&caller.name);
+    let file = folder.join(format!("{}.log", caller.generation));
+    let written = tokio::task::spawn_blocking(move || append(&folder, &file, &body)).await;
+    match written {
+        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
+        Ok(Err(error)) => {
+            warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
+            Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
+        }
+        Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+    }
+}
+
+fn append(folder: &std::path::Path, file: &std::path::Path, text: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    std::fs::create_dir_all(folder)?;
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
+    if file.metadata()?.len() + text.len() as u64 <= LOG_BYTES {
+        file.write_all(text)?;
+    }
+    Ok(())
+}
+
+async fn manifest(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Path(digest): Path<String>,
+) -> Result<Response, Refused> {
+    sessions.authenticate(&headers).await?;
+    Ok(serve::serve_manifest(&sessions.0.library, &digest, &headers).await)
+}
+
+async fn chunk(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Path(sha256): Path<String>,
+) -> Result<Response, Refused> {
+    sessions.authenticate(&headers).await?;
+    Ok(serve::serve_chunk(&sessions.0.library, &sha256, &headers).await)
+}

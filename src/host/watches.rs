@@ -1,0 +1,197 @@
+//! Keeps what booting and the sessions read in memory current: hosts by MAC address, and boot intents.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::api::MacAddress;
+use crate::api::metal3::BareMetalHost;
+use crate::api::slipway::BootIntent;
+use crate::boot::{BootHost, HostIndex, IndexedIntent};
+
+type Key = (String, String);
+
+/// Boot intents in memory, each with a way to wait for its next change. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Intents(Arc<Mutex<HashMap<Key, watch::Sender<Option<Arc<BootIntent>>>>>>);
+
+impl Intents {
+    /// The intent of a host as last seen, and its changes. A host without an intent has `None`.
+    pub fn follow(&self, namespace: &str, name: &str) -> watch::Receiver<Option<Arc<BootIntent>>> {
+        let mut intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        intents.entry((namespace.to_owned(), name.to_owned())).or_default().subscribe()
+    }
+
+    fn set(&self, key: Key, intent: Option<Arc<BootIntent>>) {
+        let mut intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let sender = intents.entry(key.clone()).or_default();
+        let gone = intent.is_none();
+        sender.send_replace(intent);
+        if gone && sender.receiver_count() == 0 {
+            intents.remove(&key);
+        }
+    }
+}
+
+enum Seen {
+    Host(watcher::Event<BareMetalHost>),
+    Intent(watcher::Event<BootIntent>),
+}
+
+#[derive(Default)]
+struct Known {
+    hosts: HashMap<Key, BareMetalHost>,
+    intents: HashMap<Key, Arc<BootIntent>>,
+    /// What a relist in progress has named so far; the rest is gone when it ends.
+    relisted_hosts: Vec<Key>,
+    relisted_intents: Vec<Key>,
+}
+
+/// Follows hosts and intents until the shutdown. `ready` is told once both were listed.
+pub async fn keep(
+    client: Client,
+    index: HostIndex,
+    intents: Intents,
+    ready: watch::Sender<bool>,
+    shutdown: CancellationToken,
+) {
+    let hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watcher::Config::default());
+    let wanted = watcher(Api::<BootIntent>::all(client), watcher::Config::default());
+    let mut events = stream::select(
+        hosts.default_backoff().map_ok(Seen::Host).boxed(),
+        wanted.default_backoff().map_ok(Seen::Intent).boxed(),
+    );
+    let mut known = Known::default();
+    let mut listed = (false, false);
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = shutdown.cancelled() => return,
+        };
+        match event {
+            Some(Ok(seen)) => {
+                match &seen {
+                    Seen::Host(watcher::Event::InitDone) => listed.0 = true,
+                    Seen::Intent(watcher::Event::InitDone) => listed.1 = true,
+                    _ => {}
+                }
+                for key in known.take(seen, &intents) {
+                    known.publish(&key, &index);
+                }
+                if listed == (true, true) {
+                    ready.send_replace(true);
+                }
+            }
+            Some(Err(error)) => warn!(%error, "watch of hosts and intents broke; it is set up again"),
+            None => return,
+        }
+    }
+}
+
+impl Known {
+    /// Takes an event in; the keys whose hosts must be published anew.
+    fn take(&mut self, seen: Seen, intents: &Intents) -> Vec<Key> {
+        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+        match seen {
+            Seen::Host(Init) => self.relisted_hosts.clear(),
+            Seen::Host(Apply(host)) => return vec![self.put_host(host)],
+            Seen::Host(InitApply(host)) => {
+                let key = self.put_host(host);
+                self.relisted_hosts.push(key.clone());
+                return vec![key];
+            }
+            Seen::Host(InitDone) => {
+                let gone: Vec<Key> = self.hosts.keys().filter(|k| !self.relisted_hosts.contains(k)).cloned().collect();
+                self.hosts.retain(|key, _| !gone.contains(key));
+                return gone;
+            }
+            Seen::Host(Delete(host)) => {
+                let key = key(&host);
+                self.hosts.remove(&key);
+                return vec![key];
+            }
+            Seen::Intent(Init) => self.relisted_intents.clear(),
+            Seen::Intent(Apply(intent)) => return vec![self.put_intent(intent, intents)],
+            Seen::Intent(InitApply(intent)) => {
+                let key = self.put_intent(intent, intents);
+                self.relisted_intents.push(key.clone());
+                return vec![key];
+            }
+            Seen::Intent(InitDone) => {
+                let listed = &self.relisted_intents;
+                let gone: Vec<Key> = self.intents.keys().filter(|k| !listed.contains(k)).cloned().collect();
+                for key in &gone {
+                    self.intents.remove(key);
+                    intents.set(key.clone(), None);
+                }
+                return gone;
+            }
+            Seen::Intent(Delete(intent)) => {
+                let key = key(&intent);
+                self.intents.remove(&key);
+                intents.set(key.clone(), None);
+                return vec![key];
+            }
+        }
+        Vec::new()
+    }
+
+    fn put_host(&mut self, host: BareMetalHost) -> Key {
+        let key = key(&host);
+        self.hosts.insert(key.clone(), host);
+        key
+    }
+
+    fn put_intent(&mut self, intent: BootIntent, intents: &Intents) -> Key {
+        let key = key(&intent);
+        let intent = Arc::new(intent);
+        intents.set(key.clone(), Some(intent.clone()));
+        self.intents.insert(key.clone(), intent);
+        key
+    }
+
+    fn publish(&self, key: &Key, index: &HostIndex) {
+        match self.hosts.get(key) {
+            Some(host) => index.insert(boot_host(host, self.intents.get(key).map(AsRef::as_ref))),
+            None => index.remove(&key.0, &key.1),
+        }
+    }
+}
+
+fn key(object: &impl ResourceExt) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// What booting needs to know of a host.
+fn boot_host(host: &BareMetalHost, intent: Option<&BootIntent>) -> BootHost {
+    let found = host.status.as_ref().and_then(|status| status.hardware.as_ref());
+    let nics = found.map_or(&[][..], |hardware| &hardware.nics);
+    let mut macs: Vec<MacAddress> = Vec::new();
+    let texts = host.spec.boot_mac_address.iter().chain(nics.iter().map(|nic| &nic.mac));
+    for mac in texts.filter_map(|text| text.parse().ok()) {
+        if !macs.contains(&mac) {
+            macs.push(mac);
+        }
+    }
+    let intent = intent.map(|intent| {
+        let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
+        IndexedIntent {
+            generation: intent.spec.generation,
+            target: intent.spec.target,
+            session_open: session.is_some_and(|session| session.generation == intent.spec.generation),
+        }
+    });
+    BootHost {
+        namespace: host.namespace().unwrap_or_default(),
+        name: host.name_any(),
+        uid: host.uid().unwrap_or_default(),
+        macs,
+        intent,
+    }
+}
