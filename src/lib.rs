@@ -4,6 +4,8 @@
 //!
 //! | room | what it is |
 //! |---|---|
+//! | [`cli`] | the command line, one file for each command |
+//! | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
@@ -11,6 +13,7 @@
 //! | [`tftp`] | TFTP server |
 //! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! | [`image`] | image library: import, verify, chunk, serve |
+//! | [`ramdisk`] | builds kernel and initrd from a kernel package and this binary |
 //! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
 //! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | [`store`] | sled: objects, revisions, leases |
@@ -22,12 +25,15 @@
 pub mod agent;
 pub mod api;
 pub mod apiserver;
+pub mod appliance;
 pub mod bmc;
 pub mod boot;
+pub mod cli;
 pub mod config;
 pub mod dhcp;
 pub mod host;
 pub mod image;
 pub mod pki;
+pub mod ramdisk;
 pub mod store;
 pub mod tftp;

@@ -1,0 +1,209 @@
+//! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::api::kinds;
+use crate::apiserver::{self, ApiServer};
+use crate::boot::{self, HostIndex, Tokens};
+use crate::config::Config;
+use crate::host::sessions::Sessions;
+use crate::host::watches::Intents;
+use crate::host::{admission, reconciler, watches};
+use crate::image::Library;
+use crate::pki::Pki;
+use crate::store::{Store, StoreOptions};
+use crate::{bmc, dhcp, image, tftp};
+
+/// Changes kept for watches that come back, for each resource.
+const HISTORY: usize = 10_000;
+/// How long services may take to end.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
+/// How long the first listing of hosts may take before machines are answered.
+const LISTING_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
+pub fn install_tls_provider() {
+    // A second call finds it done.
+    rustls::crypto::ring::default_provider().install_default().ok();
+}
+
+/// The API's address as others reach it: the first of `api.names`, else the address that it listens on, else the
+/// first network's, else this host.
+pub fn endpoint(config: &Config) -> String {
+    let port = config.api.listen.port();
+    let host = match config.api.names.first() {
+        Some(name) => name.clone(),
+        None if !config.api.listen.ip().is_unspecified() => config.api.listen.ip().to_string(),
+        None => {
+            let own = config.networks.first().and_then(own_address);
+            own.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
+        }
+    };
+    if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") }
+}
+
+/// This appliance's address on a network.
+fn own_address(network: &crate::config::NetworkConfig) -> Option<Ipv4Addr> {
+    network.server.or_else(|| dhcp::interface_address(&network.interface, network.subnet))
+}
+
+/// Everything that the server's certificate must name.
+pub fn certificate_names(config: &Config) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    if let Ok(name) = nix::unistd::gethostname() {
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.extend(config.api.names.iter().cloned());
+    names.extend(config.networks.iter().filter_map(own_address).map(|address| address.to_string()));
+    let interfaces = dhcp::interfaces().unwrap_or_default();
+    names.extend(interfaces.values().flat_map(|i| i.addresses.iter()).map(ToString::to_string));
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|name| !name.is_empty() && seen.insert(name.clone()));
+    names
+}
+
+/// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    install_tls_provider();
+    let folder = &config.data_dir.0;
+    make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
+    make_private_folder(&config.data_dir.pki())?;
+    let pki = Pki::open(&config.data_dir.pki(), &certificate_names(&config))?;
+    let options = StoreOptions {
+        path: config.data_dir.db(),
+        key_file: config.data_dir.pki().join("store.key"),
+        history: HISTORY,
+    };
+    let store = Store::open(options)?;
+    let shutdown = CancellationToken::new();
+    let outcome = serve(&config, &pki, &store, &shutdown).await;
+    shutdown.cancel();
+    store.close().await;
+    info!("stopped");
+    outcome
+}
+
+fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// A service: what it is called, and how it ended.
+type Ended = (&'static str, anyhow::Result<()>);
+
+async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
+    let api_listener = listen(config.api.listen, "API").await?;
+    let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
+    let files = boot::BootFiles::new(&config.data_dir.boot());
+    if !files.has_ramdisk() {
+        tracing::warn!(
+            folder = %config.data_dir.boot().display(),
+            "there is no kernel and ramdisk yet: machines cannot be inspected before `slipway ramdisk build`"
+        );
+    }
+    let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;
+    let library = Library::open(config.data_dir.images(), config.image.ca_file.clone())
+        .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
+    let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
+    let index = HostIndex::default();
+    let intents = Intents::default();
+
+    let api = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await?;
+    api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
+    let client = api.client();
+    let mut services = JoinSet::<Ended>::new();
+    let token = || shutdown.clone();
+
+    let (listed, mut was_listed) = watch::channel(false);
+    spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
+
+    let sessions = Sessions::new(
+        client.clone(),
+        index.clone(),
+        intents,
+        tokens.clone(),
+        library.clone(),
+        config.data_dir.0.join("logs"),
+    );
+    let router = api.router().merge(sessions.router());
+    services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
+
+    // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
+    tokio::time::timeout(LISTING_DEADLINE, was_listed.wait_for(|listed| *listed))
+        .await
+        .context("hosts could not be listed in time")??;
+
+    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
+        .context("boot.kernel_args")?;
+    let router = boot::router(site, index.clone(), tokens, files);
+    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
+    services.spawn(named("TFTP", tftp.run(token())));
+    if config.networks.is_empty() {
+        tracing::warn!("no [[network]] is configured: DHCP answers nobody");
+    } else {
+        let leases = dhcp::Leases::load(store, &config.networks)?;
+        let ports = dhcp::BootSite { http_port: config.boot.listen.port(), tftp_port: config.boot.tftp.port() };
+        let server = dhcp::Server::bind(ports, leases, index.clone())?;
+        services.spawn(named("DHCP", server.run(token())));
+    }
+    spawn(&mut services, "images", image::controller::run(client.clone(), library, config.image.imports, token()));
+    let bmcs = bmc::Registry::new(bmc::Settings::default());
+    spawn(&mut services, "hosts", reconciler::run(client, index, config.host.clone(), bmcs, token()));
+    info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
+
+    let ended = supervise(&mut services, store).await;
+    shutdown.cancel();
+    let all = async { while services.join_next().await.is_some() {} };
+    if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
+        tracing::warn!("some services did not end in time");
+    }
+    ended
+}
+
+/// Waits for a signal, a service that ends, or a store that cannot write.
+async fn supervise(services: &mut JoinSet<Ended>, store: &Store) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        reason = store.failed() => bail!("the store cannot write any more: {reason}; what was acknowledged is safe, and a restart is needed"),
+        ended = services.join_next() => match ended {
+            Some(Ok((name, Ok(())))) => bail!("{name} ended by itself"),
+            Some(Ok((name, Err(error)))) => Err(error.context(name)),
+            Some(Err(panic)) => {
+                error!(%panic, "a service panicked");
+                bail!("a service panicked: {panic}")
+            }
+            None => bail!("no service runs"),
+        },
+    }
+}
+
+fn spawn(services: &mut JoinSet<Ended>, name: &'static str, service: impl Future<Output = ()> + Send + 'static) {
+    services.spawn(async move {
+        service.await;
+        (name, Ok(()))
+    });
+}
+
+async fn named<E: Into<anyhow::Error>>(name: &'static str, service: impl Future<Output = Result<(), E>>) -> Ended {
+    (name, service.await.map_err(Into::into))
+}
+
+async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        let hint = if address.port() < 1024 { " (ports below 1024 need CAP_NET_BIND_SERVICE)" } else { "" };
+        format!("{what} cannot listen on {address}{hint}")
+    })
+}

@@ -1,0 +1,37 @@
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::{ConfigFile, local};
+use crate::api::MacAddress;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// What the machine with this MAC address would boot now, and why
+    Boot {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// MAC address, as 52:54:00:12:34:56
+        mac: MacAddress,
+    },
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    let Command::Boot { config, mac } = command;
+    let config = config.load()?;
+    let mut address = config.boot.listen;
+    if address.ip().is_unspecified() {
+        address.set_ip([127, 0, 0, 1].into());
+    }
+    local::block_on(async {
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
+        let url = format!("http://{address}/boot/explain?mac={}", mac.hyphenated());
+        let answer = client.get(&url).send().await.with_context(|| format!("is slipway running on {address}?"))?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        if !status.is_success() {
+            bail!("{}", text.trim());
+        }
+        print!("{text}");
+        Ok(())
+    })
+}

@@ -1,0 +1,163 @@
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::TryStreamExt;
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+
+use super::progress::Progress;
+use super::{ConfigFile, local};
+use crate::api::slipway::{Image, ImagePhase, ImageSpec};
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Import an image and wait until it is in the library
+    ///
+    /// SOURCE is an http or https URL, or a file on the appliance. raw and qcow2, also compressed with gz, xz, zst or bz2.
+    Import {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Name in the library
+        name: String,
+        /// URL, or path of a file on the appliance
+        source: String,
+        /// Checksum of the source as published, or the URL of a file of checksums
+        #[arg(long)]
+        checksum: Option<String>,
+        /// Return at once instead of waiting for the end
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// List the images in the library
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// How to print
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Remove an image from the library; its chunks go when no other image needs them
+    #[command(visible_alias = "rm")]
+    Remove {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Name in the library
+        name: String,
+    },
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(super) enum Output {
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    local::block_on(async {
+        match command {
+            Command::Import { config, name, source, checksum, no_wait } => {
+                let images = Api::all(local::client(&config.load()?).await?);
+                import(&images, &name, &source, checksum, no_wait).await
+            }
+            Command::List { config, output } => list(&Api::all(local::client(&config.load()?).await?), output).await,
+            Command::Remove { config, name } => {
+                let images = Api::<Image>::all(local::client(&config.load()?).await?);
+                images.delete(&name, &DeleteParams::default()).await.with_context(|| format!("image {name}"))?;
+                println!("image {name} removed");
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn import(
+    images: &Api<Image>,
+    name: &str,
+    source: &str,
+    checksum: Option<String>,
+    no_wait: bool,
+) -> anyhow::Result<()> {
+    let url = if source.contains("://") {
+        source.to_owned()
+    } else {
+        let path = std::fs::canonicalize(source).with_context(|| source.to_owned())?;
+        format!("file://{}", path.display())
+    };
+    let image = Image::new(name, ImageSpec { url, checksum, checksum_type: None, format: None });
+    images.create(&PostParams::default(), &image).await.with_context(|| format!("image {name}"))?;
+    if no_wait {
+        println!("image {name} created");
+        return Ok(());
+    }
+    let mut progress = Progress::new();
+    loop {
+        let image = images.get(name).await?;
+        let version = image.resource_version().unwrap_or_default();
+        let status = image.status.unwrap_or_default();
+        match status.phase {
+            ImagePhase::Ready => {
+                progress.end();
+                let (size, stored) = (status.virtual_size.unwrap_or_default(), status.stored_size.unwrap_or_default());
+                println!(
+                    "image {name} is ready: {} MB on a disk, {} MB in the library",
+                    size / 1_000_000,
+                    stored / 1_000_000
+                );
+                return Ok(());
+            }
+            ImagePhase::Failed => {
+                progress.end();
+                bail!("image {name}: {}", status.message.unwrap_or_else(|| "the import failed".into()));
+            }
+            phase => {
+                let doing = if phase == ImagePhase::Importing { "importing" } else { "waiting for its turn" };
+                progress.show(&format!("{name}: {doing}"), status.percent.and_then(|percent| percent.try_into().ok()));
+            }
+        }
+        wait_for_change(images, name, &version).await?;
+    }
+}
+
+/// Returns at the next change of the image, or after some seconds without one.
+async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyhow::Result<()> {
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let mut events = std::pin::pin!(images.watch(&params, version).await?);
+    let next = async {
+        while let Some(event) = events.try_next().await? {
+            match event {
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Deleted(_) => bail!("image {name} was removed meanwhile"),
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Error(_) => break,
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(10), next).await.unwrap_or(Ok(()))
+}
+
+async fn list(images: &Api<Image>, output: Output) -> anyhow::Result<()> {
+    let list = images.list(&ListParams::default()).await?;
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&list)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&list)?),
+        Output::Table => {
+            println!("{:<40} {:<10} {:>10} {:>10}  URL", "NAME", "PHASE", "SIZE MB", "STORED MB");
+            for image in list {
+                let name = image.name_any();
+                let status = image.status.unwrap_or_default();
+                let mega =
+                    |bytes: Option<i64>| bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1_000_000).to_string());
+                let phase = format!("{:?}", status.phase);
+                println!(
+                    "{name:<40} {phase:<10} {:>10} {:>10}  {}",
+                    mega(status.virtual_size),
+                    mega(status.stored_size),
+                    image.spec.url
+                );
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! Speaking to the appliance on this box.
+
+use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::appliance;
+use crate::config::Config;
+use crate::pki::Pki;
+
+/// The administrator's kubeconfig. Only somebody who can read the appliance's keys can have it.
+pub(super) fn kubeconfig(config: &Config, server: Option<&str>) -> anyhow::Result<String> {
+    let folder = config.data_dir.pki();
+    let pki = Pki::open(&folder, &appliance::certificate_names(config))
+        .with_context(|| format!("certificates in {}", folder.display()))?;
+    let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
+    Ok(pki.kubeconfig(&server))
+}
+
+/// A client of the appliance on this box.
+pub(super) async fn client(config: &Config) -> anyhow::Result<kube::Client> {
+    let port = config.api.listen.port();
+    let address = config.api.listen.ip();
+    let server = if address.is_unspecified() {
+        format!("https://127.0.0.1:{port}")
+    } else {
+        format!("https://{address}:{port}")
+    };
+    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig(config, Some(&server))?)?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// Runs a client command.
+pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    appliance::install_tls_provider();
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}

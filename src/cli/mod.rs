@@ -1,0 +1,94 @@
+//! The command line: one file for each command.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
+
+mod explain;
+mod image;
+mod kubeconfig;
+mod local;
+mod progress;
+mod ramdisk;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError, DEFAULT_PATH};
+
+/// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
+#[derive(Parser)]
+#[command(name = "slipway", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(after_help = "\
+A first machine, on a box with /etc/slipway/slipway.toml:
+  slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb
+  slipway serve
+  slipway kubeconfig > ~/.kube/config
+  kubectl apply -f host.yaml
+  kubectl get bmh -w")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the appliance: API, DHCP, TFTP, boot HTTP and the controllers, until SIGTERM or Ctrl-C
+    Serve(ConfigFile),
+    /// Print the administrator's kubeconfig: client certificate, CA and endpoint
+    ///
+    /// Run it on the appliance, as a user who can read its data folder. The certificate is made on first use.
+    Kubeconfig(kubeconfig::Options),
+    /// Say whether a configuration file can be used, one line for each fault
+    CheckConfig(ConfigFile),
+    /// Build what machines boot: kernel, initrd and network boot programs
+    #[command(subcommand)]
+    Ramdisk(ramdisk::Command),
+    /// Say what a machine would boot from the network now, and why
+    #[command(subcommand)]
+    Explain(explain::Command),
+    /// Bring operating system images into the library, list and remove them
+    #[command(subcommand)]
+    Image(image::Command),
+}
+
+/// Which configuration.
+#[derive(Args, Clone)]
+struct ConfigFile {
+    /// Configuration file
+    #[arg(long, short, value_name = "FILE", env = "SLIPWAY_CONFIG", default_value = DEFAULT_PATH)]
+    config: PathBuf,
+}
+
+impl ConfigFile {
+    fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.config)
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Serve(options) => serve::run(&options),
+        Command::Kubeconfig(options) => kubeconfig::run(&options),
+        Command::CheckConfig(options) => check_config(&options),
+        Command::Ramdisk(command) => ramdisk::run(command),
+        Command::Explain(command) => explain::run(command),
+        Command::Image(command) => image::run(command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("slipway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check_config(options: &ConfigFile) -> anyhow::Result<()> {
+    let config = options.load()?;
+    println!("{}: no fault, {} network(s)", options.config.display(), config.networks.len());
+    Ok(())
+}
