@@ -1,0 +1,77 @@
+# Everything a person or a CI machine calls. `make help` says what there is.
+# A fresh Debian 12 needs nothing before `make demo` or `make test` but git, make and Rust.
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+TARGET  := x86_64-unknown-linux-gnu
+BINARY  := target/$(TARGET)/release/slipway
+# As in Cargo.toml.
+RUST    := 1.92
+DESTDIR ?=
+PREFIX  ?= /usr
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint install build rust packages unit journeys clean-cache
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: packages build ## two powered-off virtual servers become running systems, before your eyes
+	tests/lab/run --verbose demo
+
+test: packages unit build journeys ## unit tests, then the virtual rack's journeys
+
+bench: build ## measure, beside the figures to reach; writes docs/performance.md
+	@tests/lab/packages lab bench
+	benches/run
+
+lint: packages rust ## formatting, clippy, scripts, the systemd unit
+	cargo fmt --check
+	cargo clippy --all-targets --locked -- -D warnings
+	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
+	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/rack tests/lab/run images/debian-12/build
+	@for script in tests/lab/packages .ci/run; do bash -n "$$script" || exit 1; done
+	@# The binary is not installed on a machine that only builds: that one message is expected.
+	@if command -v systemd-analyze >/dev/null; then \
+	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \
+	  if [ -n "$$faults" ]; then echo "$$faults"; exit 1; fi; fi
+
+install: ## binary, systemd unit, config and boot files onto this machine, or below DESTDIR
+	@tests/lab/packages install
+	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
+	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/slipway
+	install -D -m 644 systemd/slipway.service $(DESTDIR)/usr/lib/systemd/system/slipway.service
+	install -D -m 644 systemd/slipway.sysusers $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
+	@# An edited file stays.
+	[ -e $(DESTDIR)/etc/slipway/slipway.toml ] || install -D -m 644 config/slipway.toml $(DESTDIR)/etc/slipway/slipway.toml
+	install -d -m 700 $(DESTDIR)/var/lib/slipway
+	kernel=$$(python3 tests/lab/tools.py kernel) && \
+	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(DESTDIR)/var/lib/slipway/boot
+	@if [ -z "$(DESTDIR)" ]; then \
+	  systemd-sysusers slipway.conf && chown -R slipway:slipway /var/lib/slipway && \
+	  { [ ! -d /run/systemd/system ] || systemctl daemon-reload; } && \
+	  echo "Now name your network in /etc/slipway/slipway.toml, then: systemctl enable --now slipway"; fi
+
+build: rust ## the static release binary
+	@tests/lab/packages build
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(TARGET)
+
+unit: rust ## cargo test
+	cargo test --locked
+
+journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
+	@tests/lab/packages lab
+	tests/lab/run
+
+packages: ## install the Debian packages that are missing
+	@tests/lab/packages build lab
+
+rust: ## check that there is a Rust new enough
+	@have=$$(cargo --version 2>/dev/null | awk '{ print $$2 }'); \
+	if [ -z "$$have" ] || [ "$$(printf '%s\n' $(RUST) "$$have" | sort -V | head -n 1)" != $(RUST) ]; then \
+	  echo "Rust $(RUST) or newer is needed, there is $${have:-none}. Debian 12's own is too old: install it as https://rustup.rs says," >&2; \
+	  echo "with the components clippy and rustfmt, and run this again." >&2; exit 1; fi
+
+clean-cache: ## forget what is kept in the cache folder: image, BMC emulators, kubectl, kernel package
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/slipway"
