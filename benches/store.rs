@@ -48,7 +48,7 @@ async fn measure(store: &Store, objects: usize, entries: usize) -> (f64, f64) {
                     return;
                 }
                 // An address and what a lease needs.
-                let key = Bytes::from(format!("{:08x}", (writer as u64) << 16 | step % 200));
+                let key = Bytes::from(format!("{:08x}", ((writer as u64) << 16) | (step % 200)));
                 table.write(key, Some(Bytes::from(vec![7; 120]))).await.expect("a write");
                 counts.1.fetch_add(1, Ordering::Relaxed);
             }

@@ -29,10 +29,10 @@ const LOAD: &str = "SLIPWAY_STORE_LOAD";
 /// Set in the child that is to meet a disk that refuses: `folder`.
 const REFUSED: &str = "SLIPWAY_STORE_REFUSED";
 
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 54;
 
 /// Rounds whose kill comes so early that it mostly hits the opening of the store.
-const EARLY: usize = 20;
+const EARLY: usize = 18;
 
 /// A child or a wait that takes longer is stuck.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -74,12 +74,14 @@ struct Step {
 fn step(writer: usize, number: u64) -> Step {
     let mut random = StdRng::seed_from_u64(number << 8 | writer as u64);
     let key = format!("w{writer:02}-{}", random.random_range(0..8));
-    let length = match random.random_range(0..100) {
-        0..80 => random.random_range(0..2_000),
-        80..99 => random.random_range(0..20_000),
+    let length = match (WRITERS[writer], random.random_range(0..100)) {
+        (_, 0..60) => random.random_range(0..500),
+        // Small ones: sealing is slow in a build without optimisation.
+        (SECRETS, _) => 500,
+        (_, 60..98) => random.random_range(500..10_000),
         // Large enough for a file of its own.
-        _ if writer.is_multiple_of(2) => random.random_range(150_000..400_000),
-        _ => 40_000,
+        (HOSTS | LEASES, _) => random.random_range(150_000..300_000),
+        _ => 30_000,
     };
     let value = (random.random_range(0..5) > 0).then(|| {
         let letter = char::from(b'a' + (number % 26) as u8);
@@ -89,7 +91,7 @@ fn step(writer: usize, number: u64) -> Step {
 }
 
 fn options(folder: &Path) -> StoreOptions {
-    StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 500 }
+    StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 300 }
 }
 
 fn change(resource: &str, step: Step) -> Change {
@@ -320,12 +322,10 @@ fn round(
     }
     known.opens_hit += usize::from(opening && !opened);
 
-    let t = Instant::now();
     let store = Store::open(options(folder)).expect("the store opens after a kill");
-    println!("open {:?} delay {delay:?} acks {} {:?}", t.elapsed(), acks.len(), &acks[..acks.len().min(2)]);
     assert!(store.revision() >= revision, "the revision went back from {revision} to {}", store.revision());
-    for writer in 0..WRITERS.len() {
-        if WRITERS[writer] == Kind::Published {
+    for (writer, kind) in WRITERS.into_iter().enumerate() {
+        if kind == Kind::Published {
             continue;
         }
         let found = found(&store, writer);
@@ -339,8 +339,7 @@ fn round(
         };
         assert!(
             found == known.states[writer],
-            "writer {writer} {:?}: after step {} there is {:?}, not {:?}",
-            WRITERS[writer],
+            "writer {writer} {kind:?}: after step {} there is {:?}, not {:?}",
             known.done[writer],
             names(&found),
             names(&known.states[writer])
@@ -351,11 +350,9 @@ fn round(
         known.replayed += usize::from(replay(&store, resource, known.revision, std::mem::take(before)));
         *before = listing(&store, resource);
     }
-    println!("checked {:?}", t.elapsed());
     known.revision = store.revision();
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(store.close());
-    println!("closed {:?}", t.elapsed());
 }
 
 #[test]
@@ -373,9 +370,9 @@ fn a_kill_loses_nothing_acknowledged() {
     let mut before = [BTreeMap::new(), BTreeMap::new()];
     for number in 0..ROUNDS {
         let early = number % (ROUNDS / EARLY) == 0;
-        let delay = Duration::from_micros(random.random_range(0..if early { 15_000 } else { 300_000 }));
+        let delay = Duration::from_micros(random.random_range(0..if early { 15_000 } else { 200_000 }));
         round(folder.path(), delay, !early, &mut known, &mut before);
-        if number % 10 == 9 {
+        if number % 9 == 8 {
             println!(
                 "{} kills ({} while opening): {} acknowledged writes are all there, revision {}, events replayed {} times",
                 number + 1,

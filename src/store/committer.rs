@@ -95,6 +95,10 @@ impl Committer {
             let outcome = catch_unwind(AssertUnwindSafe(move || {
                 self.run(&mut requests);
                 self.shared.close();
+                if let Err(error) = self.disk.settle() {
+                    // Nothing acknowledged depends on it.
+                    tracing::warn!(error, "the store was closed on a disk that refuses writes");
+                }
             }));
             if outcome.is_err() {
                 shared.fail("the committer panicked");

@@ -1,29 +1,21 @@
 //! The database: opening it, reading all of it into the index, and putting groups of changes on disk.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{Batch, Db, IVec, Tree};
 
+use super::files::{Blobs, lock, open_sled, sync_folders};
 use super::index::{Index, Logged};
 use super::record::{self, Former, Identity, StoredEvent, number};
 use super::repair;
 use super::seal::Sealer;
 use super::{Object, StoreEvent, StoreOptions};
-
-/// Memory for sled's pages, in bytes; its default is 1 GiB.
-const CACHE: u64 = 64 << 20;
-
-/// How long opening waits for a lock. A store that was closed a moment ago may hold it still.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Format of this database.
 const FORMAT: u64 = 1;
@@ -52,6 +44,9 @@ pub(super) struct Loaded {
     pub reserved: u64,
     pub slots: Slots,
 }
+
+/// Events by resource, oldest first.
+type Events = HashMap<Arc<str>, Vec<Logged>>;
 
 /// Places in the log.
 ///
@@ -198,6 +193,11 @@ impl Disk {
         self.data.sync_data().map_err(|error| format!("cannot sync the data file: {error}"))
     }
 
+    /// What sled may have written for itself since the last group: before the files are closed.
+    pub fn settle(&mut self) -> Result<(), String> {
+        self.commit(Group::default())
+    }
+
     fn apply(&mut self, group: Group) -> sled::Result<()> {
         for (table, batch) in group.tables {
             self.tree(table_tree(&table))?.apply_batch(batch)?;
@@ -287,6 +287,7 @@ impl Disk {
         if group.has_meta {
             self.commit(group)?;
         }
+        tracing::info!(revision, resources = index.resources(), reserved, "store opened");
         Ok(Loaded { index, reserved, slots })
     }
 
@@ -295,7 +296,7 @@ impl Disk {
         &self,
         mut after: HashMap<Identity, Arc<Object>>,
         trimmed: &BTreeMap<Arc<str>, u64>,
-    ) -> Result<(HashMap<Arc<str>, Vec<Logged>>, Slots), String> {
+    ) -> Result<(Events, Slots), String> {
         let mut stored = Vec::new();
         let mut slots = Slots::default();
         for entry in self.log.iter() {
@@ -312,7 +313,7 @@ impl Disk {
         }
         stored.sort_unstable_by_key(|(_, event)| std::cmp::Reverse(event.revision));
 
-        let mut events: HashMap<Arc<str>, Vec<Logged>> = HashMap::new();
+        let mut events = Events::new();
         for (slot, stored) in stored {
             let StoredEvent { revision, ref identity, .. } = stored;
             let damaged = |reason: &str| format!("the event of revision {revision} cannot be read: {reason}");
@@ -399,135 +400,4 @@ fn prepare(meta: &Tree, key_file: &Path) -> Result<Sealer, String> {
 
 fn insert(meta: &Tree, key: &[u8], value: &[u8]) -> Result<(), String> {
     meta.insert(key, value).map(|_: Option<IVec>| ()).map_err(|error| error.to_string())
-}
-
-/// Our own lock, taken before anything is touched; sled's comes too late, after files were repaired.
-fn lock(path: &Path) -> Result<File, String> {
-    let name = path.join("lock");
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&name)
-        .map_err(|error| format!("cannot make {}: {error}", name.display()))?;
-    let deadline = Instant::now() + LOCK_WAIT;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
-            Err(TryLockError::WouldBlock) => return Err(in_use(path)),
-            Err(TryLockError::Error(error)) => return Err(format!("cannot lock {}: {error}", name.display())),
-        }
-    }
-}
-
-fn in_use(path: &Path) -> String {
-    format!("another slipway runs on {}; stop it first, or give this one another data_dir", path.display())
-}
-
-/// Opens sled; once more without snapshots when it finds them damaged.
-fn open_sled(path: &Path) -> Result<Db, String> {
-    let first = match try_open(path) {
-        Err(Refusal::Corrupt(first)) => first,
-        Err(Refusal::Other(reason)) => return Err(reason),
-        Ok(db) => return Ok(db),
-    };
-    let moved = repair::set_snapshots_aside(path)
-        .map_err(|error| format!("the database is damaged ({first}) and its snapshots cannot be moved: {error}"))?;
-    tracing::error!(
-        path = %path.display(), error = first, snapshots = moved,
-        "the database is damaged; trying again without its snapshots, from its log alone"
-    );
-    match try_open(path) {
-        Ok(db) => {
-            tracing::error!(path = %path.display(), "the database opened without its snapshots; check the disk");
-            Ok(db)
-        }
-        Err(Refusal::Corrupt(reason) | Refusal::Other(reason)) => {
-            Err(format!("the database is damaged: {reason}; restore a backup"))
-        }
-    }
-}
-
-enum Refusal {
-    Corrupt(String),
-    Other(String),
-}
-
-fn try_open(path: &Path) -> Result<Db, Refusal> {
-    let deadline = Instant::now() + LOCK_WAIT;
-    loop {
-        let config = sled::Config::new().path(path).cache_capacity(CACHE).flush_every_ms(None);
-        // sled asserts what it believes of its files, so damage can also be a panic.
-        match catch_unwind(AssertUnwindSafe(|| config.open())) {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error @ sled::Error::Corruption { .. })) => return Err(Refusal::Corrupt(error.to_string())),
-            // We hold our lock, so this is a thread of a store that was just closed, or a foreign program.
-            Ok(Err(sled::Error::Io(error))) if error.to_string().contains("could not acquire lock") => {
-                if Instant::now() >= deadline {
-                    return Err(Refusal::Other(in_use(path)));
-                }
-                thread::sleep(Duration::from_millis(10));
-            }
-            Ok(Err(error)) => return Err(Refusal::Other(error.to_string())),
-            Err(_) => return Err(Refusal::Corrupt("sled gave up reading it".to_owned())),
-        }
-    }
-}
-
-/// Makes the names of the database's files durable.
-fn sync_folders(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()?;
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    }
-}
-
-/// Syncs the files of large pages, which sled leaves to the kernel.
-struct Blobs {
-    folder: PathBuf,
-    /// Files are named by their place in the log, which only grows. Those up to here are synced.
-    synced: Option<i64>,
-    /// When the folder had last changed when it was last looked through.
-    seen: Option<SystemTime>,
-}
-
-/// File systems stamp files with a clock that may stand still for that long.
-const COARSE_CLOCK: Duration = Duration::from_millis(100);
-
-impl Blobs {
-    fn new(folder: PathBuf) -> Self {
-        Self { folder, synced: None, seen: None }
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        let changed = fs::metadata(&self.folder)?.modified()?;
-        if self.seen == Some(changed) {
-            return Ok(());
-        }
-        let now = SystemTime::now();
-        let mut last = self.synced;
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let Some(place) = entry.file_name().to_str().and_then(|name| name.parse::<i64>().ok()) else { continue };
-            if self.synced.is_none_or(|synced| place > synced) {
-                match File::open(entry.path()) {
-                    Ok(file) => file.sync_all()?,
-                    // sled deletes those that are no longer needed.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
-                last = last.max(Some(place));
-            }
-        }
-        if last != self.synced {
-            File::open(&self.folder)?.sync_all()?;
-            self.synced = last;
-        }
-        // A change in the same tick of the clock would not be noticed: look again unless the stamp is old.
-        let settled = now.duration_since(changed).is_ok_and(|age| age > COARSE_CLOCK);
-        self.seen = settled.then_some(changed);
-        Ok(())
-    }
 }

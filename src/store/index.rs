@@ -129,6 +129,11 @@ impl Index {
         self.closed
     }
 
+    /// How many resources something is known of.
+    pub fn resources(&self) -> usize {
+        self.resources.len()
+    }
+
     pub fn resource(&self, resource: &str) -> Option<&Resource> {
         self.resources.get(resource)
     }
@@ -301,7 +306,13 @@ impl Shared {
         }
     }
 
-    /// Why the committer does not answer.
+    /// Why the committer took a request and gave no answer: it ended, and once it has, the reason is known.
+    pub async fn unanswered(&self) -> WriteError {
+        self.ended().await;
+        self.write_error()
+    }
+
+    /// Why the committer takes no requests.
     pub fn write_error(&self) -> WriteError {
         match self.writable() {
             Err(error) => error,

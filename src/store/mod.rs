@@ -10,7 +10,7 @@
 //!
 //! # One writer
 //!
-//! One thread, the committer ([`committer`]), makes all changes. It takes what has queued up (at most 256 requests or
+//! One thread, the committer (`committer.rs`), makes all changes. It takes what has queued up (at most 256 requests or
 //! 4 MiB), judges each against the index and the requests before it, puts the group on disk, then publishes it to the
 //! index and the watches, and last of all answers. The slower the disk, the larger the groups: this is group commit,
 //! without a timer.
@@ -67,10 +67,11 @@
 //! # Secrets at rest
 //!
 //! Records of `/secrets`, in the log too, are sealed with XChaCha20-Poly1305 under a key outside the database, bound to
-//! resource, namespace and name, so that a record cannot pass for another one. See [`seal`].
+//! resource, namespace and name, so that a record cannot pass for another one. See `seal.rs`.
 
 mod committer;
 mod disk;
+mod files;
 mod index;
 mod record;
 mod repair;
@@ -193,8 +194,8 @@ pub enum WriteError {
         /// The limit.
         limit: usize,
     },
-    /// The change has no form that can be kept: a NUL byte in a name, a value that is not a JSON object, or one nested
-    /// too deeply to be read back.
+    /// The change has no form that can be kept: a NUL byte in a name, a value or metadata that is not a JSON object, or
+    /// one nested too deeply to be read back.
     #[error("cannot be stored: {0}")]
     Malformed(&'static str),
     /// The disk refused; the store is read-only until restarted. Also after [`Store::close`].
@@ -316,7 +317,10 @@ impl Store {
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Change { change, durable, reply }).await.map_err(|_| self.shared.write_error())?;
-        answer.await.unwrap_or_else(|_| Err(self.shared.write_error()))
+        match answer.await {
+            Ok(result) => result,
+            Err(_) => Err(self.shared.unanswered().await),
+        }
     }
 
     /// Events of a resource after a revision: that of a [`Listing`], of an object, or of the last event seen.
@@ -382,6 +386,9 @@ fn check(change: &Change) -> Result<(), WriteError> {
     match value {
         None => Ok(()),
         Some(value) if !value.is_object() => Err(WriteError::Malformed("it is not a JSON object")),
+        Some(value) if value.get("metadata").is_some_and(|metadata| !metadata.is_object()) => {
+            Err(WriteError::Malformed("its metadata is not a JSON object"))
+        }
         Some(value) if deeper_than(value, DEPTH_LIMIT) => Err(WriteError::Malformed("it is nested too deeply")),
         Some(_) => Ok(()),
     }

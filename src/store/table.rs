@@ -70,7 +70,10 @@ impl Table {
             .send(Request::Entry { table: Arc::clone(&self.name), key, value, reply })
             .await
             .map_err(|_| self.shared.write_error())?;
-        answer.await.unwrap_or_else(|_| Err(self.shared.write_error()))
+        match answer.await {
+            Ok(result) => result,
+            Err(_) => Err(self.shared.unanswered().await),
+        }
     }
 }
 

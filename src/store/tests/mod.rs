@@ -1,15 +1,16 @@
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::*;
+
+mod files;
+mod model;
 
 const HOSTS: &str = "metal3.io/baremetalhosts";
 
@@ -365,7 +366,7 @@ async fn published_objects_stay_in_memory() {
     assert_eq!(last, 52);
     assert!(store.watch(LEASES, 0).is_ok());
     store.close().await;
-    assert!(!files_contain(&folder.path().join("db"), b"unwritten-text"));
+    assert!(!files::files_contain(&folder.path().join("db"), b"unwritten-text"));
 
     let store = open(folder.path());
     assert!(store.get(LEASES, "", "lease").is_none());
@@ -377,84 +378,6 @@ async fn published_objects_stay_in_memory() {
     assert!(store.publish(put(LEASES, "", "lease", Expect::Absent, 1)).await.unwrap().revision > before);
     store.close().await;
     assert!(open(folder.path()).revision() > before + 1);
-}
-
-fn files_contain(folder: &Path, needle: &[u8]) -> bool {
-    fs::read_dir(folder).unwrap().any(|entry| {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => files_contain(&path, needle),
-            false => fs::read(&path).unwrap().windows(needle.len()).any(|window| window == needle),
-        }
-    })
-}
-
-#[tokio::test]
-async fn secrets_are_sealed_at_rest() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    for step in 0..40 {
-        let text = format!("correct-horse-{step}-battery");
-        store.write(put("/secrets", "ns", "bmc", Expect::Any, text.as_str())).await.unwrap();
-        store.write(put("/configmaps", "ns", "bmc", Expect::Any, format!("plain-{text}"))).await.unwrap();
-    }
-    store.write(delete("/secrets", "ns", "bmc", Expect::Any)).await.unwrap();
-    store.write(put("/secrets", "ns", "large", Expect::Any, "battery-staple".repeat(50_000))).await.unwrap();
-    let sealed = lines(&mut store.watch("/secrets", 0).unwrap(), 42).await;
-    store.close().await;
-    let database = folder.path().join("db");
-    assert!(files_contain(&database, b"plain-correct-horse-7-battery"), "the search finds what is not sealed");
-    assert!(!files_contain(&database, b"\"correct-horse"), "a secret is in the files");
-    assert!(!files_contain(&database, b"battery-staple"), "a secret is in the files");
-    assert_eq!(fs::metadata(folder.path().join("store.key")).unwrap().permissions().mode() & 0o7777, 0o600);
-
-    let store = open(folder.path());
-    assert_eq!(store.get("/secrets", "ns", "large").unwrap().value["spec"], "battery-staple".repeat(50_000));
-    assert_eq!(lines(&mut store.watch("/secrets", 0).unwrap(), 42).await, sealed);
-    store.close().await;
-}
-
-#[tokio::test]
-async fn a_wrong_key_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    store.write(put("/secrets", "ns", "a", Expect::Any, "s")).await.unwrap();
-    store.close().await;
-    let key = folder.path().join("store.key");
-    let text = fs::read_to_string(&key).unwrap();
-
-    fs::remove_file(&key).unwrap();
-    assert!(refusal(options(folder.path())).contains("is missing; put the former key file back"));
-    assert!(!key.exists(), "no new key is made for sealed data");
-    fs::write(&key, "not a key\n").unwrap();
-    assert!(refusal(options(folder.path())).contains("does not hold a key"));
-    fs::write(&key, [0xff; 3]).unwrap();
-    assert!(refusal(options(folder.path())).contains("cannot read the key file"));
-    let other = tempfile::tempdir().unwrap();
-    open(other.path()).close().await;
-    fs::copy(other.path().join("store.key"), &key).unwrap();
-    assert!(refusal(options(folder.path())).contains("is not the one that sealed its secrets"));
-
-    fs::write(&key, text.trim()).unwrap();
-    let store = open(folder.path());
-    assert_eq!(store.get("/secrets", "ns", "a").unwrap().value["spec"], "s");
-    store.close().await;
-}
-
-#[tokio::test]
-async fn a_sealed_record_stays_in_its_place() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    store.write(put("/secrets", "a", "s", Expect::Any, "of a")).await.unwrap();
-    store.close().await;
-    let db = sled::open(folder.path().join("db")).unwrap();
-    let tree = db.open_tree("object:/secrets").unwrap();
-    let record = tree.get(b"a\0s").unwrap().unwrap();
-    tree.insert(b"b\0s", record).unwrap();
-    db.flush().unwrap();
-    drop((tree, db));
-    assert!(refusal(options(folder.path())).contains("object /secrets b/s cannot be read: it cannot be unsealed"));
 }
 
 #[tokio::test]
@@ -483,6 +406,7 @@ async fn limits_of_size_and_form() {
         put("", "ns", "a", Expect::Any, 1),
         put(HOSTS, "ns", "", Expect::Any, 1),
         Change { value: Some(json!([1])), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
+        Change { value: Some(json!({"metadata": 1})), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
         put(HOSTS, "ns", "a", Expect::Any, deep),
     ];
     for change in malformed {
@@ -612,237 +536,4 @@ async fn closing_ends_everything() {
     // Dropping all handles ends the thread, too, and frees the files.
     drop(open(folder.path()));
     open(folder.path()).close().await;
-}
-
-#[tokio::test]
-async fn a_second_store_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let reason = refusal(options(folder.path()));
-    assert!(reason.contains("another slipway runs on"), "{reason}");
-    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
-    store.close().await;
-    // A foreign program that has only the data file open.
-    let data = fs::File::open(folder.path().join("db/db")).unwrap();
-    data.lock().unwrap();
-    let reason = refusal(options(folder.path()));
-    assert!(reason.contains("another slipway runs on"), "{reason}");
-    drop(data);
-    open(folder.path()).close().await;
-}
-
-#[tokio::test]
-async fn opening_repairs_what_a_crash_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let database = folder.path().join("db");
-    let snapshots = || -> Vec<String> {
-        let names = fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("snap.")).collect()
-    };
-    let store = open(folder.path());
-    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
-    store.close().await;
-    let check = async || {
-        let store = open(folder.path());
-        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value["spec"], 1);
-        assert_eq!(store.revision(), 1);
-        store.close().await;
-    };
-    check().await;
-    assert!(!snapshots().is_empty());
-
-    fs::write(database.join("snap.FFFFFFFFFFFFFFFF.generating"), "").unwrap();
-    check().await;
-    assert!(!database.join("snap.FFFFFFFFFFFFFFFF.generating").exists());
-
-    let torn = database.join(&snapshots()[0]);
-    let text = fs::read(&torn).unwrap();
-    for length in [0, 5, text.len() - 1] {
-        fs::write(database.join("snap.7FFFFFFFFFFFFFFF"), &text[..length]).unwrap();
-        check().await;
-        assert!(database.join("damaged.snap.7FFFFFFFFFFFFFFF").exists());
-    }
-
-    let conf = fs::read(database.join("conf")).unwrap();
-    for length in 0..conf.len() {
-        fs::write(database.join("conf"), &conf[..length]).unwrap();
-        check().await;
-    }
-}
-
-#[tokio::test]
-async fn damage_and_foreign_formats_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
-    store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
-    store.close().await;
-    let spoil = |tree: &str, key: &[u8], value: &[u8]| {
-        let db = sled::open(folder.path().join("db")).unwrap();
-        let old = db.open_tree(tree).unwrap().insert(key, value).unwrap();
-        db.flush().unwrap();
-        old.unwrap()
-    };
-    // The last two spoil the second event.
-    let cases: [(&str, &[u8], &[u8], &str); 7] = [
-        ("meta", b"format", &2_u64.to_be_bytes(), "its format is 2 and this version knows 1"),
-        ("meta", b"revision", b"x", "its revision is not a number"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"", "object metal3.io/baremetalhosts ns/a cannot be read"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{", "its JSON cannot be read"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x09\0\0\0\0\0\0\0\x01{}", "the unknown format 9"),
-        ("log", &1_u64.to_be_bytes(), b"\x01\xff", "the event 1 cannot be read: it is cut short"),
-        (
-            "log",
-            &1_u64.to_be_bytes(),
-            b"\x01\0\0\0\0\0\0\0\x02\0\x04r\0n\0",
-            "the event of revision 2 cannot be read: it is cut short",
-        ),
-    ];
-    for (tree, key, value, reason) in cases {
-        let old = spoil(tree, key, value);
-        let refused = refusal(options(folder.path()));
-        assert!(refused.contains(reason), "{refused}");
-        spoil(tree, key, &old);
-    }
-    open(folder.path()).close().await;
-    fs::write(folder.path().join("file"), "").unwrap();
-    let refused = refusal(StoreOptions { path: folder.path().join("file"), ..options(folder.path()) });
-    assert!(refused.contains("cannot make the folder"), "{refused}");
-}
-
-/// One step of a random history.
-#[derive(Clone, Debug)]
-enum Step {
-    Put { resource: usize, name: usize, expect: usize, size: usize },
-    Delete { resource: usize, name: usize, expect: usize },
-    Entry { key: u8, value: Option<u8> },
-    Reopen,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let size = prop_oneof![9 => 0..3000_usize, 1 => 30_000..200_000_usize];
-    prop_oneof![
-        8 => (0..3_usize, 0..6_usize, 0..4_usize, size)
-            .prop_map(|(resource, name, expect, size)| Step::Put { resource, name, expect, size }),
-        3 => (0..3_usize, 0..6_usize, 0..4_usize)
-            .prop_map(|(resource, name, expect)| Step::Delete { resource, name, expect }),
-        4 => (any::<u8>(), any::<Option<u8>>()).prop_map(|(key, value)| Step::Entry { key: key % 20, value }),
-        1 => Just(Step::Reopen),
-    ]
-}
-
-#[derive(Default)]
-struct Model {
-    revision: u64,
-    objects: BTreeMap<(usize, usize), (u64, Value)>,
-    events: Vec<(usize, String)>,
-    entries: BTreeMap<u8, u8>,
-}
-
-const RESOURCES: [&str; 3] = [HOSTS, "/secrets", "/configmaps"];
-
-async fn compare(store: &Store, model: &Model) -> Result<(), TestCaseError> {
-    prop_assert_eq!(store.revision(), model.revision);
-    for (resource, path) in RESOURCES.iter().enumerate() {
-        let found: Vec<_> = store
-            .list(path, None)
-            .objects
-            .iter()
-            .map(|object| (object.name.clone(), object.revision, object.value["spec"].clone()))
-            .collect();
-        let expected: Vec<_> = model
-            .objects
-            .range((resource, 0)..(resource + 1, 0))
-            .map(|((_, name), (revision, spec))| (name.to_string(), *revision, spec.clone()))
-            .collect();
-        prop_assert_eq!(found, expected);
-        let events: Vec<_> =
-            model.events.iter().filter(|(of, _)| *of == resource).map(|(_, line)| line.clone()).collect();
-        let mut watch = store.watch(path, 0).map_err(|gone| TestCaseError::fail(gone.to_string()))?;
-        prop_assert_eq!(lines(&mut watch, events.len()).await, events);
-        prop_assert!(is_idle(&mut watch).await);
-    }
-    let table = store.table("t").unwrap().scan().unwrap();
-    let table: BTreeMap<u8, u8> = table.iter().map(|(key, value)| (key[0], value[0])).collect();
-    prop_assert_eq!(&table, &model.entries);
-    Ok(())
-}
-
-async fn play(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = open(folder.path());
-    let mut model = Model::default();
-    for (count, step) in steps.into_iter().enumerate() {
-        let (resource, name, expect, value) = match step {
-            Step::Put { resource, name, expect, size } => {
-                (resource, name, expect, Some(json!(format!("{count}{}", "x".repeat(size)))))
-            }
-            Step::Delete { resource, name, expect } => (resource, name, expect, None),
-            Step::Entry { key, value } => {
-                let bytes = value.map(|value| Bytes::from(vec![value]));
-                store.table("t").unwrap().write(Bytes::from(vec![key]), bytes).await.unwrap();
-                match value {
-                    Some(value) => model.entries.insert(key, value),
-                    None => model.entries.remove(&key),
-                };
-                continue;
-            }
-            Step::Reopen => {
-                store.close().await;
-                store = open(folder.path());
-                compare(&store, &model).await?;
-                continue;
-            }
-        };
-        let old = model.objects.get(&(resource, name)).cloned();
-        let here = old.as_ref().map_or(0, |(revision, _)| *revision);
-        // Revisions that match and that do not.
-        let expect = [Expect::Any, Expect::Absent, Expect::Present, Expect::Revision(here + count as u64 % 2)][expect];
-        let fits = match expect {
-            Expect::Any => old.is_some() || value.is_some(),
-            Expect::Absent => old.is_none() && value.is_some(),
-            Expect::Present => old.is_some(),
-            Expect::Revision(revision) => old.is_some() && revision == here,
-        };
-        let change = match &value {
-            Some(spec) => put(RESOURCES[resource], "ns", &name.to_string(), expect, spec.clone()),
-            None => delete(RESOURCES[resource], "ns", &name.to_string(), expect),
-        };
-        let done = store.write(change).await;
-        prop_assert_eq!(done.is_ok(), fits, "{:?} with {:?}: {:?}", expect, old.is_some(), done.err());
-        if fits {
-            model.revision += 1;
-            let now = model.revision;
-            model.events.push((
-                resource,
-                match (&value, &old) {
-                    (Some(spec), None) => format!("added {name}@{now} {spec}"),
-                    (Some(spec), Some((was, former))) => {
-                        format!("modified {name}@{now} {spec} was {name}@{was} {former}")
-                    }
-                    (None, Some((_, former))) => format!("deleted {name}@{now} {former}"),
-                    (None, None) => return Err(TestCaseError::fail("the model deleted nothing")),
-                },
-            ));
-            match value {
-                Some(spec) => model.objects.insert((resource, name), (now, spec)),
-                None => model.objects.remove(&(resource, name)),
-            };
-        }
-    }
-    compare(&store, &model).await?;
-    store.close().await;
-    let store = open(folder.path());
-    compare(&store, &model).await?;
-    store.close().await;
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn it_does_what_a_map_does(steps in prop::collection::vec(step(), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(play(steps))?;
-    }
 }

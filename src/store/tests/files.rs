@@ -1,0 +1,179 @@
+//! What is in the files, and what opening makes of files that something happened to.
+
+use std::fs;
+
+use super::*;
+
+pub(super) fn files_contain(folder: &Path, needle: &[u8]) -> bool {
+    fs::read_dir(folder).unwrap().any(|entry| {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files_contain(&path, needle),
+            false => fs::read(&path).unwrap().windows(needle.len()).any(|window| window == needle),
+        }
+    })
+}
+
+#[tokio::test]
+async fn secrets_are_sealed_at_rest() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for step in 0..40 {
+        let text = format!("correct-horse-{step}-battery");
+        store.write(put("/secrets", "ns", "bmc", Expect::Any, text.as_str())).await.unwrap();
+        store.write(put("/configmaps", "ns", "bmc", Expect::Any, format!("plain-{text}"))).await.unwrap();
+    }
+    store.write(delete("/secrets", "ns", "bmc", Expect::Any)).await.unwrap();
+    store.write(put("/secrets", "ns", "large", Expect::Any, "battery-staple".repeat(50_000))).await.unwrap();
+    let sealed = lines(&mut store.watch("/secrets", 0).unwrap(), 42).await;
+    store.close().await;
+    let database = folder.path().join("db");
+    assert!(files_contain(&database, b"plain-correct-horse-7-battery"), "the search finds what is not sealed");
+    assert!(!files_contain(&database, b"\"correct-horse"), "a secret is in the files");
+    assert!(!files_contain(&database, b"battery-staple"), "a secret is in the files");
+    assert_eq!(fs::metadata(folder.path().join("store.key")).unwrap().permissions().mode() & 0o7777, 0o600);
+
+    let store = open(folder.path());
+    assert_eq!(store.get("/secrets", "ns", "large").unwrap().value["spec"], "battery-staple".repeat(50_000));
+    assert_eq!(lines(&mut store.watch("/secrets", 0).unwrap(), 42).await, sealed);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put("/secrets", "ns", "a", Expect::Any, "s")).await.unwrap();
+    store.close().await;
+    let key = folder.path().join("store.key");
+    let text = fs::read_to_string(&key).unwrap();
+
+    fs::remove_file(&key).unwrap();
+    assert!(refusal(options(folder.path())).contains("is missing; put the former key file back"));
+    assert!(!key.exists(), "no new key is made for sealed data");
+    fs::write(&key, "not a key\n").unwrap();
+    assert!(refusal(options(folder.path())).contains("does not hold a key"));
+    fs::write(&key, [0xff; 3]).unwrap();
+    assert!(refusal(options(folder.path())).contains("cannot read the key file"));
+    let other = tempfile::tempdir().unwrap();
+    open(other.path()).close().await;
+    fs::copy(other.path().join("store.key"), &key).unwrap();
+    assert!(refusal(options(folder.path())).contains("is not the one that sealed its secrets"));
+
+    fs::write(&key, text.trim()).unwrap();
+    let store = open(folder.path());
+    assert_eq!(store.get("/secrets", "ns", "a").unwrap().value["spec"], "s");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_sealed_record_stays_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put("/secrets", "a", "s", Expect::Any, "of a")).await.unwrap();
+    store.close().await;
+    let db = sled::open(folder.path().join("db")).unwrap();
+    let tree = db.open_tree("object:/secrets").unwrap();
+    let record = tree.get(b"a\0s").unwrap().unwrap();
+    tree.insert(b"b\0s", record).unwrap();
+    db.flush().unwrap();
+    drop((tree, db));
+    assert!(refusal(options(folder.path())).contains("object /secrets b/s cannot be read: it cannot be unsealed"));
+}
+
+#[tokio::test]
+async fn a_second_store_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let reason = refusal(options(folder.path()));
+    assert!(reason.contains("another slipway runs on"), "{reason}");
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.close().await;
+    // A foreign program that has only the data file open.
+    let data = fs::File::open(folder.path().join("db/db")).unwrap();
+    data.lock().unwrap();
+    let reason = refusal(options(folder.path()));
+    assert!(reason.contains("another slipway runs on"), "{reason}");
+    drop(data);
+    open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn opening_repairs_what_a_crash_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("db");
+    let snapshots = || -> Vec<String> {
+        let names = fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("snap.")).collect()
+    };
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.close().await;
+    let check = async || {
+        let store = open(folder.path());
+        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value["spec"], 1);
+        assert_eq!(store.revision(), 1);
+        store.close().await;
+    };
+    check().await;
+    assert!(!snapshots().is_empty());
+
+    fs::write(database.join("snap.FFFFFFFFFFFFFFFF.generating"), "").unwrap();
+    check().await;
+    assert!(!database.join("snap.FFFFFFFFFFFFFFFF.generating").exists());
+
+    let torn = database.join(&snapshots()[0]);
+    let text = fs::read(&torn).unwrap();
+    for length in [0, 5, text.len() - 1] {
+        fs::write(database.join("snap.7FFFFFFFFFFFFFFF"), &text[..length]).unwrap();
+        check().await;
+        assert!(database.join("damaged.snap.7FFFFFFFFFFFFFFF").exists());
+    }
+
+    let conf = fs::read(database.join("conf")).unwrap();
+    for length in 0..conf.len() {
+        fs::write(database.join("conf"), &conf[..length]).unwrap();
+        check().await;
+    }
+}
+
+#[tokio::test]
+async fn damage_and_foreign_formats_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
+    store.close().await;
+    let spoil = |tree: &str, key: &[u8], value: &[u8]| {
+        let db = sled::open(folder.path().join("db")).unwrap();
+        let old = db.open_tree(tree).unwrap().insert(key, value).unwrap();
+        db.flush().unwrap();
+        old.unwrap()
+    };
+    // The last two spoil the second event.
+    let cases: [(&str, &[u8], &[u8], &str); 7] = [
+        ("meta", b"format", &2_u64.to_be_bytes(), "its format is 2 and this version knows 1"),
+        ("meta", b"revision", b"x", "its revision is not a number"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"", "object metal3.io/baremetalhosts ns/a cannot be read"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{", "its JSON cannot be read"),
+        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x09\0\0\0\0\0\0\0\x01{}", "the unknown format 9"),
+        ("log", &1_u64.to_be_bytes(), b"\x01\xff", "the event 1 cannot be read: it is cut short"),
+        (
+            "log",
+            &1_u64.to_be_bytes(),
+            b"\x01\0\0\0\0\0\0\0\x02\0\x04r\0n\0",
+            "the event of revision 2 cannot be read: it is cut short",
+        ),
+    ];
+    for (tree, key, value, reason) in cases {
+        let old = spoil(tree, key, value);
+        let refused = refusal(options(folder.path()));
+        assert!(refused.contains(reason), "{refused}");
+        spoil(tree, key, &old);
+    }
+    open(folder.path()).close().await;
+    fs::write(folder.path().join("file"), "").unwrap();
+    let refused = refusal(StoreOptions { path: folder.path().join("file"), ..options(folder.path()) });
+    assert!(refused.contains("cannot make the folder"), "{refused}");
+}
