@@ -9,12 +9,12 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::commands::{self, APP, AuthCapabilities, THIS_CHANNEL, TooShort, cmd};
-use super::packet::{self, Frame, Ignored, MAX_PACKET, Message};
+use super::exchange::{Exchange, Question, Request};
+use super::packet::{Ignored, MAX_PACKET};
 use super::rakp::{Handshake, Login, Progress, RakpError};
 use super::session::{Response, Session};
 use super::suite::CipherSuite;
-use crate::bmc::address::Privilege;
-use crate::bmc::address::{BmcHost, Endpoint};
+use crate::bmc::address::{BmcHost, Endpoint, Privilege};
 use crate::bmc::{BmcAddress, BmcError, Credentials, Settings};
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
@@ -118,8 +118,8 @@ impl Client {
         // Connected: only this peer is heard, and "port unreachable" comes back as an error.
         socket.connect(address).await.map_err(io)?;
         let wire = Wire { client: self, socket };
-        let offered = wire.probe().await?;
         let known = *self.known_suite.lock().unwrap_or_else(|e| e.into_inner());
+        let offered = wire.probe(known.is_none()).await?;
         let mut failure = None;
         for suite in order(known, &offered) {
             match wire.handshake(suite).await {
@@ -187,6 +187,15 @@ impl Client {
         }
     }
 
+    /// The session was agreed on, and the user name met silence.
+    fn stranger(&self) -> BmcError {
+        let user = &self.login.username;
+        let reason = format!(
+            "it answered until user {user:?} was named and not after: that user is probably not known there or may not log in over the network"
+        );
+        BmcError::Credentials { peer: self.peer.clone(), reason }
+    }
+
     fn rakp(&self, error: RakpError) -> BmcError {
         let (peer, reason) = (self.peer.clone(), error.to_string());
         match error {
@@ -250,12 +259,12 @@ impl Wire<'_> {
 
     /// A command before there is a session.
     async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<Response, Silence> {
-        let mut question = Question { command, data, sequence: rand::rng().random(), sent: Vec::new() };
+        let mut question = Question::new(command, data, rand::rng().random());
         self.exchange(&mut question, tries).await
     }
 
-    /// Checks for IPMI 2.0 and reads which cipher suites are offered; an empty list means unknown.
-    async fn probe(&self) -> Result<Vec<u8>, BmcError> {
+    /// Checks for IPMI 2.0 and, if asked to, reads which cipher suites are offered; an empty list means unknown.
+    async fn probe(&self, suites: bool) -> Result<Vec<u8>, BmcError> {
         let client = self.client;
         let request = [0x80 | THIS_CHANNEL, client.login.privilege as u8];
         let answer =
@@ -273,7 +282,7 @@ impl Wire<'_> {
             }
         }
         let mut records = Vec::new();
-        for index in 0..0x40u8 {
+        for index in 0..if suites { 0x40u8 } else { 0 } {
             // Old controllers do not know the command; then both suites are tried.
             let request = [THIS_CHANNEL, 0, 0x80 | index];
             let Ok(answer) = self.ask(cmd::GET_CIPHER_SUITES, &request, client.tries.min(2)).await else { break };
@@ -315,12 +324,15 @@ impl Wire<'_> {
                         break;
                     }
                     Err(silence @ Silence::Timeout { .. }) => {
+                        let quiet = matches!(silence, Silence::Timeout { ignored: 0, .. });
                         let error = client.silence(silence);
-                        // Some controllers say nothing to a suite that they do not have.
-                        if step == 0 {
-                            return Err(HandshakeFailure::NextSuite(error));
+                        match step {
+                            // Some controllers say nothing to a suite that they do not have,
+                            0 => return Err(HandshakeFailure::NextSuite(error)),
+                            // and some nothing to a user whom they do not know.
+                            1 if quiet => return Err(HandshakeFailure::Final(client.stranger())),
+                            _ => failure = Some(error),
                         }
-                        failure = Some(error);
                         break;
                     }
                     Err(silence) => return Err(HandshakeFailure::Final(client.silence(silence))),
@@ -328,82 +340,6 @@ impl Wire<'_> {
             }
         }
         Err(HandshakeFailure::Final(failure.unwrap_or_else(|| client.protocol("the login out of order".into()))))
-    }
-}
-
-/// One request that may go out several times.
-trait Exchange {
-    type Out;
-    fn packet(&mut self) -> Vec<u8>;
-    fn take(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
-}
-
-impl Exchange for Handshake {
-    type Out = Progress;
-    fn packet(&mut self) -> Vec<u8> {
-        self.send()
-    }
-    fn take(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
-        self.on_packet(bytes)
-    }
-}
-
-/// A command outside a session.
-struct Question<'a> {
-    command: u8,
-    data: &'a [u8],
-    sequence: u8,
-    sent: Vec<u8>,
-}
-
-impl Exchange for Question<'_> {
-    type Out = Response;
-
-    fn packet(&mut self) -> Vec<u8> {
-        self.sequence = self.sequence.wrapping_add(1) & 0x3f;
-        self.sent.push(self.sequence);
-        packet::encode_v15(&Message::request(APP, self.command, self.sequence, self.data).encode())
-    }
-
-    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
-        let payload = match packet::decode(bytes)? {
-            Frame::V15 { session: 0, payload } => payload,
-            // Some controllers answer in the RMCP+ form.
-            Frame::V20(f) if f.session == 0 && f.payload_type == packet::payload::IPMI && !f.encrypted => f.payload,
-            _ => return Err(Ignored::Session),
-        };
-        let message = Message::decode(payload)?;
-        if message.net_fn != APP | 1 || message.command != self.command || !self.sent.contains(&message.sequence) {
-            return Err(Ignored::Stale);
-        }
-        let (completion, data) = message.data.split_first().ok_or(Ignored::Short)?;
-        Ok(Response { completion: *completion, data: data.to_vec() })
-    }
-}
-
-/// A command inside a session.
-struct Request<'a> {
-    session: &'a mut Session,
-    net_fn: u8,
-    command: u8,
-    data: &'a [u8],
-    started: bool,
-}
-
-impl Exchange for Request<'_> {
-    type Out = Response;
-
-    fn packet(&mut self) -> Vec<u8> {
-        let iv = rand::rng().random();
-        if std::mem::replace(&mut self.started, true) {
-            self.session.again(self.data, iv)
-        } else {
-            self.session.start(self.net_fn, self.command, self.data, iv)
-        }
-    }
-
-    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
-        self.session.on_packet(bytes)
     }
 }
 
@@ -439,7 +375,7 @@ impl Connection<'_> {
         let client = self.wire.client;
         let mut busy = 0;
         loop {
-            let mut request = Request { session: &mut self.session, net_fn, command, data, started: false };
+            let mut request = Request::new(&mut self.session, net_fn, command, data);
             let answer = self.wire.exchange(&mut request, client.tries).await.map_err(|s| client.silence(s))?;
             match answer.completion {
                 0 => return Ok(answer.data),
@@ -489,8 +425,7 @@ impl Connection<'_> {
 
     async fn say_goodbye(&mut self) {
         let id = self.session.bmc_id().to_le_bytes();
-        let mut request =
-            Request { session: &mut self.session, net_fn: APP, command: cmd::CLOSE_SESSION, data: &id, started: false };
+        let mut request = Request::new(&mut self.session, APP, cmd::CLOSE_SESSION, &id);
         if self.wire.exchange(&mut request, 1).await.is_err() {
             tracing::debug!(bmc = %self.wire.client.peer, "IPMI session left to expire");
         }

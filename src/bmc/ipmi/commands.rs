@@ -77,7 +77,7 @@ pub fn completion_text(code: u8) -> String {
         0xcd => "command illegal for this sensor or record",
         0xce => "response could not be provided",
         0xcf => "duplicated request",
-        0xd0 | 0xd1 | 0xd2 => "controller is updating or starting",
+        0xd0..=0xd2 => "controller is updating or starting",
         0xd3 => "destination unavailable",
         0xd4 => "insufficient privilege level",
         0xd5 => "not possible in the present state",

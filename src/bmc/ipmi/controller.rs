@@ -84,7 +84,9 @@ impl IpmiBmc {
             if matches!(found, Ok(state) if state == want) {
                 return Ok(());
             }
-            if start.elapsed() >= deadline {
+            // A refused login is not repeated: that may lock the account.
+            let refused = matches!(found, Err(BmcError::Credentials { .. }));
+            if refused || start.elapsed() >= deadline {
                 let found = format!("power {:?}", found?).to_lowercase();
                 return Err(self.not_applied(what, found, start.elapsed()));
             }

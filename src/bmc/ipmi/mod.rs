@@ -7,6 +7,7 @@
 pub mod client;
 pub mod commands;
 pub mod controller;
+mod exchange;
 pub mod packet;
 pub mod rakp;
 pub mod session;

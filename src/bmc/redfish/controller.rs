@@ -211,7 +211,9 @@ impl RedfishBmc {
             if matches!(state, Ok(state) if state == want) {
                 return Ok(());
             }
-            if start.elapsed() >= deadline {
+            // A refused login is not repeated: that may lock the account.
+            let refused = matches!(state, Err(BmcError::Credentials { .. }));
+            if refused || start.elapsed() >= deadline {
                 let found = format!("power {:?}", state?).to_lowercase();
                 return Err(self.not_applied(what.into(), found, start.elapsed()));
             }
@@ -225,12 +227,11 @@ impl RedfishBmc {
 
     /// Where the boot override is written: the settings resource if it has one, else the system itself.
     async fn boot_resource(&self, system: &Answer, path: &str) -> Result<(String, Answer), BmcError> {
-        if let Some(settings) = model::link(&system.body["@Redfish.Settings"]["SettingsObject"]) {
-            if settings != path {
-                let answer = self.client.request(Method::GET, &settings, None, None).await?;
-                if answer.status.is_success() && answer.body["Boot"]["BootSourceOverrideTarget"].is_string() {
-                    return Ok((settings, answer));
-                }
+        let settings = model::link(&system.body["@Redfish.Settings"]["SettingsObject"]);
+        if let Some(settings) = settings.filter(|s| s != path) {
+            let answer = self.client.request(Method::GET, &settings, None, None).await?;
+            if answer.status.is_success() && answer.body["Boot"]["BootSourceOverrideTarget"].is_string() {
+                return Ok((settings, answer));
             }
         }
         Ok((path.to_string(), system.clone()))

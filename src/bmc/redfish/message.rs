@@ -25,11 +25,9 @@ pub fn complaint(body: &Value) -> Complaint {
             ids.push(clean(id.rsplit('.').next().unwrap_or(id), 100));
         }
         for key in ["Message", "Resolution"] {
-            if let Some(text) = info[key].as_str().map(|t| clean(t, MAX_TEXT)).filter(|t| !t.is_empty() && t != "None.")
-            {
-                if !texts.contains(&text) {
-                    texts.push(text);
-                }
+            let text = clean(info[key].as_str().unwrap_or_default(), MAX_TEXT);
+            if !matches!(text.as_str(), "" | "None" | "None.") && !texts.contains(&text) {
+                texts.push(text);
             }
         }
     }

@@ -134,24 +134,23 @@ impl std::fmt::Display for Boot {
 
 /// The writes to try, one after the other, until one reads back.
 ///
-/// Some services want every property, some refuse those that do not change, some do not let the mode be written.
+/// Some services want every property, some refuse those that do not change, some do not let the mode be written. A mode
+/// that is right already is left alone at first: writing it may rebuild a machine's firmware settings.
 pub fn recipes(want: &Boot, now: &Boot, quirks: &RedfishQuirks) -> Vec<Boot> {
-    let mut out = Vec::new();
-    let mut add = |boot: Boot| {
+    let without_mode = want.without_mode();
+    let changes_mode = now.mode.is_some() && now.mode != want.mode;
+    let lean = if changes_mode { want.clone() } else { without_mode.clone() };
+    let all = match (quirks.mode_must_be_omitted, quirks.boot_resend_unchanged) {
+        (true, true) => vec![without_mode],
+        (true, false) => vec![without_mode.clone(), without_mode.changed(now)],
+        (false, true) => vec![want.clone(), without_mode],
+        (false, false) => vec![lean, want.clone(), without_mode.changed(now), without_mode],
+    };
+    let mut out: Vec<Boot> = Vec::new();
+    for boot in all {
         if !out.contains(&boot) {
             out.push(boot);
         }
-    };
-    // A service that shows no mode is not told one at first.
-    if !quirks.mode_must_be_omitted && now.mode.is_some() {
-        add(want.clone());
-    }
-    if !quirks.boot_resend_unchanged && !quirks.mode_must_be_omitted {
-        add(want.changed(now));
-    }
-    add(want.without_mode());
-    if !quirks.boot_resend_unchanged {
-        add(want.without_mode().changed(now));
     }
     out
 }
@@ -219,10 +218,13 @@ mod tests {
         let want = Boot::wanted(BootDevice::Pxe, FirmwareMode::Uefi, &q);
         let now = boot("Once", "Hdd", Some("UEFI"));
         let list = recipes(&want, &now, &q);
-        assert_eq!(list, [boot("Once", "Pxe", Some("UEFI")), boot("", "Pxe", None), boot("Once", "Pxe", None)]);
+        assert_eq!(list, [boot("Once", "Pxe", None), boot("Once", "Pxe", Some("UEFI")), boot("", "Pxe", None)]);
+        // The mode changes.
+        let list = recipes(&want, &boot("Disabled", "None", Some("Legacy")), &q);
+        assert_eq!(list, [boot("Once", "Pxe", Some("UEFI")), boot("Once", "Pxe", None)]);
         // No mode shown.
         let list = recipes(&want, &boot("Disabled", "None", None), &q);
-        assert_eq!(list, [boot("Once", "Pxe", Some("UEFI")), boot("Once", "Pxe", None)]);
+        assert_eq!(list, [boot("Once", "Pxe", None), boot("Once", "Pxe", Some("UEFI"))]);
         let hpe = RedfishQuirks { mode_must_be_omitted: true, ..q.clone() };
         assert!(recipes(&want, &now, &hpe).iter().all(|b| b.mode.is_none()));
         let supermicro = RedfishQuirks { boot_resend_unchanged: true, ..q.clone() };

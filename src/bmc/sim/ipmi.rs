@@ -18,6 +18,8 @@ use crate::bmc::ipmi::suite::{CipherSuite, Keys, same};
 
 /// Sessions at a time, half-open ones included; the oldest makes room.
 const MAX_SESSIONS: usize = 16;
+/// Get System GUID (application).
+const GET_SYSTEM_GUID: u8 = 0x37;
 /// Get Device ID answers with these revisions.
 const DEVICE: [u8; 6] = [0x20, 0x01, 0x01, 0x00, 0x02, 0x80];
 
@@ -27,6 +29,7 @@ pub struct IpmiSim {
     accounts: Vec<Account>,
     suites: Vec<CipherSuite>,
     kg: Option<Vec<u8>>,
+    silent_to_strangers: bool,
     guid: [u8; 16],
     sessions: VecDeque<Session>,
     /// Boot option parameters 0 to 4, as written.
@@ -62,6 +65,7 @@ impl IpmiSim {
             accounts,
             suites: suites.to_vec(),
             kg: None,
+            silent_to_strangers: false,
             guid: rand::rng().random(),
             sessions: VecDeque::new(),
             options: Default::default(),
@@ -72,6 +76,12 @@ impl IpmiSim {
     /// With a BMC key.
     pub fn with_kg(mut self, kg: &[u8]) -> Self {
         self.kg = Some(kg.to_vec());
+        self
+    }
+
+    /// Does not answer unknown users, as some controllers do.
+    pub fn silent_to_strangers(mut self) -> Self {
+        self.silent_to_strangers = true;
         self
     }
 
@@ -164,8 +174,7 @@ impl IpmiSim {
                 out.extend_from_slice(&part[..part.len().min(16)]);
                 out
             }
-            // Get System GUID.
-            (APP, 0x37, _) => [&[0][..], &self.guid].concat(),
+            (APP, GET_SYSTEM_GUID, _) => [&[0][..], &self.guid].concat(),
             _ => vec![0xd4],
         }
     }
@@ -212,6 +221,7 @@ impl IpmiSim {
         let mut out = vec![tag, 0, 0, 0];
         out.extend_from_slice(&session.console.to_le_bytes());
         match allowed {
+            None if self.silent_to_strangers => return Err(Ignored::Session),
             None => out[1] = 0x0d,
             Some(level) if role & 0x0f > level => out[1] = 0x0a,
             Some(_) => {}
@@ -315,6 +325,9 @@ impl IpmiSim {
             (APP, cmd::SET_PRIVILEGE, [wanted]) if wanted & 0x0f > level => vec![0x81],
             (APP, cmd::SET_PRIVILEGE, [wanted]) => vec![0, (wanted & 0x0f).max(2)],
             (APP, cmd::CLOSE_SESSION, [..]) => vec![0],
+            (APP, cmd::GET_AUTH_CAPABILITIES | cmd::GET_CIPHER_SUITES | GET_SYSTEM_GUID, _) => {
+                self.before_session(message)
+            }
             (APP, cmd::GET_DEVICE_ID, _) => {
                 let profile = &self.machine.profile;
                 let mut out = vec![0];

@@ -52,7 +52,7 @@ impl Default for Profile {
             manufacturer: "Slipway".into(),
             model: "Simulated".into(),
             ipmi_manufacturer_id: 0,
-            ipmi_product_id: 0,
+            ipmi_product_id: 0x5357,
             power_delay: Duration::ZERO,
             shutdown: Some(Duration::ZERO),
             uefi: true,

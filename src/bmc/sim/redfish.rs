@@ -180,7 +180,11 @@ impl RedfishSim {
             Some(Fault::Slow(delay)) => tokio::time::sleep(*delay).await,
             Some(Fault::Garbage) => return Ok(raw(StatusCode::OK, "<html>\u{1}not what you think")),
             Some(Fault::Busy) => {
-                return Ok(views::error(StatusCode::SERVICE_UNAVAILABLE, "ServiceTemporarilyUnavailable", "Try again."));
+                return Ok(views::error(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "ServiceTemporarilyUnavailable",
+                    "Try again.",
+                ));
             }
             Some(Fault::Fail) => {
                 return Ok(views::error(
@@ -313,7 +317,8 @@ impl RedfishSim {
             Ok(boot) => boot,
             Err((id, text)) => return views::error(StatusCode::BAD_REQUEST, id, &text),
         };
-        if !ignore && !(self.options.boot_needs_power_off && machine.is_on()) {
+        let locked = self.options.boot_needs_power_off && machine.is_on();
+        if !ignore && !locked {
             machine.set_boot(boot);
         }
         self.tagged(machine, views::system(machine, &self.options))

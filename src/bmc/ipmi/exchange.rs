@@ -1,0 +1,99 @@
+//! The three kinds of request that the client sends, each of which may go out several times.
+
+use rand::Rng;
+
+use super::commands::APP;
+use super::packet::{self, Frame, Ignored, Message};
+use super::rakp::{Handshake, Progress};
+use super::session::{Response, Session};
+
+/// One request that may go out several times.
+pub(super) trait Exchange {
+    /// What an answer gives.
+    type Out;
+    /// The packet for one sending, with fresh numbers.
+    fn packet(&mut self) -> Vec<u8>;
+    /// Takes a packet, or says why it is passed over.
+    fn take(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
+}
+
+impl Exchange for Handshake {
+    type Out = Progress;
+    fn packet(&mut self) -> Vec<u8> {
+        self.send()
+    }
+    fn take(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
+        self.on_packet(bytes)
+    }
+}
+
+/// A command outside a session.
+pub(super) struct Question<'a> {
+    command: u8,
+    data: &'a [u8],
+    sequence: u8,
+    sent: Vec<u8>,
+}
+
+impl<'a> Question<'a> {
+    pub(super) fn new(command: u8, data: &'a [u8], sequence: u8) -> Self {
+        Self { command, data, sequence, sent: Vec::new() }
+    }
+}
+
+impl Exchange for Question<'_> {
+    type Out = Response;
+
+    fn packet(&mut self) -> Vec<u8> {
+        self.sequence = self.sequence.wrapping_add(1) & 0x3f;
+        self.sent.push(self.sequence);
+        packet::encode_v15(&Message::request(APP, self.command, self.sequence, self.data).encode())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+        let payload = match packet::decode(bytes)? {
+            Frame::V15 { session: 0, payload } => payload,
+            // Some controllers answer in the RMCP+ form.
+            Frame::V20(f) if f.session == 0 && f.payload_type == packet::payload::IPMI && !f.encrypted => f.payload,
+            _ => return Err(Ignored::Session),
+        };
+        let message = Message::decode(payload)?;
+        if message.net_fn != APP | 1 || message.command != self.command || !self.sent.contains(&message.sequence) {
+            return Err(Ignored::Stale);
+        }
+        let (completion, data) = message.data.split_first().ok_or(Ignored::Short)?;
+        Ok(Response { completion: *completion, data: data.to_vec() })
+    }
+}
+
+/// A command inside a session.
+pub(super) struct Request<'a> {
+    session: &'a mut Session,
+    net_fn: u8,
+    command: u8,
+    data: &'a [u8],
+    started: bool,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn new(session: &'a mut Session, net_fn: u8, command: u8, data: &'a [u8]) -> Self {
+        Self { session, net_fn, command, data, started: false }
+    }
+}
+
+impl Exchange for Request<'_> {
+    type Out = Response;
+
+    fn packet(&mut self) -> Vec<u8> {
+        let iv = rand::rng().random();
+        if std::mem::replace(&mut self.started, true) {
+            self.session.again(self.data, iv)
+        } else {
+            self.session.start(self.net_fn, self.command, self.data, iv)
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+        self.session.on_packet(bytes)
+    }
+}
