@@ -137,6 +137,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     );
     let router = api.router().merge(sessions.router());
     services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
+    spawn(&mut services, "API upkeep", async move { api.run().await });
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     tokio::time::timeout(LISTING_DEADLINE, was_listed.wait_for(|listed| *listed))

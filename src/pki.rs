@@ -429,3 +429,91 @@ fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
 fn ignore_missing(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn open(folder: &Path, names: &[&str], now: SystemTime) -> Result<Pki, PkiError> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        Pki::open_at(folder, &names, now)
+    }
+
+    #[test]
+    fn the_authority_stays_and_the_rest_is_renewed_when_needed() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let first = open(folder.path(), &["rack.example", "10.0.0.1"], now).unwrap();
+        for (names, later, server_stays, admin_stays) in [
+            (&["10.0.0.1", "rack.example"][..], DAY, true, true),
+            (&["10.0.0.2"], DAY, false, true),
+            (&["rack.example", "10.0.0.1"], DAY * 8 * 365, true, true),
+            (&["rack.example", "10.0.0.1"], DAY * 95 * 365 / 10, false, false),
+        ] {
+            write_credential(folder.path(), "server", &first.server).unwrap();
+            write_credential(folder.path(), "admin", &first.admin).unwrap();
+            let next = open(folder.path(), names, now + later).unwrap();
+            assert_eq!(next.ca_fingerprint(), first.ca_fingerprint());
+            assert_eq!(next.server.certificate == first.server.certificate, server_stays, "{names:?} {later:?}");
+            assert_eq!(next.admin.certificate == first.admin.certificate, admin_stays, "{names:?} {later:?}");
+            next.server_config().unwrap();
+        }
+        for name in ["ca", "server", "admin"] {
+            let mode = fs::metadata(folder.path().join(format!("{name}.key"))).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_authority_is_an_error_and_a_damaged_certificate_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let first = open(folder.path(), &[], now).unwrap();
+        fs::write(folder.path().join("server.crt"), "junk").unwrap();
+        fs::remove_file(folder.path().join("admin.key")).unwrap();
+        assert_eq!(open(folder.path(), &[], now).unwrap().ca_fingerprint(), first.ca_fingerprint());
+        let other = tempfile::tempdir().unwrap();
+        open(other.path(), &[], now).unwrap();
+        // Certificates of another authority are made anew.
+        fs::copy(other.path().join("server.crt"), folder.path().join("server.crt")).unwrap();
+        fs::copy(other.path().join("server.key"), folder.path().join("server.key")).unwrap();
+        let again = open(folder.path(), &[], now).unwrap();
+        assert!(is_current(&again.server, again.ca_der(), now));
+        // Its key is not.
+        fs::copy(other.path().join("ca.key"), folder.path().join("ca.key")).unwrap();
+        assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+        fs::remove_file(folder.path().join("ca.key")).unwrap();
+        assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+        fs::write(folder.path().join("ca.key"), "junk").unwrap();
+        assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["", "a b", "a/b", "ü.example", "x\ny"] {
+            assert!(matches!(server_names(&[name.to_owned()]), Err(PkiError::Name(_))), "{name:?}");
+        }
+        let names = server_names(&["localhost".into(), "fe80::1".into()]).unwrap();
+        assert_eq!(sorted(&names).unwrap(), ["127.0.0.1", "::1", "fe80::1", "localhost"]);
+    }
+
+    #[test]
+    fn the_kubeconfig_is_read_by_clients_and_no_text_escapes() {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = open(folder.path(), &[], SystemTime::now()).unwrap();
+        let endpoint = "https://a\"\n- evil: [1]:8443";
+        let config = kube::config::Kubeconfig::from_yaml(&pki.kubeconfig(endpoint)).unwrap();
+        assert_eq!(config.current_context.as_deref(), Some("slipway"));
+        let cluster = config.clusters[0].cluster.as_ref().unwrap();
+        assert_eq!(cluster.server.as_deref(), Some(endpoint));
+        assert_eq!(config.auth_infos[0].name, ADMIN_USER);
+        let identity = crate::apiserver::Identity::from_certificate(
+            &CertificateDer::from_pem_slice(pki.admin().certificate.as_bytes()).unwrap(),
+        );
+        let identity = identity.unwrap();
+        assert_eq!((identity.user.as_str(), identity.groups), (ADMIN_USER, vec![ADMIN_GROUP.to_owned()]));
+    }
+}

@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::body::parse_body;
 use super::registry::Resource;
-use super::request::{self, parse_body};
+use super::request;
 use super::status::ApiError;
 use super::write::served;
 use super::{AdmissionRequest, ApiServer, Call, Identity, Operation, meta};
@@ -61,6 +62,9 @@ impl DeleteOptions {
             Self { orphan_dependents: call.params.orphan_dependents, ..Self::default() }
         } else {
             let value = parse_body(call.headers, body)?.value;
+            if !value.is_object() {
+                return Err(ApiError::bad_request("the delete options are not an object"));
+            }
             serde_json::from_value(value)
                 .map_err(|error| ApiError::bad_request(format!("the delete options cannot be read: {error}")))?
         };

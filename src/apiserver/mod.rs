@@ -27,6 +27,7 @@ pub mod auth;
 pub mod registry;
 pub mod tls;
 
+mod body;
 mod core_kinds;
 mod delete;
 mod discovery;
@@ -35,6 +36,7 @@ mod jsonpath;
 mod meta;
 mod openapi;
 mod patch;
+mod protobuf;
 mod read;
 mod request;
 mod schema;
@@ -358,19 +360,19 @@ async fn serve_resource(
         "get" => read::get(&call),
         "list" => read::list(&call),
         "create" => {
-            let written = write::create(&call, request::read_body(body).await?).await?;
+            let written = write::create(&call, body::read_body(body).await?).await?;
             Ok(read::send_written(&call, &written))
         }
         "update" => {
-            let written = write::update(&call, request::read_body(body).await?).await?;
+            let written = write::update(&call, body::read_body(body).await?).await?;
             Ok(read::send_written(&call, &written))
         }
         "patch" => {
-            let written = write::patch(&call, request::read_body(body).await?).await?;
+            let written = write::patch(&call, body::read_body(body).await?).await?;
             Ok(read::send_written(&call, &written))
         }
         "delete" => {
-            let deleted = delete::delete(&call, request::read_body(body).await?).await?;
+            let deleted = delete::delete(&call, body::read_body(body).await?).await?;
             Ok(match &deleted {
                 delete::Deleted::Held(object) => read::send(&call, StatusCode::OK, object),
                 delete::Deleted::Gone(object) => {
@@ -379,7 +381,7 @@ async fn serve_resource(
             })
         }
         "deletecollection" => {
-            let deleted = delete::delete_collection(&call, request::read_body(body).await?).await?;
+            let deleted = delete::delete_collection(&call, body::read_body(body).await?).await?;
             Ok(read::send_list(&call, &deleted, api.store().revision()))
         }
         _ => Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource")),

@@ -14,7 +14,9 @@ use super::status::{ApiError, json_response};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Media type of OpenAPI v2 as protobuf, the only form in which kubectl asks for v2.
-const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// The same as clients write it; it is no valid media type, so that it must not be sent back.
+const PROTOBUF_V2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
 /// Every v3 document, made once.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl Documents {
 /// what it needs in v3.
 pub(super) fn v2(headers: &HeaderMap) -> Result<Response, ApiError> {
     for one in accepted(headers) {
-        if one.media == PROTOBUF_V2 {
+        if one.media == PROTOBUF_V2 || one.media == PROTOBUF_V2_ASKED {
             let mut response = json_response(StatusCode::OK, protobuf_v2());
             let media = HeaderValue::from_static(PROTOBUF_V2);
             response.headers_mut().insert(header::CONTENT_TYPE, media);

@@ -172,6 +172,7 @@ enum Woken {
     Event(StoreEvent),
     Gone(ApiError),
     Bookmark,
+    Deadline,
     End,
 }
 
@@ -204,15 +205,14 @@ impl State {
                 Woken::Gone(error) => self.put_gone(&mut chunk, &error),
                 Woken::Bookmark => {
                     self.bookmark = Instant::now() + BOOKMARK_EVERY;
-                    // Read before the events are drained: what was committed up to here has then been sent.
-                    let revision = self.api.store().revision();
-                    self.drain(&mut chunk);
-                    if !self.over {
-                        self.last = self.last.max(revision);
-                        self.put_bookmark(&mut chunk, self.last, false);
-                    }
+                    self.put_progress(&mut chunk);
                 }
-                Woken::End => {
+                // A last bookmark lets the client go on from here.
+                Woken::Deadline if self.params.bookmarks => {
+                    self.put_progress(&mut chunk);
+                    self.over = true;
+                }
+                Woken::Deadline | Woken::End => {
                     self.over = true;
                     return None;
                 }
@@ -231,7 +231,7 @@ impl State {
                 Ok(event) => Woken::Event(event),
                 Err(gone) => Woken::Gone(gone.into()),
             },
-            () = tokio::time::sleep_until(self.deadline) => Woken::End,
+            () = tokio::time::sleep_until(self.deadline) => Woken::Deadline,
             () = tokio::time::sleep_until(bookmark) => Woken::Bookmark,
         }
     }
@@ -245,6 +245,20 @@ impl State {
                 Some(Err(gone)) => self.put_gone(chunk, &gone.into()),
                 None => return,
             }
+        }
+    }
+
+    /// Sends what is ready and a bookmark behind it.
+    fn put_progress(&mut self, chunk: &mut BytesMut) {
+        // Read before the events are drained: what was committed up to here has then been sent, unless the chunk is
+        // full; then the bookmark stands at the last event.
+        let revision = self.api.store().revision();
+        self.drain(chunk);
+        if !self.over {
+            if chunk.len() < CHUNK {
+                self.last = self.last.max(revision);
+            }
+            self.put_bookmark(chunk, self.last, false);
         }
     }
 

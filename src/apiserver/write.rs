@@ -9,8 +9,9 @@ use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
+use super::body::{self, parse_body};
 use super::registry::Resource;
-use super::request::{self, FieldValidation, parse_body};
+use super::request::{self, FieldValidation};
 use super::status::{ApiError, FieldError};
 use super::{AdmissionRequest, ApiServer, Call, Operation, meta, patch};
 use crate::api::Keep;
@@ -141,7 +142,7 @@ pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiE
 /// Patches the object.
 pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
     call.require_writable()?;
-    let patch = patch::Patch::parse(call.resource, &request::content_type(call.headers), &body)?;
+    let patch = patch::Patch::parse(call.resource, &body::content_type(call.headers), &body)?;
     change(call, Warnings::new(call), true, |old| {
         let mut new = old.clone();
         patch.apply(&mut new)?;
@@ -207,9 +208,8 @@ async fn change(
 fn ends_now(value: &Value) -> bool {
     let meta = &value["metadata"];
     let held = |list: &Value| list.as_array().is_some_and(|entries| !entries.is_empty());
-    !meta["deletionTimestamp"].is_null()
-        && !held(&meta["finalizers"])
-        && !(value["kind"] == "Namespace" && held(&value["spec"]["finalizers"]))
+    let occupied = value["kind"] == "Namespace" && held(&value["spec"]["finalizers"]);
+    !meta["deletionTimestamp"].is_null() && !held(&meta["finalizers"]) && !occupied
 }
 
 /// An object that a dry run did not write.
@@ -337,7 +337,7 @@ fn shape(
 ) -> Result<Value, ApiError> {
     let resource = call.resource;
     let name = meta.name.clone().unwrap_or_default();
-    if request::too_deep(&new) {
+    if body::too_deep(&new) {
         return Err(ApiError::bad_request("the object is nested too deeply"));
     }
     if resource.core {

@@ -1,0 +1,225 @@
+//! Bodies: JSON, YAML and protobuf, bounded in size, time and depth.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::protobuf;
+use super::status::{ApiError, shorten};
+
+/// Largest body in bytes, as etcd-backed servers have it.
+pub(super) const BODY_MAX: usize = 3 * 1024 * 1024;
+/// A body must be there after this time.
+const BODY_DEADLINE: Duration = Duration::from_secs(60);
+/// Deepest nesting of an object that is stored; less than what JSON readers take.
+pub(super) const DEPTH_MAX: usize = 100;
+/// Duplicate fields reported for one body.
+const DUPLICATES_MAX: usize = 16;
+
+/// Reads a body within its bounds of size and time.
+pub(super) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    let read = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, BODY_MAX).collect()).await;
+    match read {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {BODY_MAX}"),
+        )),
+        Ok(Err(_)) => Err(ApiError::bad_request("the body was cut off")),
+        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body did not arrive in time")),
+    }
+}
+
+/// A body's value and the fields that occurred twice in it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Parsed {
+    pub value: Value,
+    pub duplicates: Vec<String>,
+}
+
+/// The media type without parameters, in lower case; JSON when there is none.
+pub(super) fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if media.is_empty() { "application/json".into() } else { media }
+}
+
+/// Reads an object's body by its content type.
+pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, ApiError> {
+    match content_type(headers).as_str() {
+        "application/json" => parse_json(body),
+        "application/yaml" => parse_yaml(body),
+        protobuf::MEDIA => Ok(Parsed { value: protobuf::parse(body)?, duplicates: Vec::new() }),
+        _ => {
+            Err(ApiError::unsupported_media("application/json, application/yaml, application/vnd.kubernetes.protobuf"))
+        }
+    }
+}
+
+/// Reads JSON. Nesting is bounded by the reader.
+pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
+    let duplicates = RefCell::new(Vec::new());
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = Noting { duplicates: &duplicates, path: "" }
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?;
+    Ok(Parsed { value, duplicates: duplicates.into_inner() })
+}
+
+/// Reads one YAML document.
+pub(super) fn parse_yaml(body: &[u8]) -> Result<Parsed, ApiError> {
+    // Far below the reader's own limits, which are meant for files that one trusts.
+    let mut budget = serde_saphyr::Budget::default();
+    budget.max_reader_input_bytes = Some(BODY_MAX);
+    budget.max_depth = DEPTH_MAX;
+    budget.max_nodes = 100_000;
+    budget.max_aliases = 100;
+    budget.max_anchors = 100;
+    let options = serde_saphyr::options! { budget: Some(budget), with_snippet: false };
+    let value = serde_saphyr::from_slice_with_options::<Value>(body, options).map_err(|error| {
+        ApiError::bad_request(format!("error converting YAML to JSON: {}", shorten(&error.to_string(), 256)))
+    })?;
+    Ok(Parsed { value, duplicates: Vec::new() })
+}
+
+/// Whether a value nests deeper than what is stored.
+pub(super) fn too_deep(value: &Value) -> bool {
+    fn deeper(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(entries) => left == 0 || entries.iter().any(|entry| deeper(entry, left - 1)),
+            Value::Object(map) => left == 0 || map.values().any(|entry| deeper(entry, left - 1)),
+            _ => false,
+        }
+    }
+    deeper(value, DEPTH_MAX)
+}
+
+/// Reads a value and notes fields that occur twice; the last one counts.
+#[derive(Clone, Copy)]
+struct Noting<'n> {
+    duplicates: &'n RefCell<Vec<String>>,
+    path: &'n str,
+}
+
+impl<'de> DeserializeSeed<'de> for Noting<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Noting<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        serde_json::Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        loop {
+            // The path is only built where it is needed: a list's own path stands for its entries.
+            match seq.next_element_seed(self)? {
+                Some(entry) => entries.push(entry),
+                None => return Ok(Value::Array(entries)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if key.len() > 4096 {
+                return Err(A::Error::custom("a field name is too long"));
+            }
+            let path = super::schema::join(self.path, &key);
+            let value = access.next_value_seed(Noting { duplicates: self.duplicates, path: &path })?;
+            if map.insert(key, value).is_some() {
+                let mut duplicates = self.duplicates.borrow_mut();
+                if duplicates.len() < DUPLICATES_MAX {
+                    duplicates.push(shorten(&path, 256));
+                }
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn bodies_are_bounded_and_duplicates_noted() {
+        let parsed = parse_json(br#"{"a": {"b": 1, "b": 2}, "l": [{"x": 1, "x": 1}], "a.b/c": {"d": 1.5, "d": null}}"#);
+        let parsed = parsed.unwrap();
+        assert_eq!(parsed.value, json!({"a": {"b": 2}, "l": [{"x": 1}], "a.b/c": {"d": null}}));
+        assert_eq!(parsed.duplicates, ["a.b", "l.x", "[a.b/c].d"]);
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        for bad in [deep.as_bytes(), b"{", b"{} {}", b"\xff", b"", br#"{"a": 1e999}"#] {
+            assert!(parse_json(bad).is_err());
+        }
+        let shallow: Value = serde_json::from_str(&format!("{}1{}", "[".repeat(99), "]".repeat(99))).unwrap();
+        assert!(!too_deep(&shallow));
+        let deep: Value = serde_json::from_str(&format!("{}1{}", "[".repeat(110), "]".repeat(110))).unwrap();
+        assert!(too_deep(&deep));
+    }
+
+    #[test]
+    fn yaml_is_read_as_kubectl_reads_it() {
+        let parsed = parse_yaml(b"a: no\nb: '1'\nc: {d: [1, 2]}\n").unwrap();
+        assert_eq!(parsed.value, json!({"a": false, "b": "1", "c": {"d": [1, 2]}}));
+        let bomb = format!("a: &a [x,x,x,x,x,x,x,x,x]\n{}", {
+            let mut text = String::new();
+            let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+            for pair in names.windows(2) {
+                let list = vec![format!("*{}", pair[0]); 9].join(",");
+                text.push_str(&format!("{}: &{} [{list}]\n", pair[1], pair[1]));
+            }
+            text
+        });
+        let deep = format!("{}1{}", "[".repeat(2000), "]".repeat(2000));
+        for bad in ["a: 1\na: 2\n", "a: [", &bomb, &deep, "a: 1\n---\nb: 2\n"] {
+            assert!(parse_yaml(bad.as_bytes()).is_err(), "{}", shorten(bad, 40));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Delete, finalizers, owners, namespaces.
+
+use super::*;
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+
+fn owned(name: &str, owner: &Value, block: bool) -> Value {
+    let mut dependent = secret(name, &json!({}));
+    dependent["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": block,
+    }]);
+    dependent
+}
+
+#[tokio::test]
+async fn finalizers_hold_an_object_until_the_last_is_gone() {
+    let rig = Rig::new().await;
+    let one = path(HOSTS, "a");
+    let mut held = host("a");
+    held["metadata"]["finalizers"] = json!(["x/a", "x/b"]);
+    rig.call("POST", HOSTS, &held).await.expect(201);
+    let marked = rig.call("DELETE", &one, &json!({})).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(marked["metadata"]["generation"], 2);
+    assert_eq!(rig.call("DELETE", &one, &json!({})).await.expect(200), marked, "once is enough");
+    let more = json!({"metadata": {"finalizers": ["x/a", "x/b", "x/c"]}});
+    rig.patch(&one, MERGE, &more).await.expect(422);
+    let revive = json!({"metadata": {"deletionTimestamp": null}});
+    assert!(rig.patch(&one, MERGE, &revive).await.expect(200)["metadata"]["deletionTimestamp"].is_string());
+    rig.patch(&one, MERGE, &json!({"metadata": {"finalizers": ["x/b"]}})).await.expect(200);
+    rig.get(&one).await.expect(200);
+    rig.patch(&one, MERGE, &json!({"metadata": {"finalizers": []}})).await.expect(200);
+    rig.get(&one).await.expect(404);
+    rig.call("DELETE", &one, &json!({})).await.expect(404);
+}
+
+#[tokio::test]
+async fn preconditions_are_kept() {
+    let rig = Rig::new().await;
+    let made = rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    let one = path(HOSTS, "a");
+    for (options, code) in [
+        (json!({"preconditions": {"uid": "other"}}), 409),
+        (json!({"preconditions": {"resourceVersion": "1"}}), 409),
+        (json!({"propagationPolicy": "Sometimes"}), 400),
+        (json!({"dryRun": ["Some"]}), 400),
+        (json!([]), 400),
+        (json!({"kind": "DeleteOptions", "preconditions": {"uid": made["metadata"]["uid"]}, "dryRun": ["All"]}), 200),
+        (json!({"preconditions": {"uid": made["metadata"]["uid"]}, "gracePeriodSeconds": 0}), 200),
+    ] {
+        rig.call("DELETE", &one, &options).await.expect(code);
+    }
+    rig.get(&one).await.expect(404);
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_by_selector() {
+    let rig = Rig::new().await;
+    for name in ["a", "b", "c"] {
+        rig.call("POST", HOSTS, &host(name)).await.expect(201);
+    }
+    let deleted =
+        rig.call("DELETE", &format!("{HOSTS}?fieldSelector=metadata.name!%3Db"), &json!({})).await.expect(200);
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
+    assert_eq!(rig.get(HOSTS).await.expect(200)["items"][0]["metadata"]["name"], "b");
+    rig.call("DELETE", "/apis/metal3.io/v1alpha1/baremetalhosts", &json!({})).await.expect(405);
+}
+
+#[tokio::test]
+async fn dependents_go_with_their_last_owner() {
+    let rig = Rig::new().await;
+    let owner = rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    let second = rig.call("POST", HOSTS, &host("b")).await.expect(201);
+    rig.call("POST", SECRETS, &owned("one", &owner, false)).await.expect(201);
+    let mut both = owned("both", &owner, false);
+    let other = owned("x", &second, false)["metadata"]["ownerReferences"][0].clone();
+    both["metadata"]["ownerReferences"].as_array_mut().unwrap().push(other);
+    rig.call("POST", SECRETS, &both).await.expect(201);
+    let mut foreign = owned("foreign", &owner, false);
+    foreign["metadata"]["ownerReferences"][0]["kind"] = "Node".into();
+    rig.call("POST", SECRETS, &foreign).await.expect(201);
+    rig.api.sweep().await.unwrap();
+    assert_eq!(rig.get(SECRETS).await.expect(200)["items"].as_array().unwrap().len(), 3, "the owners live");
+
+    rig.call("DELETE", &path(HOSTS, "a"), &json!({})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(SECRETS, "one")).await.expect(404);
+    let left = rig.get(&path(SECRETS, "both")).await.expect(200);
+    assert_eq!(left["metadata"]["ownerReferences"].as_array().unwrap().len(), 1);
+    rig.get(&path(SECRETS, "foreign")).await.expect(200);
+
+    // A new object of the same name is another owner.
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    rig.call("POST", SECRETS, &owned("late", &owner, false)).await.expect(201);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(SECRETS, "late")).await.expect(404);
+}
+
+#[tokio::test]
+async fn propagation_is_as_asked() {
+    let rig = Rig::new().await;
+    for (policy, dependent_stays) in [("Background", false), ("Foreground", false), ("Orphan", true)] {
+        let owner = rig.call("POST", HOSTS, &host("a")).await.expect(201);
+        rig.call("POST", SECRETS, &owned("s", &owner, true)).await.expect(201);
+        rig.call("DELETE", &path(HOSTS, "a"), &json!({ "propagationPolicy": policy })).await.expect(200);
+        rig.get(&path(HOSTS, "a")).await.expect(if policy == "Background" { 404 } else { 200 });
+        rig.api.sweep().await.unwrap();
+        rig.api.sweep().await.unwrap();
+        rig.get(&path(HOSTS, "a")).await.expect(404);
+        let code = if dependent_stays { 200 } else { 404 };
+        let left = rig.get(&path(SECRETS, "s")).await.expect(code);
+        if dependent_stays {
+            assert!(left["metadata"].get("ownerReferences").is_none(), "{left}");
+            rig.call("DELETE", &path(SECRETS, "s"), &json!({})).await.expect(200);
+        }
+    }
+    // A dependent that is held blocks a foreground deletion.
+    let owner = rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    let mut held = owned("s", &owner, true);
+    held["metadata"]["finalizers"] = json!(["x/y"]);
+    rig.call("POST", SECRETS, &held).await.expect(201);
+    rig.call("DELETE", &path(HOSTS, "a"), &json!({"propagationPolicy": "Foreground"})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(HOSTS, "a")).await.expect(200);
+    rig.patch(&path(SECRETS, "s"), MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(HOSTS, "a")).await.expect(404);
+}
+
+#[tokio::test]
+async fn a_namespace_ends_when_it_is_empty() {
+    let rig = Rig::new().await;
+    let mut held = host("a");
+    held["metadata"]["finalizers"] = json!(["x/y"]);
+    rig.call("POST", HOSTS, &held).await.expect(201);
+    rig.call("POST", SECRETS, &secret("s", &json!({}))).await.expect(201);
+    let ending = rig.call("DELETE", &path(NAMESPACES, "rack"), &json!({})).await.expect(200);
+    assert_eq!(ending["status"]["phase"], "Terminating");
+    rig.call("POST", SECRETS, &secret("t", &json!({}))).await.expect(403);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(SECRETS, "s")).await.expect(404);
+    rig.get(&path(NAMESPACES, "rack")).await.expect(200);
+    rig.patch(&path(HOSTS, "a"), MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(NAMESPACES, "rack")).await.expect(404);
+    for name in ["default", "kube-system"] {
+        rig.call("DELETE", &path(NAMESPACES, name), &json!({})).await.expect(403);
+    }
+}

@@ -1,0 +1,56 @@
+//! Whatever comes, the parsers answer with a value or an error.
+
+use proptest::prelude::*;
+
+use super::super::{body, jsonpath::JsonPath, patch::Patch, protobuf, request, selectors::Selector};
+use super::*;
+
+/// Text from the letters that mean something to the parsers.
+const TEXT: &str = r#"[a-z0-9 .,=!<>()\[\]{}'"@?*&%/\\:;~$é-]{0,40}"#;
+
+proptest! {
+    #[test]
+    fn texts_never_panic(text in TEXT) {
+        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| Registry::new(&[]).unwrap());
+        let registry = &*REGISTRY;
+        let events = registry.find("", "v1", "events").unwrap();
+        for (labels, fields) in [(text.as_str(), ""), ("", text.as_str())] {
+            if let Ok(selector) = Selector::parse(events, labels, fields) {
+                selector.matches(&json!({"metadata": {"labels": {"a": "b"}}}));
+            }
+        }
+        if let Ok(path) = JsonPath::parse(&text) {
+            path.first(&json!({"a": [{"b": 1}, "c"]}));
+        }
+        request::Route::parse(&format!("/api/v1/{text}"));
+        if let Ok(uri) = format!("/x?{}", text.replace([' ', '"', '<', '>', '\\', 'é', '{', '}'], "+")).parse() {
+            request::Params::parse(&uri).ok();
+        }
+        let mut headers = HeaderMap::new();
+        if let Ok(value) = text.parse() {
+            headers.insert("accept", value);
+            request::negotiate(&headers).ok();
+        }
+        body::parse_yaml(text.as_bytes()).ok();
+        body::parse_json(text.as_bytes()).ok();
+    }
+
+    #[test]
+    fn bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        body::parse_yaml(&bytes).ok();
+        body::parse_json(&bytes).ok();
+        protobuf::parse(&[b"k8s\0", bytes.as_slice()].concat()).ok();
+        Identity::from_certificate(&bytes).ok();
+    }
+
+    #[test]
+    fn patches_never_panic(path in "(/[ab0-2~-]{0,3}){0,3}", from in "(/[ab0-2-]{0,2}){0,3}", op in "add|remove|replace|move|copy|test") {
+        static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(|| Registry::new(&[]).unwrap());
+        let registry = &*REGISTRY;
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let operations = json!([{"op": op, "path": path, "from": from, "value": {"a": [1]}}]).to_string();
+        if let Ok(patch) = Patch::parse(secrets, "application/json-patch+json", operations.as_bytes()) {
+            patch.apply(&mut json!({"a": [1, {"b": 2}], "b": {"a": 0}})).ok();
+        }
+    }
+}

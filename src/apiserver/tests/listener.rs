@@ -1,0 +1,63 @@
+//! The HTTPS listener with real clients.
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::pki::{self, Pki};
+
+async fn client(endpoint: &str, ca: &str, credential: &pki::Credential) -> kube::Client {
+    let config = Kubeconfig::from_yaml(&pki::kubeconfig(endpoint, ca, "user", credential)).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+    kube::Client::try_from(config).unwrap()
+}
+
+async fn code(client: &kube::Client, at: &str) -> Result<u16, kube::Error> {
+    let request = http::Request::get(at).body(kube::client::Body::empty()).unwrap();
+    client.send(request).await.map(|response| response.status().as_u16())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_say_who_calls() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let ours = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let theirs = Pki::open(&folder.path().join("b"), &[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let endpoint = format!("https://{address}");
+    let shutdown = rig.api.shutdown().clone();
+    let router =
+        rig.api.router().merge(Router::new().route("/agent/v1/hello", axum::routing::get(|| async { "hello" })));
+    let serving = tokio::spawn(tls::serve(listener, ours.server_config().unwrap(), router, shutdown.clone()));
+
+    let admin = client(&endpoint, ours.ca_pem(), ours.admin()).await;
+    let guest = client(&endpoint, ours.ca_pem(), &ours.client("eve", "guests").unwrap()).await;
+    for (at, admin_code, guest_code) in
+        [("/version", 200, 200), (SECRETS, 200, 403), ("/agent/v1/hello", 200, 200), ("/none", 404, 403)]
+    {
+        assert_eq!(code(&admin, at).await.unwrap(), admin_code, "{at}");
+        assert_eq!(code(&guest, at).await.unwrap(), guest_code, "{at}");
+    }
+    // A certificate of another authority does not get through the handshake, nor does our server to its friends.
+    let stranger = client(&endpoint, ours.ca_pem(), theirs.admin()).await;
+    assert!(code(&stranger, "/version").await.is_err());
+    let fooled = client(&endpoint, theirs.ca_pem(), ours.admin()).await;
+    assert!(code(&fooled, "/version").await.is_err());
+
+    // Plain HTTP gets no answer in HTTP, and harms nobody.
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(DEADLINE, plain.read_to_end(&mut answer)).await.unwrap().ok();
+    assert!(!answer.starts_with(b"HTTP"));
+
+    // A watch under way does not hold up the shutdown.
+    let request = http::Request::get(format!("{SECRETS}?watch=true")).body(kube::client::Body::empty()).unwrap();
+    let watching = admin.send(request).await.unwrap();
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, watching.into_body().collect()).await.unwrap().ok();
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+    assert!(code(&admin, "/version").await.is_err());
+}
