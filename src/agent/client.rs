@@ -303,7 +303,7 @@ impl Client {
 
     /// Sends a request and sorts its answer: any 2xx is good.
     async fn send(&self, request: RequestBuilder) -> Result<Response, CallError> {
-        let answer = request.send().await.map_err(|error| transport(&error))?;
+        let answer = request.send().await.map_err(transport)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(answer);
@@ -357,9 +357,13 @@ fn local(error: &dyn std::error::Error) -> CallError {
     CallError::Refused { status: 0, reason: chain(error) }
 }
 
-fn transport(error: &reqwest::Error) -> CallError {
-    let reason = chain(error);
-    if tls::is_untrusted(error) { CallError::Untrusted(reason) } else { CallError::Unreachable(reason) }
+fn transport(error: reqwest::Error) -> CallError {
+    // The address is told with every wait.
+    let error = error.without_url();
+    match tls::untrusted(&error) {
+        Some(reason) => CallError::Untrusted(reason),
+        None => CallError::Unreachable(chain(&error)),
+    }
 }
 
 /// An error and its causes, each once.
@@ -385,7 +389,7 @@ async fn body(mut answer: Response, limit: usize) -> Result<Bytes, CallError> {
         return Err(too_large());
     }
     let mut bytes = Vec::with_capacity(expected as usize);
-    while let Some(piece) = answer.chunk().await.map_err(|error| transport(&error))? {
+    while let Some(piece) = answer.chunk().await.map_err(transport)? {
         if bytes.len() + piece.len() > limit {
             return Err(too_large());
         }

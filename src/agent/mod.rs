@@ -4,8 +4,10 @@
 //! is given. Whatever it waits for is told on every console of the machine; whatever it ends with, it reboots or
 //! powers off, and the firmware asks the appliance anew what to boot.
 
+pub mod button;
 pub mod client;
 pub mod cmdline;
+pub mod disk;
 pub mod drivers;
 pub mod init;
 pub mod inventory;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
+use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::SubscriberExt;
 
 use client::{Client, Timing};
@@ -105,9 +108,20 @@ fn work(log: Log, consoles: Consoles) -> Verdict {
         Ok(runtime) => runtime,
         Err(error) => return fault(&format!("the agent cannot start: {error}")),
     };
-    let verdict = runtime.block_on(agent(log, consoles));
+    let pressed = CancellationToken::new();
+    runtime.spawn(button::watch("/".into(), pressed.clone()));
+    let verdict = runtime.block_on(async {
+        tokio::select! {
+            verdict = agent(log, consoles) => verdict,
+            () = pressed.cancelled() => Verdict {
+                down: Down::PowerOff,
+                say: vec!["The power button was pressed.".into()],
+                wait: Duration::ZERO,
+            },
+        }
+    });
     // A step that does not end must not hold up the end of the machine.
-    runtime.shutdown_timeout(Duration::from_secs(5));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     verdict
 }
 

@@ -1,10 +1,17 @@
 //! The steps as a real node does them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine;
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
+use super::client::Client;
+use super::disk::write::{ChunkSource, SourceError};
+use super::disk::{DiskError, bootentry, config, device_path, erase, hints, write};
 use super::drivers::Activity;
 use super::init;
 use super::inventory::{self, Observed, disks, nics};
@@ -13,7 +20,7 @@ use super::net::Network;
 use super::protocol::{Action, Session};
 use super::session::{Done, Executor, Job, Progress, StepError, action_name};
 use crate::api::MacAddress;
-use crate::api::metal3::Storage;
+use crate::api::metal3::{AutomatedCleaningMode, RootDeviceHints, Storage};
 
 /// No device for this long counts as settled.
 const QUIET: Duration = Duration::from_millis(500);
@@ -54,15 +61,113 @@ impl Node {
         }
     }
 
-    async fn inspect(&self, progress: &Progress) -> Done {
+    /// The device of the root disk, by the same rule for every step of an intent.
+    async fn root_disk(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<PathBuf, StepError> {
+        let disks = self.disks(progress).await;
+        let chosen = hints::choose(&disks, hints).map_err(|error| StepError(error.to_string()))?;
+        let device = device_path(chosen);
+        tracing::info!("the root disk is {} ({}, {} bytes)", device.display(), chosen.name, chosen.size_bytes);
+        Ok(device)
+    }
+
+    async fn inspect(&self, progress: &Progress) -> Result<Done, StepError> {
         self.disks(progress).await;
         progress.report("waiting for switches", None, None);
         self.network.wait_for_neighbours(NEIGHBOUR).await;
         progress.report("reading the inventory", None, None);
         let observed =
             Observed { addresses: nics::addresses(), neighbours: self.network.neighbours(), boot: self.boot };
-        let hardware = inventory::read(&self.root, &observed);
-        Done { message: inventory::summary(&hardware), inventory: Some(hardware) }
+        let root = self.root.clone();
+        let hardware = blocking(move || inventory::read(&root, &observed)).await?;
+        Ok(Done { message: inventory::summary(&hardware), inventory: Some(hardware) })
+    }
+
+    async fn erase(&self, mode: AutomatedCleaningMode, job: &Job) -> Result<Done, StepError> {
+        if mode == AutomatedCleaningMode::Disabled {
+            return Ok(Done::new("cleaning is disabled, nothing was erased"));
+        }
+        self.disks(&job.progress).await;
+        let disks = erase::candidates(&self.root.join("sys/block"))?;
+        let (progress, cancel) = (job.progress.clone(), job.cancel.clone());
+        let erased = blocking(move || erase_all(&disks, &progress, &cancel)).await??;
+        Ok(Done::new(match erased.as_str() {
+            "" => "no disk to erase".to_owned(),
+            erased => format!("metadata erased: {erased}"),
+        }))
+    }
+
+    async fn write_image(
+        &self,
+        digest: &str,
+        hints: Option<&RootDeviceHints>,
+        client: &Client,
+        progress: &Progress,
+    ) -> Result<Done, StepError> {
+        let disk = self.root_disk(hints, progress).await?;
+        progress.report("fetching the manifest", None, None);
+        let manifest = client.manifest(digest).await.map_err(|error| StepError(error.to_string()))?;
+        let told = progress.clone();
+        let summary = write::write_image(Arc::new(Chunks(client.clone())), &manifest, &disk, move |now| {
+            told.report("writing the image", Some(now.done), Some(now.total));
+        })
+        .await?;
+        Ok(Done::new(format!(
+            "{} holds the image: {} bytes, {} fetched, {} written",
+            disk.display(),
+            summary.total,
+            summary.fetched,
+            summary.written
+        )))
+    }
+
+    async fn write_config_drive(
+        &self,
+        iso: &str,
+        hints: Option<&RootDeviceHints>,
+        progress: &Progress,
+    ) -> Result<Done, StepError> {
+        let iso = base64::engine::general_purpose::STANDARD
+            .decode(iso)
+            .map_err(|error| StepError(format!("the config drive is not base64: {error}")))?;
+        let disk = self.root_disk(hints, progress).await?;
+        progress.report("writing the config drive", None, None);
+        let device = disk.clone();
+        let partition = blocking(move || config::write_config_drive(&device, &iso)).await??;
+        Ok(Done::new(format!("{} partition {} holds the config drive", disk.display(), partition.number)))
+    }
+
+    async fn set_boot_entry(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<Done, StepError> {
+        let disk = self.root_disk(hints, progress).await?;
+        progress.report("setting the boot entry", None, None);
+        let entry = blocking(move || {
+            init::mount_efi_variables();
+            bootentry::set_boot_entry(Path::new(bootentry::EFIVARS), &disk)
+        })
+        .await??;
+        Ok(Done::new(match entry {
+            Some(entry) => format!("the firmware boots {entry}"),
+            None => "BIOS: the boot order is the firmware's".to_owned(),
+        }))
+    }
+
+    async fn act(&self, job: &Job) -> Result<Done, StepError> {
+        let progress = &job.progress;
+        match &job.action {
+            Action::Inspect => self.inspect(progress).await,
+            Action::Erase { mode } => self.erase(*mode, job).await,
+            Action::WriteImage { digest, root_device_hints } => {
+                self.write_image(digest, root_device_hints.as_ref(), &job.client, progress).await
+            }
+            Action::WriteConfigDrive { iso, root_device_hints } => {
+                self.write_config_drive(iso, root_device_hints.as_ref(), progress).await
+            }
+            Action::SetBootEntry { root_device_hints } => {
+                self.set_boot_entry(root_device_hints.as_ref(), progress).await
+            }
+            Action::Reboot | Action::PowerOff | Action::CollectLogs => {
+                Err(StepError(format!("{} is not a step of the machine", action_name(&job.action))))
+            }
+        }
     }
 }
 
@@ -79,13 +184,52 @@ impl Executor for Node {
     }
 
     async fn run(&self, job: Job) -> Result<Done, StepError> {
-        match job.action {
-            Action::Inspect => Ok(self.inspect(&job.progress).await),
-            ref other => Err(StepError(format!("{} cannot be done by this agent", action_name(other)))),
+        tokio::select! {
+            biased;
+            () = job.cancel.cancelled() => Err(StepError("cancelled".into())),
+            done = self.act(&job) => done,
         }
     }
 
     fn kernel_log(&self) -> Vec<String> {
         kernel_messages(&self.root)
+    }
+}
+
+impl From<DiskError> for StepError {
+    fn from(error: DiskError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Erases every disk, also after one has failed; gives their names. Looks at `cancel` before each.
+fn erase_all(disks: &[PathBuf], progress: &Progress, cancel: &CancellationToken) -> Result<String, DiskError> {
+    let (mut erased, mut failed) = (Vec::new(), Vec::new());
+    for disk in disks {
+        if cancel.is_cancelled() {
+            failed.push(format!("{}: cancelled before it was erased", disk.display()));
+            continue;
+        }
+        progress.report(&format!("erasing {}", disk.display()), None, None);
+        match erase::erase_disk(disk) {
+            Ok(()) => erased.push(disk.display().to_string()),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if failed.is_empty() { Ok(erased.join(", ")) } else { Err(DiskError::Erase(failed)) }
+}
+
+/// Runs what blocks on a thread for it.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, StepError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| StepError(format!("fault in the agent: {error}")))
+}
+
+/// Chunks from the appliance. The client has tried for as long as it is worth trying.
+struct Chunks(Client);
+
+#[async_trait]
+impl ChunkSource for Chunks {
+    async fn chunk(&self, sha256: &str) -> Result<Bytes, SourceError> {
+        self.0.chunk(sha256).await.map_err(|error| SourceError { message: error.to_string(), fatal: true })
     }
 }

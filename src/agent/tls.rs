@@ -9,9 +9,7 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use sha2::{Digest, Sha256};
 
@@ -96,19 +94,23 @@ pub fn client_config(pin: [u8; 32]) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Whether an error, or one of its causes, is a certificate that was not accepted.
-pub fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Why the server's certificate was not accepted, when that is the error or one of its causes.
+pub fn untrusted(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error holds the TLS error that it stands for inside, not as its source.
-        let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-        let tls = inner.and_then(|inner| inner.downcast_ref::<Error>()).or_else(|| error.downcast_ref::<Error>());
-        if matches!(tls, Some(Error::InvalidCertificate(_))) {
-            return true;
+        if let Some(Error::InvalidCertificate(reason)) = error.downcast_ref::<Error>() {
+            return Some(match reason {
+                CertificateError::Other(OtherError(reason)) => reason.to_string(),
+                reason => format!("the server's certificate is not good: {reason}"),
+            });
         }
-        next = error.source();
+        // What an I/O error holds is not its source.
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
-    false
+    None
 }
 
 #[cfg(test)]
@@ -163,9 +165,11 @@ mod tests {
 
     #[test]
     fn an_untrusted_certificate_is_known_among_the_causes() {
-        let error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        assert!(is_untrusted(&std::io::Error::other(error)));
-        assert!(!is_untrusted(&std::io::Error::other("refused")));
-        assert!(!is_untrusted(&Error::HandshakeNotComplete));
+        let wrong = Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(WrongCa))));
+        let nested = std::io::Error::other(std::io::Error::other(wrong));
+        assert_eq!(untrusted(&nested), Some(WrongCa.to_string()));
+        assert!(untrusted(&Error::InvalidCertificate(CertificateError::UnknownIssuer)).is_some());
+        assert_eq!(untrusted(&std::io::Error::other("refused")), None);
+        assert_eq!(untrusted(&Error::HandshakeNotComplete), None);
     }
 }

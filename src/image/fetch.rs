@@ -360,7 +360,10 @@ fn request_failed(shown: &str, error: reqwest::Error) -> ImportError {
     if error.is_builder() {
         return ImportError::lasting(format!("{shown} is not a URL that can be fetched"));
     }
-    ImportError::passing(format!("{shown} cannot be fetched: {}", chain(&error.without_url())))
+    let why = chain(&error.without_url());
+    let hint =
+        if why.contains("UnknownIssuer") { "; if your own CA signed it, name its file as image.ca_file" } else { "" };
+    ImportError::passing(format!("{shown} cannot be fetched: {why}{hint}"))
 }
 
 fn refused(shown: &str, status: StatusCode) -> ImportError {

@@ -188,24 +188,26 @@ fn directory(folders: &[Folder], index: usize, names: Names, places: &Places<'_>
         record(places.folders[index], DIRECTORY, &[0], &own),
         record(places.folders[folder.parent], DIRECTORY, &[1], &up),
     ];
-    let mut entries: Vec<(Vec<u8>, &str, (usize, usize), u8, usize)> = Vec::new();
-    for (name, child) in &folder.folders {
-        let links = 2 + folders[*child].folders.len();
-        entries.push((identifier(name, false, names), name, places.folders[*child], DIRECTORY, links));
-    }
-    for (name, file) in &folder.files {
-        entries.push((identifier(name, true, names), name, places.files[*file], 0, 1));
-    }
-    entries.sort();
-    for (id, name, place, flags, links) in entries {
+    let entry = |name: &str, place, flags, links| {
+        let id = identifier(name, flags != DIRECTORY, names);
         let mut system = Vec::new();
         if rock {
             system = posix(flags == DIRECTORY, links);
             system.extend([b'N', b'M', 5 + name.len() as u8, 1, 0]);
             system.extend_from_slice(name.as_bytes());
         }
-        records.push(record(place, flags, &id, &system));
+        let record = record(place, flags, &id, &system);
+        (id, record)
+    };
+    let mut entries = Vec::new();
+    for (name, child) in &folder.folders {
+        entries.push(entry(name, places.folders[*child], DIRECTORY, 2 + folders[*child].folders.len()));
     }
+    for (name, file) in &folder.files {
+        entries.push(entry(name, places.files[*file], 0, 1));
+    }
+    entries.sort();
+    records.extend(entries.into_iter().map(|(_, record)| record));
     let mut out = Vec::new();
     for one in records {
         // No record crosses the end of a sector.

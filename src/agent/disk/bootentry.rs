@@ -21,7 +21,8 @@ pub const EFIVARS: &str = "/sys/firmware/efi/efivars";
 /// Our entries' description begins with this.
 pub const DESCRIPTION: &str = "Slipway";
 /// The loader that removable media have, which every installation has as well.
-pub const LOADER: &str = if cfg!(target_arch = "aarch64") { r"\EFI\BOOT\BOOTAA64.EFI" } else { r"\EFI\BOOT\BOOTX64.EFI" };
+pub const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { r"\EFI\BOOT\BOOTAA64.EFI" } else { r"\EFI\BOOT\BOOTX64.EFI" };
 
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// Non-volatile, for boot services, for the running system.

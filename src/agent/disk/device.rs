@@ -89,8 +89,7 @@ impl Disk {
         if !block && !meta.is_file() {
             return Err(fail("open", io::Error::new(io::ErrorKind::InvalidInput, "it is not a block device")));
         }
-        let direct =
-            OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(path).ok();
+        let direct = OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(path).ok();
         let (mut size, mut sector, mut zeroes) = (meta.len(), 512, true);
         if block {
             let mut bytes = 0;
@@ -101,9 +100,10 @@ impl Disk {
             unsafe { ioctl::sector_size(file.as_raw_fd(), &raw mut logical) }
                 .map_err(|e| fail("read the sector size", e.into()))?;
             size = bytes;
-            sector = u64::try_from(logical).ok().filter(|s| s.is_power_of_two() && (512..=4096).contains(s)).ok_or_else(
-                || fail("use", io::Error::new(io::ErrorKind::InvalidData, format!("sectors of {logical} bytes"))),
-            )?;
+            sector =
+                u64::try_from(logical).ok().filter(|s| s.is_power_of_two() && (512..=4096).contains(s)).ok_or_else(
+                    || fail("use", io::Error::new(io::ErrorKind::InvalidData, format!("sectors of {logical} bytes"))),
+                )?;
             zeroes = queue(meta.rdev(), "write_zeroes_max_bytes") > 0;
         }
         Ok(Self { path: path.into(), file, direct, size, sector, block, zeroes, unsynced: AtomicU64::new(0) })

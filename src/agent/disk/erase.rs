@@ -34,7 +34,10 @@ pub fn candidates(sys_block: &Path) -> Result<Vec<PathBuf>, DiskError> {
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let number = |file: &str| {
-            fs::read_to_string(entry.path().join(file)).ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
+            fs::read_to_string(entry.path().join(file))
+                .ok()
+                .and_then(|text| text.trim().parse::<u64>().ok())
+                .unwrap_or(0)
         };
         // The size is in units of 512 bytes, whatever the sectors are.
         let size = number("size").saturating_mul(512);
@@ -126,7 +129,10 @@ fn verify(disk: &Disk, offset: u64, length: u64) -> Result<(), DiskError> {
         let count = (offset + length - at).min(buffer.len() as u64) as usize;
         disk.read_bulk(at, count, &mut buffer)?;
         if buffer[..count].iter().any(|byte| *byte != 0) {
-            return Err(DiskError::table(disk.path(), format!("byte {at} and what follows does not read as zeros after the erase")));
+            return Err(DiskError::table(
+                disk.path(),
+                format!("byte {at} and what follows does not read as zeros after the erase"),
+            ));
         }
         at += count as u64;
     }

@@ -44,9 +44,8 @@ impl Mbr {
         disk.read(0, &mut bytes)?;
         let sectors = disk.size() / disk.sector();
         let table = Self(bytes);
-        let sane = |entry: &[u8]| {
-            entry[0] & 0x7f == 0 && (entry[4] == 0 || (word(entry, 8) > 0 && word(entry, 8) < sectors))
-        };
+        let sane =
+            |entry: &[u8]| entry[0] & 0x7f == 0 && (entry[4] == 0 || (word(entry, 8) > 0 && word(entry, 8) < sectors));
         let partitions = table.partitions();
         let good = table.0[510..] == [0x55, 0xaa]
             && table.0[TABLE..510].chunks_exact(ENTRY).all(sane)

@@ -188,3 +188,50 @@ async fn checksums_are_of_the_file_as_published_in_every_form() {
     }
     assert_eq!(files(&folder.path().join("images")), 0);
 }
+
+#[tokio::test]
+async fn https_is_trusted_by_the_ca_file_alone() {
+    let signer = rcgen::generate_simple_self_signed(["localhost".into()]).expect("certificate");
+    let key = rustls_pki_types::PrivateKeyDer::try_from(signer.signing_key.serialize_der()).expect("key");
+    let config = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![signer.cert.der().clone()], key)
+        .expect("configuration");
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let url = format!("https://localhost:{}/disk", listener.local_addr().expect("address").port());
+    let server = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        while let Ok((stream, _)) = listener.accept().await {
+            // The client may hang up when it does not trust us.
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 512\r\n\r\n").await;
+                let _ = stream.write_all(&[1; 512]).await;
+                let _ = stream.shutdown().await;
+            }
+        }
+    });
+    let (folder, library) = library();
+    let error = import(&library, &spec(url.clone())).await.expect_err("not trusted");
+    assert!(error.retry && error.message.contains("image.ca_file"), "{error}");
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, signer.cert.pem()).expect("written");
+    let trusting = Library::open(folder.path().join("other"), Some(ca.clone())).expect("library");
+    assert_eq!(import(&trusting, &spec(url)).await.expect("imported").virtual_size, 512);
+    std::fs::write(&ca, "no certificate").expect("written");
+    let error = Library::open(folder.path().join("third"), Some(ca)).err().expect("refused").to_string();
+    assert!(error.contains("there is no certificate in it"), "{error}");
+    server.abort();
+}
+
+#[test]
+fn no_room_is_said_with_numbers() {
+    let (folder, library) = library();
+    assert_eq!(super::super::chunks::check_room(&library.inner, 0), Ok(()));
+    let error = super::super::chunks::check_room(&library.inner, 1 << 60).expect_err("too much");
+    assert!(error.retry && error.message.contains("MiB are needed"), "{error}");
+    assert!(error.message.contains(text(folder.path())), "{error}");
+}

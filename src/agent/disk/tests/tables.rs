@@ -10,10 +10,26 @@ use super::*;
 fn gpt_image(folder: &Path) -> Vec<u8> {
     let path = folder.join("image");
     fs::write(&path, vec![0; 24 * MIB]).expect("written");
-    run("sgdisk", &[
-        "-n", "14:2048:+1M", "-t", "14:ef02", "-n", "15:4096:+4M", "-t", "15:ef00", "-n", "1:12288:0", "-t", "1:8300",
-        "-c", "1:root", text(&path),
-    ]);
+    run(
+        "sgdisk",
+        &[
+            "-n",
+            "14:2048:+1M",
+            "-t",
+            "14:ef02",
+            "-n",
+            "15:4096:+4M",
+            "-t",
+            "15:ef00",
+            "-n",
+            "1:12288:0",
+            "-t",
+            "1:8300",
+            "-c",
+            "1:root",
+            text(&path),
+        ],
+    );
     fs::read(path).expect("read")
 }
 
@@ -130,7 +146,8 @@ async fn an_image_for_other_sectors_or_with_a_damaged_table_is_refused() {
     let good = gpt_image(folder.path());
     if let Some(disk) = TestDisk::looped(64, 4096) {
         let (source, manifest) = image(&good);
-        let error = write_image(shared(source).1, &manifest, &disk.path, |_| {}).await.expect_err("sectors").to_string();
+        let error =
+            write_image(shared(source).1, &manifest, &disk.path, |_| {}).await.expect_err("sectors").to_string();
         assert!(error.contains("made for sectors of 512 bytes, the disk has sectors of 4096"), "{error}");
         run("sgdisk", &["-Z", "-n", "1:0:+8M", text(&disk.path)]);
         let placed = write_config_drive(&disk.path, &iso(1)).expect("config drive");
@@ -142,7 +159,8 @@ async fn an_image_for_other_sectors_or_with_a_damaged_table_is_refused() {
         bad[at] = value;
         let disk = TestDisk::file(64);
         let (source, manifest) = image(&bad);
-        let error = write_image(shared(source).1, &manifest, &disk.path, |_| {}).await.expect_err("damaged").to_string();
+        let error =
+            write_image(shared(source).1, &manifest, &disk.path, |_| {}).await.expect_err("damaged").to_string();
         assert!(error.contains("the GPT is damaged"), "{error}");
     }
     // Headers with right checksums and hostile numbers.

@@ -83,7 +83,13 @@ async fn chunks_that_come_damaged_or_late_are_asked_for_again() {
     let content = content();
     let disk = TestDisk::file(32);
     let (mut source, manifest) = image(&content);
-    source.faults = HashMap::from([(0, Fault::Damaged), (3, Fault::Short), (5, Fault::Gone), (6, Fault::Gone), (9, Fault::Damaged)]);
+    source.faults = HashMap::from([
+        (0, Fault::Damaged),
+        (3, Fault::Short),
+        (5, Fault::Gone),
+        (6, Fault::Gone),
+        (9, Fault::Damaged),
+    ]);
     let (memory, source) = shared(source);
     write(&source, &manifest, &disk).await.expect("written");
     assert!(disk.content()[..content.len()] == content);
