@@ -203,15 +203,15 @@ async fn file(
     let answer = ServeFile::new(&path).with_buf_chunk_size(FILE_CHUNK).try_call(request).await;
     let mut answer = match answer {
         Ok(answer) => answer.map(Body::new).into_response(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
+            return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
+        }
         Err(error) => {
             warn!(peer = %ends.peer, path = %path.display(), %error, "boot file cannot be read");
             return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the boot file cannot be read"));
         }
     };
-    if answer.status() == StatusCode::NOT_FOUND {
-        warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
-        return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
-    }
     if answer.status().is_success() {
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }

@@ -163,6 +163,8 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve(listener, setup.router.clone(), shutdown.clone()));
+    // Another test may have been first.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");
     let url = format!("http://127.0.0.7:{port}/boot/ipxe?mac=52:54:00:12:34:56&arch=pcbios");
     let body = client.get(url).send().await.expect("answer").text().await.expect("body");

@@ -1,3 +1,5 @@
+//! Boot scripts for iPXE: templates of `ipxe/`, filled in by pure functions.
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::progress::Progress;
+use crate::ramdisk;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -14,6 +15,9 @@ pub(super) enum Command {
         /// Where Debian's ipxe package has undionly.kpxe, snponly.efi and ipxe.efi
         #[arg(long, value_name = "DIR", default_value = "/usr/lib/ipxe")]
         ipxe_dir: PathBuf,
+        /// Where firmware for network and storage adapters is; what the modules ask for and is there goes in
+        #[arg(long, value_name = "DIR", default_value = "/lib/firmware")]
+        firmware_dir: PathBuf,
         /// Folder that receives the files
         #[arg(long, value_name = "DIR", default_value = "/var/lib/slipway/boot")]
         out: PathBuf,
@@ -21,7 +25,37 @@ pub(super) enum Command {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Build { kernel_package, ipxe_dir, out } = command;
-    let _ = (kernel_package, ipxe_dir, out, Progress::new());
+    let Command::Build { kernel_package, ipxe_dir, firmware_dir, out } = command;
+    let options = ramdisk::Options {
+        kernel_package,
+        out,
+        executable: "/proc/self/exe".into(),
+        ipxe_dir: Some(ipxe_dir),
+        firmware_dir: Some(firmware_dir),
+    };
+    let mut progress = Progress::new();
+    let built = ramdisk::build(&options, &mut |step| {
+        let percent = step.total.filter(|total| *total > 0).map(|total| step.done * 100 / total);
+        progress.show(
+            match step.phase {
+                ramdisk::Phase::Reading => "reading the kernel package",
+                ramdisk::Phase::Extracting => "taking out drivers",
+                ramdisk::Phase::Compressing => "packing the ramdisk",
+            },
+            percent,
+        );
+    });
+    progress.end();
+    let built = built?;
+    for (name, file) in &built.files {
+        println!("{:>12} bytes  {}", file.size, options.out.join(name).display());
+    }
+    println!(
+        "Linux {} and {} modules: {:.1} MB to download, {:.1} MB unpacked",
+        built.kernel_version,
+        built.modules.len(),
+        built.download_size() as f64 / 1e6,
+        built.unpacked_size as f64 / 1e6
+    );
     Ok(())
 }

@@ -1,0 +1,529 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST};
+
+use super::cpio::{Archive, Kind};
+use super::elf::needs_interpreter;
+use super::package::{PackageError, decompress, each_file};
+use super::select::{Missing, Module, Selection, aliases_file, dependencies_file, module_name, select};
+
+/// Level of zstd: the best that needs no more memory to unpack than the window.
+const ZSTD_LEVEL: i32 = 19;
+/// Window of zstd, as a power of two: 16 MiB. Larger ones gain under one percent and cost the node as much memory
+/// while it unpacks.
+const ZSTD_WINDOW: u32 = 24;
+const XZ_LEVEL: u32 = 6;
+
+/// What a ramdisk is made from.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A Debian `linux-image-VERSION-amd64` package, or the folder it was unpacked to.
+    pub kernel_package: PathBuf,
+    /// Where kernel, initrd and manifest go; made if need be.
+    pub out: PathBuf,
+    /// What becomes `/init`; `/proc/self/exe` by convention. Must be linked statically.
+    pub executable: PathBuf,
+    /// Where network boot programs are, `/usr/lib/ipxe` by convention; those found are copied.
+    pub ipxe_dir: Option<PathBuf>,
+    /// Where firmware is, `/lib/firmware` by convention; what the modules ask for and is found goes in.
+    pub firmware_dir: Option<PathBuf>,
+}
+
+/// How far a build is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done.
+    pub phase: Phase,
+    /// How much is done: modules when reading, bytes otherwise.
+    pub done: u64,
+    /// How much there is to do, when it is known.
+    pub total: Option<u64>,
+}
+
+/// What a build is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading what the package's modules need.
+    Reading,
+    /// Taking out those that go in.
+    Extracting,
+    /// Packing the initrd.
+    Compressing,
+}
+
+/// A ramdisk that was built; `ramdisk.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Version of Slipway that built it.
+    pub slipway_version: String,
+    /// Version of the kernel, as `uname -r` says it.
+    pub kernel_version: String,
+    /// `zstd`, `xz` or `gzip`.
+    pub compression: String,
+    /// Bytes of the initrd when unpacked: what it takes of the node's memory.
+    pub unpacked_size: u64,
+    /// Names of the modules.
+    pub modules: Vec<String>,
+    /// Firmware files that went in.
+    pub firmware: Vec<String>,
+    /// The files in the folder, by name.
+    pub files: BTreeMap<String, SummaryFile>,
+}
+
+/// A file that a build wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SummaryFile {
+    /// In bytes.
+    pub size: u64,
+    /// Hex.
+    pub sha256: String,
+}
+
+impl Summary {
+    /// Bytes of kernel and initrd: what a machine loads.
+    pub fn download_size(&self) -> u64 {
+        [KERNEL, INITRD].iter().filter_map(|name| self.files.get(*name)).map(|file| file.size).sum()
+    }
+}
+
+/// A ramdisk cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum RamdiskError {
+    /// The kernel package cannot be read.
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    /// It has no kernel, or several.
+    #[error("{path}: {found} kernels (boot/vmlinuz-*); a linux-image package has one")]
+    Kernels {
+        /// The package.
+        path: PathBuf,
+        /// How many.
+        found: usize,
+    },
+    /// Its kernel is none for x86 PCs.
+    #[error("{0}: the kernel is no x86 bzImage")]
+    NotABzImage(PathBuf),
+    /// It has none of the modules.
+    #[error("{path}: no modules in lib/modules/{version}")]
+    NoModules {
+        /// The package.
+        path: PathBuf,
+        /// Version of its kernel.
+        version: String,
+    },
+    /// It is not whole.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A module file is damaged.
+    #[error("{0}: not a kernel module")]
+    Module(String),
+    /// The executable would need files that the ramdisk does not have.
+    #[error(
+        "{0} is linked dynamically and cannot run in a ramdisk: build it with RUSTFLAGS=\"-C target-feature=+crt-static\" and --target"
+    )]
+    Dynamic(PathBuf),
+    /// The executable is none.
+    #[error("{0}: not an x86-64 program")]
+    Executable(PathBuf),
+    /// Reading or writing failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    Zstd,
+    Xz,
+    Gzip,
+}
+
+impl Compression {
+    /// The best that the kernel unpacks, by its configuration. zstd packs a little less than xz and unpacks ten
+    /// times faster, which a machine's boot feels.
+    fn of(config: &str) -> Self {
+        let has = |key: &str| config.lines().any(|line| line.strip_prefix(key) == Some("=y"));
+        if config.is_empty() || has("CONFIG_RD_ZSTD") {
+            Self::Zstd
+        } else if has("CONFIG_RD_XZ") {
+            Self::Xz
+        } else {
+            Self::Gzip
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Xz => "xz",
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// Builds a ramdisk. Each file appears whole or not at all, the manifest last; while the files are being replaced
+/// there is no manifest.
+pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Summary, RamdiskError> {
+    let executable = read_executable(&options.executable)?;
+    let kernel = read_kernel(&options.kernel_package)?;
+    let modules = read_modules(&options.kernel_package, &kernel, progress)?;
+    let selection = select(&modules, &kernel.builtin)?;
+    let contents = extract(&options.kernel_package, &selection, &modules, progress)?;
+    let firmware = match &options.firmware_dir {
+        Some(folder) => read_firmware(folder, &selection, &modules)?,
+        None => BTreeMap::new(),
+    };
+    let entries = entries(&executable, &selection, &modules, &contents, &firmware);
+
+    make_folder(&options.out)?;
+    let out = Folder(&options.out);
+    let compression = Compression::of(&kernel.config);
+    let unpacked_size = entries.iter().map(|entry| entry.data.len() as u64).sum();
+    let initrd = out.prepare(INITRD, |file| pack(entries.as_slice(), compression, unpacked_size, file, progress))?;
+    let mut files = vec![initrd, out.prepare(KERNEL, |file| file.write_all(&kernel.image))?];
+    if let Some(folder) = &options.ipxe_dir {
+        for name in [IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS] {
+            let path = folder.join(name);
+            match fs::read(&path) {
+                Ok(data) => files.push(out.prepare(name, |file| file.write_all(&data))?),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(RamdiskError::Io { path, source }),
+            }
+        }
+    }
+    let mut summary = Summary {
+        slipway_version: env!("CARGO_PKG_VERSION").into(),
+        kernel_version: kernel.version,
+        compression: compression.name().into(),
+        unpacked_size,
+        modules: selection.into_keys().collect(),
+        firmware: firmware.into_keys().collect(),
+        files: BTreeMap::new(),
+    };
+    out.remove(MANIFEST)?;
+    for file in files {
+        let (name, facts) = out.commit(file)?;
+        summary.files.insert(name.into(), facts);
+    }
+    let text = serde_json::to_vec_pretty(&summary)
+        .map_err(|error| RamdiskError::Io { path: options.out.join(MANIFEST), source: error.into() })?;
+    let manifest = out.prepare(MANIFEST, |file| file.write_all(&text))?;
+    out.commit(manifest)?;
+    Ok(summary)
+}
+
+fn read_executable(path: &Path) -> Result<Vec<u8>, RamdiskError> {
+    let data = fs::read(path).map_err(|source| RamdiskError::Io { path: path.into(), source })?;
+    match needs_interpreter(&data) {
+        Ok(false) => Ok(data),
+        Ok(true) => Err(RamdiskError::Dynamic(fs::canonicalize(path).unwrap_or_else(|_| path.into()))),
+        Err(_) => Err(RamdiskError::Executable(path.into())),
+    }
+}
+
+struct Kernel {
+    version: String,
+    image: Vec<u8>,
+    config: String,
+    builtin: BTreeSet<String>,
+}
+
+fn read_kernel(package: &Path) -> Result<Kernel, RamdiskError> {
+    let (mut images, mut configs, mut builtins) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    each_file::<RamdiskError>(
+        package,
+        &mut |path| {
+            path.strip_prefix("boot/").is_some_and(|name| name.starts_with("vmlinuz-") || name.starts_with("config-"))
+                || path.ends_with("/modules.builtin")
+        },
+        &mut |path, data| {
+            if let Some(version) = path.strip_prefix("boot/vmlinuz-") {
+                images.push((version.to_owned(), data));
+            } else if let Some(version) = path.strip_prefix("boot/config-") {
+                configs.insert(version.to_owned(), String::from_utf8_lossy(&data).into_owned());
+            } else if let Some(version) = module_path(path).map(|(version, _)| version) {
+                let names = String::from_utf8_lossy(&data).lines().map(module_name).collect();
+                builtins.insert(version.to_owned(), names);
+            }
+            Ok(())
+        },
+    )?;
+    let found = images.len();
+    let (Some((version, image)), 1) = (images.pop(), found) else {
+        return Err(RamdiskError::Kernels { path: package.into(), found });
+    };
+    // Documentation/arch/x86/boot.rst: boot flag and header magic.
+    if image.get(0x1fe..0x200) != Some(&[0x55, 0xaa]) || image.get(0x202..0x206) != Some(b"HdrS") {
+        return Err(RamdiskError::NotABzImage(package.into()));
+    }
+    let config = configs.remove(&version).unwrap_or_default();
+    let builtin = builtins.remove(&version).unwrap_or_default();
+    Ok(Kernel { config, builtin, version, image })
+}
+
+/// Version and the path below it of a file in `lib/modules` or `usr/lib/modules`.
+fn module_path(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix("usr/").unwrap_or(path).strip_prefix("lib/modules/")?.split_once('/')
+}
+
+fn read_modules(
+    package: &Path,
+    kernel: &Kernel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<BTreeMap<String, Module>, RamdiskError> {
+    let mut modules = BTreeMap::new();
+    each_file::<RamdiskError>(
+        package,
+        &mut |path| path.ends_with(".ko") && module_path(path).is_some_and(|(version, _)| version == kernel.version),
+        &mut |path, data| {
+            let module = Module::read(path, &data).map_err(|_| RamdiskError::Module(path.into()))?;
+            modules.insert(module_name(path), module);
+            progress(Progress { phase: Phase::Reading, done: modules.len() as u64, total: None });
+            Ok(())
+        },
+    )?;
+    if modules.is_empty() {
+        return Err(RamdiskError::NoModules { path: package.into(), version: kernel.version.clone() });
+    }
+    Ok(modules)
+}
+
+fn extract(
+    package: &Path,
+    selection: &Selection,
+    modules: &BTreeMap<String, Module>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<BTreeMap<String, Vec<u8>>, RamdiskError> {
+    let paths: BTreeSet<&str> =
+        selection.keys().filter_map(|name| modules.get(name)).map(|module| module.path.as_str()).collect();
+    let mut contents = BTreeMap::new();
+    each_file::<RamdiskError>(package, &mut |path| paths.contains(path), &mut |path, data| {
+        contents.insert(module_name(path), data);
+        let done = contents.len() as u64;
+        progress(Progress { phase: Phase::Extracting, done, total: Some(paths.len() as u64) });
+        Ok(())
+    })?;
+    Ok(contents)
+}
+
+fn read_firmware(
+    folder: &Path,
+    selection: &Selection,
+    modules: &BTreeMap<String, Module>,
+) -> Result<BTreeMap<String, Vec<u8>>, RamdiskError> {
+    let wanted: BTreeSet<&str> = selection
+        .keys()
+        .filter_map(|name| modules.get(name))
+        .flat_map(|module| module.firmware.iter().map(String::as_str))
+        // The name comes from the package; it must stay in the folder.
+        .filter(|name| !name.starts_with('/') && name.split('/').all(|part| !matches!(part, "" | "." | "..")))
+        .collect();
+    let mut found = BTreeMap::new();
+    for name in wanted {
+        for suffix in ["", "xz", "zst"] {
+            let path = if suffix.is_empty() { folder.join(name) } else { folder.join(format!("{name}.{suffix}")) };
+            let fail = |source| RamdiskError::Io { path: path.clone(), source };
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(fail(error)),
+            };
+            let Some(mut reader) = decompress(file, suffix).map_err(fail)? else { continue };
+            let mut data = Vec::new();
+            reader.read_to_end(&mut data).map_err(fail)?;
+            found.insert(name.to_owned(), data);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+struct Entry<'a> {
+    path: String,
+    kind: Kind,
+    data: std::borrow::Cow<'a, [u8]>,
+}
+
+fn entries<'a>(
+    executable: &'a [u8],
+    selection: &Selection,
+    modules: &BTreeMap<String, Module>,
+    contents: &'a BTreeMap<String, Vec<u8>>,
+    firmware: &'a BTreeMap<String, Vec<u8>>,
+) -> Vec<Entry<'a>> {
+    let mut entries: BTreeMap<String, (Kind, std::borrow::Cow<'a, [u8]>)> = BTreeMap::new();
+    let mut add = |path: String, kind, data: std::borrow::Cow<'a, [u8]>| {
+        for (at, _) in path.match_indices('/') {
+            entries.entry(path[..at].to_owned()).or_insert((Kind::Folder, [].as_slice().into()));
+        }
+        entries.insert(path, (kind, data));
+    };
+    for folder in ["dev", "proc", "sys", "run", "tmp"] {
+        add(folder.into(), Kind::Folder, [].as_slice().into());
+    }
+    // The kernel opens the console for /init before anything can be mounted.
+    add("dev/console".into(), Kind::Device { major: 5, minor: 1 }, [].as_slice().into());
+    add("dev/null".into(), Kind::Device { major: 1, minor: 3 }, [].as_slice().into());
+    add("init".into(), Kind::File(0o755), executable.into());
+    add("lib/modules/modules.dep".into(), Kind::File(0o644), dependencies_file(selection).into_bytes().into());
+    add("lib/modules/modules.alias".into(), Kind::File(0o644), aliases_file(selection, modules).into_bytes().into());
+    for (name, data) in contents {
+        add(format!("lib/modules/{name}.ko"), Kind::File(0o644), data.as_slice().into());
+    }
+    for (name, data) in firmware {
+        add(format!("lib/firmware/{name}"), Kind::File(0o644), data.as_slice().into());
+    }
+    // Sorted by path: a folder comes before what is in it.
+    entries.into_iter().map(|(path, (kind, data))| Entry { path, kind, data }).collect()
+}
+
+fn pack(
+    entries: &[Entry<'_>],
+    compression: Compression,
+    total: u64,
+    file: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress),
+) -> io::Result<()> {
+    match compression {
+        Compression::Zstd => {
+            let mut encoder = zstd::stream::write::Encoder::new(file, ZSTD_LEVEL)?;
+            encoder.window_log(ZSTD_WINDOW)?;
+            encoder.include_checksum(true)?;
+            archive(entries, total, encoder, progress)?.finish()?;
+        }
+        Compression::Xz => {
+            // The kernel's reader knows no other check than CRC32 (Documentation/staging/xz.rst).
+            let stream = liblzma::stream::Stream::new_easy_encoder(XZ_LEVEL, liblzma::stream::Check::Crc32)?;
+            let encoder = liblzma::write::XzEncoder::new_stream(file, stream);
+            archive(entries, total, encoder, progress)?.finish()?;
+        }
+        Compression::Gzip => {
+            let encoder = flate2::write::GzEncoder::new(file, flate2::Compression::best());
+            archive(entries, total, encoder, progress)?.finish()?;
+        }
+    }
+    Ok(())
+}
+
+fn archive<W: Write>(
+    entries: &[Entry<'_>],
+    total: u64,
+    writer: W,
+    progress: &mut dyn FnMut(Progress),
+) -> io::Result<W> {
+    let mut archive = Archive::new(writer);
+    let mut done = 0;
+    for entry in entries {
+        archive.add(&entry.path, entry.kind, &entry.data)?;
+        done += entry.data.len() as u64;
+        progress(Progress { phase: Phase::Compressing, done, total: Some(total) });
+    }
+    archive.finish()
+}
+
+fn make_folder(path: &Path) -> Result<(), RamdiskError> {
+    fs::create_dir_all(path).map_err(|source| RamdiskError::Io { path: path.into(), source })
+}
+
+/// Where the files go.
+struct Folder<'a>(&'a Path);
+
+/// A file that is whole on disk under another name.
+struct Prepared {
+    name: &'static str,
+    unfinished: Unfinished,
+    facts: SummaryFile,
+}
+
+/// Removes a file unless it got its name.
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What cannot be removed is overwritten by the next build.
+            let _removed = fs::remove_file(path);
+        }
+    }
+}
+
+impl Folder<'_> {
+    fn prepare(
+        &self,
+        name: &'static str,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Prepared, RamdiskError> {
+        let path = self.0.join(format!(".{name}.new"));
+        let unfinished = Unfinished(Some(path.clone()));
+        let made = (|| {
+            let mut hashing = Hashing { out: BufWriter::new(File::create(&path)?), hash: Sha256::new(), size: 0 };
+            write(&mut hashing)?;
+            let file = hashing.out.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.sync_all()?;
+            let sha256 = hashing.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok(SummaryFile { size: hashing.size, sha256 })
+        })();
+        match made {
+            Ok(facts) => Ok(Prepared { name, unfinished, facts }),
+            Err(source) => Err(RamdiskError::Io { path, source }),
+        }
+    }
+
+    fn commit(&self, mut file: Prepared) -> Result<(&'static str, SummaryFile), RamdiskError> {
+        let path = self.0.join(file.name);
+        if let Some(unfinished) = &file.unfinished.0 {
+            fs::rename(unfinished, &path).map_err(|source| RamdiskError::Io { path, source })?;
+            file.unfinished.0 = None;
+        }
+        self.sync()?;
+        Ok((file.name, file.facts))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), RamdiskError> {
+        let path = self.0.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RamdiskError::Io { path, source }),
+            _ => self.sync(),
+        }
+    }
+
+    fn sync(&self) -> Result<(), RamdiskError> {
+        File::open(self.0)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|source| RamdiskError::Io { path: self.0.into(), source })
+    }
+}
+
+struct Hashing {
+    out: BufWriter<File>,
+    hash: Sha256,
+    size: u64,
+}
+
+impl Write for Hashing {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.out.write_all(data)?;
+        self.hash.update(data);
+        self.size += data.len() as u64;
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+#[path = "build_tests.rs"]
+mod tests;
