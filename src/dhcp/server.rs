@@ -32,6 +32,10 @@ use super::socket::{Inbox, Outgoing, Sockets};
 
 /// Lease writes under way for one interface before it stops reading.
 const IN_FLIGHT: usize = 4096;
+/// Messages and finished writes in one turn that count as busy.
+const BUSY: usize = 8;
+/// How long a busy server lets more arrive before it looks again: fewer wake-ups, larger batches, fuller flushes.
+const BREATH: Duration = Duration::from_millis(1);
 /// UDP port of proxyDHCP.
 const PROXY_PORT: u16 = 4011;
 /// Time between looks at what ended and at the interface.
@@ -268,13 +272,16 @@ impl Line {
                     }
                 }
             }
+            let mut done = 0;
             while let Some(Some(written)) = writes.next().now_or_never() {
                 self.finish(written, &mut answers);
+                done += 1;
             }
             if room && !self.down {
                 match self.sockets.receive(&mut inbox) {
                     Ok(0) => {}
-                    Ok(_) => {
+                    Ok(arrived) => {
+                        done += arrived;
                         let now = unix_now();
                         for (message, source) in inbox.messages() {
                             let Some((answer, changes)) = self.answer(now, message, source) else { continue };
@@ -290,6 +297,9 @@ impl Line {
             }
             self.sockets.send(&answers).await;
             answers.clear();
+            if done >= BUSY && !inbox.is_full() {
+                tokio::time::sleep(BREATH).await;
+            }
         }
         let last = async {
             while let Some(written) = writes.next().await {

@@ -172,6 +172,11 @@ impl Inbox {
         Ok(())
     }
 
+    /// Whether the last batch was full, so that more is waiting.
+    pub fn is_full(&self) -> bool {
+        self.arrived.len() == BATCH
+    }
+
     /// The messages that arrived, with their senders.
     pub fn messages(&self) -> impl Iterator<Item = (&[u8], SocketAddrV4)> {
         let pairs = self.buffers.iter().zip(&self.arrived);

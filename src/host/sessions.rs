@@ -37,6 +37,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 200;
 /// Bytes of log kept for each boot.
 const LOG_BYTES: u64 = 1 << 20;
+/// Results kept in an intent.
+const RESULTS: usize = 32;
 /// Tries of a write that collides with another.
 const WRITE_TRIES: usize = 8;
 
@@ -372,7 +374,9 @@ impl Sessions {
             if !known(intent, &outcome.step) || status.results.iter().any(|result| result.id == outcome.step) {
                 return;
             }
-            status.results.retain(|result| known(intent, &result.id));
+            // The agent names its last step when it asks for the next, so the newest results must stay.
+            let surplus = (status.results.len() + 1).saturating_sub(RESULTS);
+            status.results.drain(..surplus);
             status.results.push(StepResult {
                 id: outcome.step.clone(),
                 succeeded: outcome.succeeded,
