@@ -162,3 +162,87 @@ impl Leases {
         self.networks.iter().find_map(|network| network.table().get(address).map(|lease| read(&network.config, lease)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+
+    use super::super::client::LeaseClient;
+    use super::*;
+    use crate::config::Config;
+    use crate::store::StoreOptions;
+
+    const NETWORKS: &str = "
+        [[network]]
+        name = 'a'
+        interface = 'eth0'
+        subnet = '10.0.0.0/24'
+        pool = ['10.0.0.100-10.0.0.199']
+        [[network.reservation]]
+        mac = '02:00:00:00:00:09'
+        address = '10.0.0.9'
+    ";
+
+    fn open(folder: &Path) -> Store {
+        let options = StoreOptions { path: folder.join("db"), key_file: folder.join("key"), history: 100 };
+        Store::open(options).expect("opens")
+    }
+
+    fn write(address: Ipv4Addr, mac: u8, state: LeaseState, ends: u64) -> LeaseWrite {
+        let client = LeaseClient { mac: MacAddress([2, 0, 0, 0, 0, mac]), id: None, known: false };
+        let lease = Lease { address, client, state, ends, hostname: None, stored: true };
+        LeaseWrite { address, record: Some(record::encode(&lease)) }
+    }
+
+    #[tokio::test]
+    async fn what_was_committed_is_there_after_a_restart_and_damage_costs_one_record() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let networks = Config::parse(NETWORKS, Path::new("x.toml")).expect("good").networks;
+        let at = |last: u8| Ipv4Addr::new(10, 0, 0, last);
+        let elsewhere = Ipv4Addr::new(10, 1, 0, 1);
+        let store = open(folder.path());
+        let leases = Leases::load(&store, &networks).expect("loads");
+        let writes = vec![
+            write(at(100), 1, LeaseState::Bound, 2_000),
+            // The later one of two is the machine's.
+            write(at(101), 1, LeaseState::Bound, 3_000),
+            write(at(102), 2, LeaseState::Released, 1_000),
+            write(at(103), 3, LeaseState::Bound, 1_000),
+            write(elsewhere, 4, LeaseState::Bound, 1_000),
+        ];
+        leases.commit(writes).await.expect("writes");
+        leases.commit(vec![LeaseWrite { address: at(103), record: None }]).await.expect("writes");
+        store
+            .table(TABLE)
+            .expect("a table")
+            .write(record::key(at(104)), Some(Bytes::from_static(b"\x01\x01")))
+            .await
+            .expect("writes");
+        store.close().await;
+        drop((leases, store));
+
+        let store = open(folder.path());
+        let leases = Leases::load(&store, &networks).expect("loads");
+        let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
+        assert_eq!(leases.address_of(mac(1)), Some(at(101)));
+        assert_eq!(leases.address_of(mac(2)), Some(at(102)), "what it had last");
+        assert_eq!(leases.address_of(mac(3)), None, "removed");
+        assert_eq!(leases.address_of(mac(4)), None, "not a network of the configuration");
+        assert_eq!(leases.address_of(mac(9)), Some(at(9)), "reserved");
+        let text = leases.explain(mac(1), &HostIndex::default());
+        assert!(text.contains("10.0.0.101, bound, end 1970-01-01T00:50:00Z"), "{text}");
+        assert!(leases.explain(mac(9), &HostIndex::default()).contains("10.0.0.9 is reserved for it"));
+
+        store
+            .table(TABLE)
+            .expect("a table")
+            .write(record::key(at(105)), Some(Bytes::from_static(b"\x02")))
+            .await
+            .expect("writes");
+        let error = Leases::load(&store, &networks).err().expect("a newer version").to_string();
+        assert!(error.contains("10.0.0.105") && error.contains("newer"), "{error}");
+        store.close().await;
+    }
+}

@@ -131,11 +131,12 @@ pub(super) fn encode(option: &DhcpOption) -> Option<Vec<u8>> {
 }
 
 /// The network that a message is for, among those on one interface. A relayed message names its subnet; a direct one
-/// is for the first network. `None` when a relay asks for a subnet that is not served here.
+/// is for the first network that this machine has an address in. `None` when there is none, as when a relay asks for a
+/// subnet that is not served here.
 pub fn select<'n>(networks: impl IntoIterator<Item = &'n Network>, request: &Request<'_>) -> Option<&'n Network> {
     let mut networks = networks.into_iter();
     match request.subnet_hint() {
         Some(hint) => networks.find(|network| network.subnet.contains(hint)),
-        None => networks.next(),
+        None => networks.find(|network| network.subnet.contains(network.server)),
     }
 }

@@ -26,7 +26,6 @@ const MAX_REPLY: usize = 1500 - IP_UDP_HEADERS;
 
 /// Option codes (RFC 2132 unless stated).
 pub mod code {
-    #![allow(missing_docs, reason = "the names are those of the IANA registry")]
     pub const SUBNET_MASK: u8 = 1;
     pub const HOSTNAME: u8 = 12;
     pub const REQUESTED_ADDRESS: u8 = 50;

@@ -34,7 +34,10 @@ use super::socket::{Inbox, Outgoing, Sockets};
 const IN_FLIGHT: usize = 4096;
 /// Messages and finished writes in one turn that count as busy.
 const BUSY: usize = 8;
-/// How long a busy server lets more arrive before it looks again: fewer wake-ups, larger batches, fuller flushes.
+/// Finished writes taken in one turn: answers do not leave in bursts that overrun a relay's or a client's buffers.
+const TURN: usize = 128;
+/// How long a busy server lets more arrive before it looks again: fewer wake-ups, larger batches, fuller flushes. Two
+/// hundred messages a millisecond are more than a machine can answer.
 const BREATH: Duration = Duration::from_millis(1);
 /// UDP port of proxyDHCP.
 const PROXY_PORT: u16 = 4011;
@@ -131,7 +134,12 @@ impl Server {
                     present: present.keys().cloned().collect(),
                 });
             };
-            let found = config.server.or_else(|| interface.address_in(config.subnet));
+            // A network behind a relay has no address here: there this machine goes by the one that the relay reaches.
+            let neighbour = || {
+                let line = lines.iter().find(|line| line.interface == config.interface)?;
+                line.networks.first().map(|(_, network)| network.server)
+            };
+            let found = config.server.or_else(|| interface.address_in(config.subnet)).or_else(neighbour);
             let Some(server) = found else {
                 return Err(BindError::NoAddress {
                     network: config.name.clone(),
@@ -273,7 +281,9 @@ impl Line {
                 }
             }
             let mut done = 0;
-            while let Some(Some(written)) = writes.next().now_or_never() {
+            while done < TURN
+                && let Some(Some(written)) = writes.next().now_or_never()
+            {
                 self.finish(written, &mut answers);
                 done += 1;
             }
@@ -297,7 +307,7 @@ impl Line {
             }
             self.sockets.send(&answers).await;
             answers.clear();
-            if done >= BUSY && !inbox.is_full() {
+            if done >= BUSY {
                 tokio::time::sleep(BREATH).await;
             }
         }

@@ -25,7 +25,7 @@ use super::interface::Interface;
 use super::outcome::{Reply, To};
 
 /// Messages taken with one system call.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 /// Longest message read; what is beyond is cut off.
 const LONGEST: usize = 2048;
 /// Kernel's buffer for arriving messages, in bytes: a rack that powers on at once.
@@ -170,11 +170,6 @@ impl Inbox {
             self.arrived.push((message.bytes, source));
         }
         Ok(())
-    }
-
-    /// Whether the last batch was full, so that more is waiting.
-    pub fn is_full(&self) -> bool {
-        self.arrived.len() == BATCH
     }
 
     /// The messages that arrived, with their senders.
