@@ -19,8 +19,18 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 
 /// Modules that no device asks for.
-const ALWAYS: [&str; 10] =
-    ["efivarfs", "sd_mod", "sr_mod", "isofs", "button", "evdev", "ipmi_si", "ipmi_devintf", "virtio_rng", "usb_storage"];
+const ALWAYS: [&str; 10] = [
+    "efivarfs",
+    "sd_mod",
+    "sr_mod",
+    "isofs",
+    "button",
+    "evdev",
+    "ipmi_si",
+    "ipmi_devintf",
+    "virtio_rng",
+    "usb_storage",
+];
 /// Deepest folder of `/sys/devices` looked into.
 const MAX_DEPTH: usize = 32;
 /// Most devices looked at in one pass.

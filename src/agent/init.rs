@@ -53,9 +53,7 @@ pub fn prepare() {
     }
     match OpenOptions::new().read(true).write(true).open("/dev/console") {
         Ok(console) => {
-            for result in
-                [dup2_stdin(console.as_fd()), dup2_stdout(console.as_fd()), dup2_stderr(console.as_fd())]
-            {
+            for result in [dup2_stdin(console.as_fd()), dup2_stdout(console.as_fd()), dup2_stderr(console.as_fd())] {
                 if let Err(error) = result {
                     early(&format!("standard streams: {error}"));
                 }

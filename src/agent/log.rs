@@ -42,10 +42,7 @@ struct Ring {
 
 impl Default for Log {
     fn default() -> Self {
-        Self {
-            ring: Arc::new(Mutex::new(Ring { lines: VecDeque::new(), secret: None })),
-            started: Instant::now(),
-        }
+        Self { ring: Arc::new(Mutex::new(Ring { lines: VecDeque::new(), secret: None })), started: Instant::now() }
     }
 }
 
@@ -284,9 +281,7 @@ fn kernel_record(record: &str) -> Option<(u8, &str)> {
 /// All that the kernel has logged, at most 4000 records.
 pub fn kernel_messages(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
-    let Ok(mut file) =
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(root.join("dev/kmsg"))
-    else {
+    let Ok(mut file) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(root.join("dev/kmsg")) else {
         return lines;
     };
     let mut buffer = vec![0; 8192];
@@ -370,7 +365,10 @@ mod tests {
 
     #[test]
     fn kernel_records_are_read_and_programs_records_are_not() {
-        assert_eq!(kernel_record("4,339,5140900,-;Buffer I/O error\n SUBSYSTEM=block\n"), Some((4, "Buffer I/O error")));
+        assert_eq!(
+            kernel_record("4,339,5140900,-;Buffer I/O error\n SUBSYSTEM=block\n"),
+            Some((4, "Buffer I/O error"))
+        );
         for record in ["12,339,5140900,-;a program", "x,1,2,-;a", "4,339", ""] {
             assert_eq!(kernel_record(record), None, "{record}");
         }

@@ -338,7 +338,10 @@ impl Runner<'_> {
                     break;
                 }
                 Err(CallError::Refused { status, reason }) if !outcome.log.is_empty() => {
-                    tracing::warn!(step = outcome.step, "result refused, sending it without the log: {reason} ({status})");
+                    tracing::warn!(
+                        step = outcome.step,
+                        "result refused, sending it without the log: {reason} ({status})"
+                    );
                     outcome.log.clear();
                 }
                 Err(error) => return Err(error),

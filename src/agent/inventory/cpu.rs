@@ -13,7 +13,8 @@ pub fn read(root: &Path) -> Cpu {
 
 /// `kilohertz` is the highest clock; without it the fastest processor of the moment counts.
 fn parse(cpuinfo: &str, kilohertz: Option<f64>, arch: &str) -> Cpu {
-    let fields = || cpuinfo.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()));
+    let fields =
+        || cpuinfo.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key.trim(), value.trim()));
     let first = |names: &[&str]| {
         fields().find(|(key, value)| names.contains(key) && !value.is_empty()).map(|(_, value)| value.to_owned())
     };

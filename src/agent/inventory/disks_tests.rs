@@ -146,7 +146,8 @@ fn only_disks_are_disks() {
     machine.disk("virtual/bdi", "drbd0", GIB, &[]);
     machine.disk("virtual/nvme-subsystem/nvme-subsys0", "nvme0n1", GIB, &[]);
     fs::write(machine.0.path().join("sys/block/notes"), "x").unwrap();
-    let found: Vec<String> = disks(machine.0.path()).into_iter().map(|mut disk| disk.alternate_names.remove(0)).collect();
+    let found: Vec<String> =
+        disks(machine.0.path()).into_iter().map(|mut disk| disk.alternate_names.remove(0)).collect();
     assert_eq!(found, ["/dev/sdc", "/dev/vda", "/dev/sdaa", "/dev/nvme0n1"]);
     assert!(disks(Path::new("/nonexistent")).is_empty());
 }

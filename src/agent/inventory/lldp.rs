@@ -91,11 +91,7 @@ impl Neighbour {
 
     /// As the inventory has it.
     pub fn identity(&self) -> Lldp {
-        Lldp {
-            switch_id: self.chassis.clone(),
-            port_id: self.port.clone(),
-            switch_system_name: self.system.clone(),
-        }
+        Lldp { switch_id: self.chassis.clone(), port_id: self.port.clone(), switch_system_name: self.system.clone() }
     }
 
     /// VLANs as the inventory has them.
@@ -209,7 +205,8 @@ mod tests {
     fn a_frame_cut_at_any_byte_is_an_error_or_has_less_in_it() {
         let whole = frame();
         let full = Neighbour::parse(&whole).unwrap();
-        let mandatory = tlv(1, &[4, 0, 0, 0, 0, 0, 0]).len() + tlv(2, b"\x05Ethernet12").len() + tlv(3, &[0, 120]).len();
+        let mandatory =
+            tlv(1, &[4, 0, 0, 0, 0, 0, 0]).len() + tlv(2, b"\x05Ethernet12").len() + tlv(3, &[0, 120]).len();
         for length in 0..whole.len() {
             match Neighbour::parse(&whole[..length]) {
                 Ok(neighbour) => {

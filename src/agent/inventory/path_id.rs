@@ -49,7 +49,9 @@ pub fn names(root: &Path, device: &Path, kernel: &str) -> Vec<String> {
             return Vec::new();
         }
         // Bridges, hubs and controllers of the same kind above it add nothing.
-        if let Some(passed) = subsystem.filter(|name| ["pci", "usb", "nvme", "virtio", "platform"].contains(&name.as_str())) {
+        if let Some(passed) =
+            subsystem.filter(|name| ["pci", "usb", "nvme", "virtio", "platform"].contains(&name.as_str()))
+        {
             while ancestors.peek().is_some_and(|path| self::subsystem(path).as_deref() == Some(&passed)) {
                 ancestors.next();
             }
@@ -107,8 +109,11 @@ impl Walk {
                 })
             })
         };
-        let lun_name =
-            if lun < 256 { format!("lun-{lun}") } else { format!("lun-0x{:04x}{:04x}00000000", lun & 0xffff, lun >> 16) };
+        let lun_name = if lun < 256 {
+            format!("lun-{lun}")
+        } else {
+            format!("lun-0x{:04x}{:04x}00000000", lun & 0xffff, lun >> 16)
+        };
         if let Some(port) = above("rport-") {
             let Some(name) = class(port, "fc_remote_ports", "port_name") else { return false };
             self.push(format!("fc-{name}-{lun_name}"));

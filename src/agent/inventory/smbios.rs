@@ -85,7 +85,12 @@ impl<'a> Structure<'a> {
         let number = self.formatted.get(offset).copied().map_or(0, usize::from);
         let Some(index) = number.checked_sub(1) else { return String::new() };
         let bytes = self.strings.split(|byte| *byte == 0).nth(index).unwrap_or_default();
-        String::from_utf8_lossy(bytes).chars().filter(|character| !character.is_control()).collect::<String>().trim().into()
+        String::from_utf8_lossy(bytes)
+            .chars()
+            .filter(|character| !character.is_control())
+            .collect::<String>()
+            .trim()
+            .into()
     }
 
     fn word(&self, offset: usize) -> Option<u16> {

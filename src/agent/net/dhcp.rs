@@ -152,11 +152,8 @@ impl Client {
                     };
                 }
                 // RFC 2131 section 4.4.5: retry after half of what is left, not more often than every minute.
-                let (to, until) = if age < lease.rebind {
-                    (lease.server, lease.rebind)
-                } else {
-                    (Ipv4Addr::BROADCAST, lease.time)
-                };
+                let (to, until) =
+                    if age < lease.rebind { (lease.server, lease.rebind) } else { (Ipv4Addr::BROADCAST, lease.time) };
                 let wait = ((until - age) / 2).max(Duration::from_secs(60)).min(until - age);
                 *next = now + wait;
                 let address = lease.address;

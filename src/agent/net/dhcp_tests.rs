@@ -230,7 +230,9 @@ fn odd_options_do_not_hide_the_others() {
     let discover = sent(&client.tick(seconds(100)));
     let mut offer = answer(&discover, v4::MessageType::Offer, SERVER, |_| {});
     offer.truncate(OPTIONS);
-    offer.extend([53, 1, 2, 0, 0, 81, 1, 7, 1, 3, 255, 0, 255, 26, 2, 5, 220, 12, 3, 0xff, 0xfe, b'x', 51, 4, 0, 0, 0, 0]);
+    offer.extend([
+        53, 1, 2, 0, 0, 81, 1, 7, 1, 3, 255, 0, 255, 26, 2, 5, 220, 12, 3, 0xff, 0xfe, b'x', 51, 4, 0, 0, 0, 0,
+    ]);
     offer.extend([52, 1, 1]);
     // The server identifier stands in `file`.
     offer[108..114].copy_from_slice(&[54, 4, 172, 22, 0, 1]);

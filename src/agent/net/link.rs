@@ -148,7 +148,8 @@ mod tests {
         let make = |name: &str, kind: &str, device: bool, carrier: &str| {
             let path = net.join(name);
             fs::create_dir_all(&path).unwrap();
-            for (file, text) in [("type", kind), ("ifindex", "7"), ("address", "52:54:00:00:00:01"), ("carrier", carrier)]
+            for (file, text) in
+                [("type", kind), ("ifindex", "7"), ("address", "52:54:00:00:00:01"), ("carrier", carrier)]
             {
                 fs::write(path.join(file), format!("{text}\n")).unwrap();
             }

@@ -203,7 +203,11 @@ impl Network {
                 return Err(NetworkError::NoAddress { seconds: waited.as_secs(), states });
             }
             if told.elapsed() >= TELL {
-                let what = if none { "waiting for a network interface".to_owned() } else { format!("waiting for an address: {states}") };
+                let what = if none {
+                    "waiting for a network interface".to_owned()
+                } else {
+                    format!("waiting for an address: {states}")
+                };
                 tracing::info!("{what} ({} s so far)", waited.as_secs());
                 told = Instant::now();
             }

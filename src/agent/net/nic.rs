@@ -161,9 +161,7 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
             (Some(Transmit::Discover(message)), Some(packets)) => {
                 packets.send(BROADCAST, &broadcast_datagram(&message)).await
             }
-            (Some(Transmit::Renew(to, message)), _) => {
-                udp.send_to(&message, SocketAddrV4::new(to, 67)).await.map(drop)
-            }
+            (Some(Transmit::Renew(to, message)), _) => udp.send_to(&message, SocketAddrV4::new(to, 67)).await.map(drop),
             _ => Ok(()),
         };
         if let Err(error) = sent {
