@@ -1,6 +1,6 @@
 //! Keeps what booting and the sessions read in memory current: hosts by MAC address, and boot intents.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -17,9 +17,12 @@ use crate::boot::{BootHost, HostIndex, IndexedIntent};
 
 type Key = (String, String);
 
-/// Boot intents in memory, each with a way to wait for its next change. Cheap to clone.
+/// An intent as last seen, and a way to wait for its next change.
+type Latest = watch::Sender<Option<Arc<BootIntent>>>;
+
+/// Boot intents in memory. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Intents(Arc<Mutex<HashMap<Key, watch::Sender<Option<Arc<BootIntent>>>>>>);
+pub struct Intents(Arc<Mutex<HashMap<Key, Latest>>>);
 
 impl Intents {
     /// The intent of a host as last seen, and its changes. A host without an intent has `None`.
@@ -40,8 +43,8 @@ impl Intents {
 }
 
 enum Seen {
-    Host(watcher::Event<BareMetalHost>),
-    Intent(watcher::Event<BootIntent>),
+    Host(Box<watcher::Event<BareMetalHost>>),
+    Intent(Box<watcher::Event<BootIntent>>),
 }
 
 #[derive(Default)]
@@ -49,8 +52,8 @@ struct Known {
     hosts: HashMap<Key, BareMetalHost>,
     intents: HashMap<Key, Arc<BootIntent>>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
-    relisted_hosts: Vec<Key>,
-    relisted_intents: Vec<Key>,
+    relisted_hosts: HashSet<Key>,
+    relisted_intents: HashSet<Key>,
 }
 
 /// Follows hosts and intents until the shutdown. `ready` is told once both were listed.
@@ -64,8 +67,8 @@ pub async fn keep(
     let hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watcher::Config::default());
     let wanted = watcher(Api::<BootIntent>::all(client), watcher::Config::default());
     let mut events = stream::select(
-        hosts.default_backoff().map_ok(Seen::Host).boxed(),
-        wanted.default_backoff().map_ok(Seen::Intent).boxed(),
+        hosts.default_backoff().map_ok(|event| Seen::Host(Box::new(event))).boxed(),
+        wanted.default_backoff().map_ok(|event| Seen::Intent(Box::new(event))).boxed(),
     );
     let mut known = Known::default();
     let mut listed = (false, false);
@@ -77,9 +80,8 @@ pub async fn keep(
         match event {
             Some(Ok(seen)) => {
                 match &seen {
-                    Seen::Host(watcher::Event::InitDone) => listed.0 = true,
-                    Seen::Intent(watcher::Event::InitDone) => listed.1 = true,
-                    _ => {}
+                    Seen::Host(event) => listed.0 |= matches!(**event, watcher::Event::InitDone),
+                    Seen::Intent(event) => listed.1 |= matches!(**event, watcher::Event::InitDone),
                 }
                 for key in known.take(seen, &intents) {
                     known.publish(&key, &index);
@@ -97,49 +99,61 @@ pub async fn keep(
 impl Known {
     /// Takes an event in; the keys whose hosts must be published anew.
     fn take(&mut self, seen: Seen, intents: &Intents) -> Vec<Key> {
-        use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
         match seen {
-            Seen::Host(Init) => self.relisted_hosts.clear(),
-            Seen::Host(Apply(host)) => return vec![self.put_host(host)],
-            Seen::Host(InitApply(host)) => {
+            Seen::Host(event) => self.take_host(*event),
+            Seen::Intent(event) => self.take_intent(*event, intents),
+        }
+    }
+
+    fn take_host(&mut self, event: watcher::Event<BareMetalHost>) -> Vec<Key> {
+        match event {
+            watcher::Event::Init => {
+                self.relisted_hosts.clear();
+                Vec::new()
+            }
+            watcher::Event::Apply(host) => vec![self.put_host(host)],
+            watcher::Event::InitApply(host) => {
                 let key = self.put_host(host);
-                self.relisted_hosts.push(key.clone());
-                return vec![key];
+                self.relisted_hosts.insert(key.clone());
+                vec![key]
             }
-            Seen::Host(InitDone) => {
-                let gone: Vec<Key> = self.hosts.keys().filter(|k| !self.relisted_hosts.contains(k)).cloned().collect();
-                self.hosts.retain(|key, _| !gone.contains(key));
-                return gone;
+            watcher::Event::InitDone => {
+                let gone: Vec<Key> = self.hosts.keys().filter(|k| !self.relisted_hosts.contains(*k)).cloned().collect();
+                for key in &gone {
+                    self.hosts.remove(key);
+                }
+                gone
             }
-            Seen::Host(Delete(host)) => {
+            watcher::Event::Delete(host) => {
                 let key = key(&host);
                 self.hosts.remove(&key);
-                return vec![key];
-            }
-            Seen::Intent(Init) => self.relisted_intents.clear(),
-            Seen::Intent(Apply(intent)) => return vec![self.put_intent(intent, intents)],
-            Seen::Intent(InitApply(intent)) => {
-                let key = self.put_intent(intent, intents);
-                self.relisted_intents.push(key.clone());
-                return vec![key];
-            }
-            Seen::Intent(InitDone) => {
-                let listed = &self.relisted_intents;
-                let gone: Vec<Key> = self.intents.keys().filter(|k| !listed.contains(k)).cloned().collect();
-                for key in &gone {
-                    self.intents.remove(key);
-                    intents.set(key.clone(), None);
-                }
-                return gone;
-            }
-            Seen::Intent(Delete(intent)) => {
-                let key = key(&intent);
-                self.intents.remove(&key);
-                intents.set(key.clone(), None);
-                return vec![key];
+                vec![key]
             }
         }
-        Vec::new()
+    }
+
+    fn take_intent(&mut self, event: watcher::Event<BootIntent>, intents: &Intents) -> Vec<Key> {
+        let gone = match event {
+            watcher::Event::Init => {
+                self.relisted_intents.clear();
+                return Vec::new();
+            }
+            watcher::Event::Apply(intent) => return vec![self.put_intent(intent, intents)],
+            watcher::Event::InitApply(intent) => {
+                let key = self.put_intent(intent, intents);
+                self.relisted_intents.insert(key.clone());
+                return vec![key];
+            }
+            watcher::Event::InitDone => {
+                self.intents.keys().filter(|k| !self.relisted_intents.contains(*k)).cloned().collect()
+            }
+            watcher::Event::Delete(intent) => vec![key(&intent)],
+        };
+        for key in &gone {
+            self.intents.remove(key);
+            intents.set(key.clone(), None);
+        }
+        gone
     }
 
     fn put_host(&mut self, host: BareMetalHost) -> Key {
