@@ -10,6 +10,7 @@ use bytes::Bytes;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,8 @@ const MAX_MANIFEST: usize = 32 << 20;
 const MAX_STEP: usize = 16 << 20;
 /// Largest chunk as stored in bytes; zstd adds little to what it cannot compress.
 const MAX_CHUNK: usize = CHUNK_SIZE as usize + (64 << 10);
+/// How often an outage is told.
+const TELL: Duration = Duration::from_secs(10);
 /// Longest reason shown, in characters.
 const MAX_REASON: usize = 500;
 
@@ -111,7 +114,14 @@ struct Shared {
     interfaces: watch::Receiver<Vec<String>>,
     route: Mutex<Route>,
     bearer: Mutex<Option<SecretString>>,
+    outage: Mutex<Option<Outage>>,
     revoked: CancellationToken,
+}
+
+/// The appliance does not answer: since when, and when that was told last. One for all calls.
+struct Outage {
+    since: Instant,
+    told: Instant,
 }
 
 /// The interface that calls go out by; `None` leaves it to the routing table.
@@ -138,7 +148,8 @@ impl Client {
         let route = Mutex::new(Route { interface, http });
         let revoked = CancellationToken::new();
         let bearer = Mutex::default();
-        Ok(Self { shared: Arc::new(Shared { server, tls, timing, interfaces, route, bearer, revoked }) })
+        let outage = Mutex::default();
+        Ok(Self { shared: Arc::new(Shared { server, tls, timing, interfaces, route, bearer, outage, revoked }) })
     }
 
     /// Cancelled when any call was answered with 401.
@@ -209,7 +220,16 @@ impl Client {
     pub async fn manifest(&self, digest: &str) -> Result<Manifest, CallError> {
         let path = format!("manifest/{}", hex_name(digest)?);
         self.retry("the image's manifest", || async {
-            json(self.send(self.request(Method::GET, &path, &[])?).await?, MAX_MANIFEST).await
+            let answer = self.send(self.request(Method::GET, &path, &[])?).await?;
+            let status = answer.status().as_u16();
+            let bytes = body(answer, MAX_MANIFEST).await?;
+            // The digest names the bytes themselves: whatever served them, this is the image that was asked for.
+            let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            if !found.eq_ignore_ascii_case(digest) {
+                let reason = format!("the manifest has digest {found}, asked for was {digest}");
+                return Err(CallError::Refused { status, reason });
+            }
+            parse(&bytes, status)
         })
         .await
     }
@@ -238,13 +258,10 @@ impl Client {
         let timing = &self.shared.timing;
         let started = Instant::now();
         let mut pause = timing.retry_least;
-        let mut said: Option<Instant> = None;
         loop {
             let error = match call().await {
                 Ok(value) => {
-                    if said.is_some() {
-                        tracing::info!("the appliance answers again");
-                    }
+                    self.answered();
                     return Ok(value);
                 }
                 Err(error) if !error.worth_retrying() => return Err(error),
@@ -254,20 +271,33 @@ impl Client {
             if started.elapsed() + pause > limit {
                 return Err(error);
             }
-            if said.is_none_or(|said| said.elapsed() > Duration::from_secs(10)) {
-                tracing::warn!(
-                    "waiting for the appliance at {} ({what}), {} s so far: {error}",
-                    self.shared.server,
-                    started.elapsed().as_secs()
-                );
-                said = Some(Instant::now());
-            }
+            self.unanswered(what, &error);
             self.change_interface();
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.shared.revoked.cancelled() => return Err(CallError::Revoked("by another call".into())),
             }
             pause = (pause * 2).min(timing.retry_most);
+        }
+    }
+
+    /// Tells of an outage when it begins and every ten seconds.
+    fn unanswered(&self, what: &str, error: &CallError) {
+        let mut outage = self.shared.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let since = match &*outage {
+            Some(outage) if now - outage.told < TELL => return,
+            Some(outage) => outage.since,
+            None => now,
+        };
+        *outage = Some(Outage { since, told: now });
+        let seconds = (now - since).as_secs();
+        tracing::warn!("waiting for the appliance at {} ({what}), {seconds} s so far: {error}", self.shared.server);
+    }
+
+    fn answered(&self) {
+        if let Some(outage) = self.shared.outage.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            tracing::info!("the appliance answers again after {} s", outage.since.elapsed().as_secs());
         }
     }
 
@@ -362,7 +392,12 @@ fn transport(error: reqwest::Error) -> CallError {
     let error = error.without_url();
     match tls::untrusted(&error) {
         Some(reason) => CallError::Untrusted(reason),
-        None => CallError::Unreachable(chain(&error)),
+        None => {
+            let reason = chain(&error);
+            // The TLS library adds an address of its manual.
+            let reason = reason.split_once(": https://").map_or(reason.as_str(), |(reason, _)| reason);
+            CallError::Unreachable(reason.to_owned())
+        }
     }
 }
 
@@ -400,8 +435,11 @@ async fn body(mut answer: Response, limit: usize) -> Result<Bytes, CallError> {
 
 async fn json<T: DeserializeOwned>(answer: Response, limit: usize) -> Result<T, CallError> {
     let status = answer.status().as_u16();
-    let bytes = body(answer, limit).await?;
-    serde_json::from_slice(&bytes).map_err(|error| CallError::Refused {
+    parse(&body(answer, limit).await?, status)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8], status: u16) -> Result<T, CallError> {
+    serde_json::from_slice(bytes).map_err(|error| CallError::Refused {
         status,
         reason: format!("the appliance's answer cannot be understood: {error}"),
     })

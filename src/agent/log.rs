@@ -36,8 +36,15 @@ pub struct Log {
 }
 
 struct Ring {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     secret: Option<String>,
+}
+
+#[derive(Clone)]
+struct Line {
+    text: String,
+    /// Of use only when everything is wanted.
+    detail: bool,
 }
 
 impl Default for Log {
@@ -60,38 +67,36 @@ impl Log {
 
     /// Adds a line as it is; control characters become spaces. Returns what was kept.
     pub fn push(&self, line: &str) -> String {
+        self.add(line, false)
+    }
+
+    fn add(&self, line: &str, detail: bool) -> String {
         let mut ring = self.ring();
-        let line = clean(line, ring.secret.as_deref());
+        let text = clean(line, ring.secret.as_deref());
         if ring.lines.len() == RING_LINES {
             ring.lines.pop_front();
         }
-        ring.lines.push_back(line.clone());
-        line
+        ring.lines.push_back(Line { text: text.clone(), detail });
+        text
     }
 
-    /// Adds a line with the time since the start, in seconds.
-    pub fn stamp(&self, line: &str) -> String {
-        self.push(&format!("[{:>8.3}] {line}", self.started.elapsed().as_secs_f64()))
+    /// Adds a line with the time since the start, in seconds. A `detail` is left out of [`Log::tail`].
+    fn stamp(&self, line: &str, detail: bool) -> String {
+        self.add(&format!("[{:>8.3}] {line}", self.started.elapsed().as_secs_f64()), detail)
     }
 
-    /// The last `count` lines that fit into [`MAX_LOG`] bytes, oldest first.
+    /// The last `count` lines that fit into [`MAX_LOG`] bytes, oldest first, without details.
     pub fn tail(&self, count: usize) -> Vec<String> {
         let ring = self.ring();
         let mut room = MAX_LOG;
-        let mut lines: Vec<String> = ring
-            .lines
-            .iter()
-            .rev()
-            .take(count)
-            .take_while(|line| match room.checked_sub(line.len() + 1) {
-                Some(rest) => {
-                    room = rest;
-                    true
-                }
-                None => false,
-            })
-            .cloned()
-            .collect();
+        let mut lines = Vec::new();
+        for line in ring.lines.iter().rev().filter(|line| !line.detail).take(count) {
+            match room.checked_sub(line.text.len() + 1) {
+                Some(rest) => room = rest,
+                None => break,
+            }
+            lines.push(line.text.clone());
+        }
         lines.reverse();
         lines
     }
@@ -100,7 +105,7 @@ impl Log {
     pub fn pieces(&self, kernel: &[String]) -> Vec<String> {
         let (lines, secret) = {
             let ring = self.ring();
-            (ring.lines.iter().cloned().collect::<Vec<_>>(), ring.secret.clone())
+            (ring.lines.iter().map(|line| line.text.clone()).collect::<Vec<_>>(), ring.secret.clone())
         };
         let kernel = kernel.iter().map(|line| format!("kernel: {}", clean(line, secret.as_deref())));
         let mut pieces = Vec::new();
@@ -238,7 +243,7 @@ impl<S: Subscriber> Layer<S> for LogLayer {
             Level::INFO => "",
             _ => "debug ",
         };
-        let line = self.log.stamp(&format!("{mark}{}{}", text.message, text.fields));
+        let line = self.log.stamp(&format!("{mark}{}{}", text.message, text.fields), level > Level::INFO);
         if level <= Level::INFO {
             self.consoles.line(&line);
         }
@@ -313,7 +318,7 @@ pub fn follow_kernel(root: &Path, log: Log) {
                     if let Some((priority, message)) = kernel_record(&String::from_utf8_lossy(&buffer[..length]))
                         && priority <= 4
                     {
-                        log.stamp(&format!("kernel: {message}"));
+                        log.stamp(&format!("kernel: {message}"), false);
                     }
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
@@ -358,9 +363,11 @@ mod tests {
             tracing::error!("bad");
             tracing::error!(target: "hyper", "seen");
             tracing::info!(target: "hyper", "not seen");
+            tracing::debug!("a detail");
         });
         let lines: Vec<_> = log.tail(9).iter().map(|line| line.split_once("] ").unwrap().1.to_owned()).collect();
         assert_eq!(lines, ["no answer [2J yet interface=eth0 tries=3", "ERROR bad", "ERROR seen"]);
+        assert!(log.pieces(&[])[0].ends_with("] debug a detail\n"));
     }
 
     #[test]

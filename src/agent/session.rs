@@ -153,12 +153,6 @@ enum Stop {
     Stalled,
 }
 
-/// What came of a step.
-enum Ended {
-    Done(Result<Done, StepError>),
-    Gone(String),
-}
-
 impl Runner<'_> {
     async fn steps(&mut self) -> Result<End, CallError> {
         loop {
@@ -204,10 +198,10 @@ impl Runner<'_> {
             Action::PowerOff => (Ok(Done::new("powering off")), Some(End::PowerOff)),
             Action::CollectLogs => (self.send_log().await?, None),
             _ => match self.execute(&step).await? {
-                Ended::Done(outcome) => (outcome, None),
-                Ended::Gone(reason) => {
-                    tracing::warn!(step = step.id, "step {name} cancelled by the appliance: {reason}");
-                    self.last = Some(StepOutcome { step: step.id, message: reason, ..StepOutcome::default() });
+                Some(outcome) => (outcome, None),
+                None => {
+                    let message = "taken back by the appliance".to_owned();
+                    self.last = Some(StepOutcome { step: step.id, message, ..StepOutcome::default() });
                     return Ok(None);
                 }
             },
@@ -217,7 +211,8 @@ impl Runner<'_> {
     }
 
     /// Runs a step on a task of its own, sends its events, cancels it when it is not wanted any more or stalls.
-    async fn execute(&self, step: &Step) -> Result<Ended, CallError> {
+    /// `None` when the appliance has taken it back.
+    async fn execute(&self, step: &Step) -> Result<Option<Result<Done, StepError>>, CallError> {
         let timing = self.client.timing().clone();
         let first = Event { step: step.id.clone(), phase: action_name(&step.action).to_owned(), ..Event::default() };
         let (sender, mut progress) = watch::channel(first);
@@ -262,7 +257,7 @@ impl Runner<'_> {
             };
             tokio::select! {
                 biased;
-                joined = &mut task => return Ok(Ended::Done(joined.unwrap_or_else(|error| Err(crash(error))))),
+                joined = &mut task => return Ok(Some(joined.unwrap_or_else(|error| Err(crash(error))))),
                 () = self.client.revoked().cancelled() => break Stop::Revoked("in the middle of a step".into()),
                 stop = event => if let Some(stop) = stop {
                     break stop;
@@ -276,11 +271,14 @@ impl Runner<'_> {
         }
         match stop {
             Stop::Revoked(reason) => Err(CallError::Revoked(reason)),
-            Stop::Gone(reason) => Ok(Ended::Gone(reason)),
+            Stop::Gone(reason) => {
+                tracing::warn!(step = step.id, "step cancelled by the appliance: {reason}");
+                Ok(None)
+            }
             Stop::Stalled => {
                 let phase = progress.borrow().phase.clone();
                 let message = format!("{phase}: no progress for {} s; cancelled", timing.stalled.as_secs());
-                Ok(Ended::Done(Err(StepError(message))))
+                Ok(Some(Err(StepError(message))))
             }
         }
     }

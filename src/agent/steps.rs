@@ -112,11 +112,12 @@ impl Node {
         })
         .await?;
         Ok(Done::new(format!(
-            "{} holds the image: {} bytes, {} fetched, {} written",
+            "{} holds the image: {} bytes, {} fetched, {} written; the agent's memory peaked at {}",
             disk.display(),
             summary.total,
             summary.fetched,
-            summary.written
+            summary.written,
+            peak_memory(&self.root)
         )))
     }
 
@@ -232,4 +233,11 @@ impl ChunkSource for Chunks {
     async fn chunk(&self, sha256: &str) -> Result<Bytes, SourceError> {
         self.0.chunk(sha256).await.map_err(|error| SourceError { message: error.to_string(), fatal: true })
     }
+}
+
+/// The most memory that this process ever held, as the kernel says it (`VmHWM`, proc(5)).
+fn peak_memory(root: &Path) -> String {
+    let status = std::fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or_else(|| "an unknown size".to_owned(), |size| size.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -1,15 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST};
 
 use super::cpio::{Archive, Kind};
 use super::elf::needs_interpreter;
+use super::out::Folder;
 use super::package::{PackageError, decompress, each_file};
 use super::select::{Missing, Module, Selection, aliases_file, dependencies_file, module_name, select};
 
@@ -176,15 +176,15 @@ impl Compression {
 /// there is no manifest.
 pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Summary, RamdiskError> {
     let executable = read_executable(&options.executable)?;
-    let kernel = read_kernel(&options.kernel_package)?;
-    let modules = read_modules(&options.kernel_package, &kernel, progress)?;
-    let selection = select(&modules, &kernel.builtin)?;
-    let contents = extract(&options.kernel_package, &selection, &modules, progress)?;
+    let kernel = read_kernel(&options.kernel_package, progress)?;
+    let modules = &kernel.modules;
+    let selection = select(modules, &kernel.builtin)?;
+    let contents = extract(&options.kernel_package, &selection, modules, progress)?;
     let firmware = match &options.firmware_dir {
-        Some(folder) => read_firmware(folder, &selection, &modules)?,
+        Some(folder) => read_firmware(folder, &selection, modules)?,
         None => BTreeMap::new(),
     };
-    let entries = entries(&executable, &selection, &modules, &contents, &firmware);
+    let entries = entries(&executable, &selection, modules, &contents, &firmware);
 
     make_folder(&options.out)?;
     let out = Folder(&options.out);
@@ -237,66 +237,80 @@ struct Kernel {
     image: Vec<u8>,
     config: String,
     builtin: BTreeSet<String>,
+    modules: BTreeMap<String, Module>,
 }
 
-fn read_kernel(package: &Path) -> Result<Kernel, RamdiskError> {
-    let (mut images, mut configs, mut builtins) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-    each_file::<RamdiskError>(
-        package,
-        &mut |path| {
-            path.strip_prefix("boot/").is_some_and(|name| name.starts_with("vmlinuz-") || name.starts_with("config-"))
-                || path.ends_with("/modules.builtin")
-        },
-        &mut |path, data| {
-            if let Some(version) = path.strip_prefix("boot/vmlinuz-") {
-                images.push((version.to_owned(), data));
-            } else if let Some(version) = path.strip_prefix("boot/config-") {
-                configs.insert(version.to_owned(), String::from_utf8_lossy(&data).into_owned());
-            } else if let Some(version) = module_path(path).map(|(version, _)| version) {
-                let names = String::from_utf8_lossy(&data).lines().map(module_name).collect();
-                builtins.insert(version.to_owned(), names);
+/// What belongs to one kernel version in a package.
+#[derive(Default)]
+struct Version {
+    image: Option<Vec<u8>>,
+    config: String,
+    builtin: BTreeSet<String>,
+    modules: BTreeMap<String, Module>,
+}
+
+fn read_kernel(package: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Kernel, RamdiskError> {
+    let mut versions: BTreeMap<String, Version> = BTreeMap::new();
+    let mut read = 0;
+    each_file::<RamdiskError>(package, &mut |path| Part::of(path).is_some(), &mut |path, data| {
+        let Some((part, version)) = Part::of(path) else { return Ok(()) };
+        let version = versions.entry(version.to_owned()).or_default();
+        match part {
+            Part::Image => version.image = Some(data),
+            Part::Config => version.config = String::from_utf8_lossy(&data).into_owned(),
+            Part::Builtin => version.builtin = String::from_utf8_lossy(&data).lines().map(module_name).collect(),
+            Part::Module => {
+                let module = Module::read(path, &data).map_err(|_| RamdiskError::Module(path.into()))?;
+                version.modules.insert(module_name(path), module);
+                read += 1;
+                progress(Progress { phase: Phase::Reading, done: read, total: None });
             }
-            Ok(())
-        },
-    )?;
-    let found = images.len();
-    let (Some((version, image)), 1) = (images.pop(), found) else {
+        }
+        Ok(())
+    })?;
+    let mut kernels: Vec<_> =
+        versions.into_iter().filter_map(|(name, mut of)| of.image.take().map(|image| (name, image, of))).collect();
+    let found = kernels.len();
+    let (Some((version, image, of)), 1) = (kernels.pop(), found) else {
         return Err(RamdiskError::Kernels { path: package.into(), found });
     };
     // Documentation/arch/x86/boot.rst: boot flag and header magic.
     if image.get(0x1fe..0x200) != Some(&[0x55, 0xaa]) || image.get(0x202..0x206) != Some(b"HdrS") {
         return Err(RamdiskError::NotABzImage(package.into()));
     }
-    let config = configs.remove(&version).unwrap_or_default();
-    let builtin = builtins.remove(&version).unwrap_or_default();
-    Ok(Kernel { config, builtin, version, image })
+    if of.modules.is_empty() {
+        return Err(RamdiskError::NoModules { path: package.into(), version });
+    }
+    Ok(Kernel { version, image, config: of.config, builtin: of.builtin, modules: of.modules })
+}
+
+/// A file of a kernel package that matters.
+enum Part {
+    Image,
+    Config,
+    Builtin,
+    Module,
+}
+
+impl Part {
+    /// Which part a path inside the package is, and of which version.
+    fn of(path: &str) -> Option<(Self, &str)> {
+        if let Some(name) = path.strip_prefix("boot/") {
+            let image = name.strip_prefix("vmlinuz-").map(|version| (Self::Image, version));
+            return image.or_else(|| name.strip_prefix("config-").map(|version| (Self::Config, version)));
+        }
+        let (version, below) = module_path(path)?;
+        match below {
+            "modules.builtin" => Some((Self::Builtin, version)),
+            _ if below.ends_with(".ko") => Some((Self::Module, version)),
+            _ => None,
+        }
+    }
 }
 
 /// Version and the path below it of a file in `lib/modules` or `usr/lib/modules`.
 fn module_path(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix("usr/").unwrap_or(path).strip_prefix("lib/modules/")?.split_once('/')
-}
-
-fn read_modules(
-    package: &Path,
-    kernel: &Kernel,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<BTreeMap<String, Module>, RamdiskError> {
-    let mut modules = BTreeMap::new();
-    each_file::<RamdiskError>(
-        package,
-        &mut |path| path.ends_with(".ko") && module_path(path).is_some_and(|(version, _)| version == kernel.version),
-        &mut |path, data| {
-            let module = Module::read(path, &data).map_err(|_| RamdiskError::Module(path.into()))?;
-            modules.insert(module_name(path), module);
-            progress(Progress { phase: Phase::Reading, done: modules.len() as u64, total: None });
-            Ok(())
-        },
-    )?;
-    if modules.is_empty() {
-        return Err(RamdiskError::NoModules { path: package.into(), version: kernel.version.clone() });
-    }
-    Ok(modules)
 }
 
 fn extract(
@@ -434,94 +448,6 @@ fn archive<W: Write>(
 
 fn make_folder(path: &Path) -> Result<(), RamdiskError> {
     fs::create_dir_all(path).map_err(|source| RamdiskError::Io { path: path.into(), source })
-}
-
-/// Where the files go.
-struct Folder<'a>(&'a Path);
-
-/// A file that is whole on disk under another name.
-struct Prepared {
-    name: &'static str,
-    unfinished: Unfinished,
-    facts: SummaryFile,
-}
-
-/// Removes a file unless it got its name.
-struct Unfinished(Option<PathBuf>);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // What cannot be removed is overwritten by the next build.
-            let _removed = fs::remove_file(path);
-        }
-    }
-}
-
-impl Folder<'_> {
-    fn prepare(
-        &self,
-        name: &'static str,
-        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Prepared, RamdiskError> {
-        let path = self.0.join(format!(".{name}.new"));
-        let unfinished = Unfinished(Some(path.clone()));
-        let made = (|| {
-            let mut hashing = Hashing { out: BufWriter::new(File::create(&path)?), hash: Sha256::new(), size: 0 };
-            write(&mut hashing)?;
-            let file = hashing.out.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            let sha256 = hashing.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            Ok(SummaryFile { size: hashing.size, sha256 })
-        })();
-        match made {
-            Ok(facts) => Ok(Prepared { name, unfinished, facts }),
-            Err(source) => Err(RamdiskError::Io { path, source }),
-        }
-    }
-
-    fn commit(&self, mut file: Prepared) -> Result<(&'static str, SummaryFile), RamdiskError> {
-        let path = self.0.join(file.name);
-        if let Some(unfinished) = &file.unfinished.0 {
-            fs::rename(unfinished, &path).map_err(|source| RamdiskError::Io { path, source })?;
-            file.unfinished.0 = None;
-        }
-        self.sync()?;
-        Ok((file.name, file.facts))
-    }
-
-    fn remove(&self, name: &str) -> Result<(), RamdiskError> {
-        let path = self.0.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RamdiskError::Io { path, source }),
-            _ => self.sync(),
-        }
-    }
-
-    fn sync(&self) -> Result<(), RamdiskError> {
-        File::open(self.0)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|source| RamdiskError::Io { path: self.0.into(), source })
-    }
-}
-
-struct Hashing {
-    out: BufWriter<File>,
-    hash: Sha256,
-    size: u64,
-}
-
-impl Write for Hashing {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.out.write_all(data)?;
-        self.hash.update(data);
-        self.size += data.len() as u64;
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod build;
 mod cpio;
 mod elf;
+mod out;
 mod package;
 mod select;
 

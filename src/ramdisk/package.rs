@@ -39,12 +39,17 @@ pub enum PackageError {
     },
 }
 
+/// Whether the file at a path inside the package is wanted.
+pub type Wanted<'a> = dyn FnMut(&str) -> bool + 'a;
+/// Takes a file's path inside the package and its bytes.
+pub type Visit<'a, E> = dyn FnMut(&str, Vec<u8>) -> Result<(), E> + 'a;
+
 /// Calls `visit` for every file that `wanted` says yes to, with its path inside the package (no leading slash or dot)
 /// and its bytes. Modules that are compressed are unpacked, and their path loses its suffix.
 pub fn each_file<E: From<PackageError>>(
     package: &Path,
-    wanted: &mut dyn FnMut(&str) -> bool,
-    visit: &mut dyn FnMut(&str, Vec<u8>) -> Result<(), E>,
+    wanted: &mut Wanted<'_>,
+    visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
     let io = |source| PackageError::Io { path: package.into(), source };
     if fs::metadata(package).map_err(io)?.is_dir() {
@@ -69,8 +74,8 @@ pub fn each_file<E: From<PackageError>>(
 fn folder<E: From<PackageError>>(
     root: &Path,
     folder_path: &Path,
-    wanted: &mut dyn FnMut(&str) -> bool,
-    visit: &mut dyn FnMut(&str, Vec<u8>) -> Result<(), E>,
+    wanted: &mut Wanted<'_>,
+    visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
     let io = |source| PackageError::Io { path: folder_path.into(), source };
     let mut entries = fs::read_dir(folder_path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
@@ -177,7 +182,7 @@ pub mod tests {
             ("control.tar.xz", vec![1; 5]),
             (&*format!("data.tar{suffix}"), data),
         ] {
-            write!(deb, "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, "100644", data.len()).expect("header");
+            writeln!(deb, "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`", 0, 0, 0, "100644", data.len()).expect("header");
             deb.extend(&data);
             if data.len() % 2 == 1 {
                 deb.push(b'\n');

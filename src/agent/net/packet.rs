@@ -32,7 +32,6 @@ impl PacketSocket {
         let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::from(0)))?;
         socket.bind(&link_address(index, ethertype, [0; 6])?)?;
         // SAFETY: a Socket owns its file descriptor and gives the same one until it is dropped, here with the AsyncFd.
-        #[allow(unsafe_code)]
         let socket = unsafe { AsyncFd::register(socket)? };
         Ok(Self { socket, index, ethertype })
     }
@@ -64,7 +63,6 @@ fn link_address(index: i32, ethertype: u16, to: [u8; 6]) -> io::Result<SockAddr>
     let mut hardware = [0; 8];
     hardware[..6].copy_from_slice(&to);
     // SAFETY: the storage is aligned for and larger than sockaddr_ll, and the length set is that of sockaddr_ll.
-    #[allow(unsafe_code)]
     unsafe {
         SockAddr::try_init(|storage, length| {
             storage.cast::<libc::sockaddr_ll>().write(libc::sockaddr_ll {
