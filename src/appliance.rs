@@ -136,13 +136,14 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         config.data_dir.0.join("logs"),
     );
     let router = api.router().merge(sessions.router());
-    services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
     spawn(&mut services, "API upkeep", async move { api.run().await });
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     tokio::time::timeout(LISTING_DEADLINE, was_listed.wait_for(|listed| *listed))
         .await
         .context("hosts could not be listed in time")??;
+    // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
+    services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
 
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;

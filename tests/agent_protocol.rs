@@ -9,6 +9,7 @@ use std::time::Duration;
 use agent_appliance::{Appliance, GENERATION, TOKEN, poll};
 use async_trait::async_trait;
 use axum::http::StatusCode;
+use sha2::{Digest, Sha256};
 use slipway::agent::client::{Client, Timing};
 use slipway::agent::log::Log;
 use slipway::agent::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
@@ -143,12 +144,14 @@ impl Running {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_step_is_done_once_and_told_and_the_reboot_comes_last() {
+    let piece = |offset| Chunk { offset, length: 4096, sha256: DIGEST.into(), stored: 500 };
+    let image = Manifest { virtual_size: 1000, chunks: vec![piece(0), piece(4096)] };
     let mut foreign = erase("old");
     foreign.generation = GENERATION - 1;
     let appliance = Appliance::start(vec![
         step("1", Action::Inspect),
         foreign,
-        step("2", Action::WriteImage { digest: DIGEST.into(), root_device_hints: None }),
+        step("2", Action::WriteImage { digest: digest_of(&image), root_device_hints: None }),
         step("3", Action::SetBootEntry { root_device_hints: None }),
         step("4", Action::WriteConfigDrive { iso: String::new(), root_device_hints: None }),
         step("5", Action::CollectLogs),
@@ -157,8 +160,7 @@ async fn every_step_is_done_once_and_told_and_the_reboot_comes_last() {
     .await;
     {
         let mut book = appliance.book();
-        let chunk = |offset| Chunk { offset, length: 4096, sha256: DIGEST.into(), stored: 500 };
-        book.manifest = Some(Manifest { virtual_size: 1000, chunks: vec![chunk(0), chunk(4096)] });
+        book.manifest = Some(image);
         book.chunk = vec![7; 500];
     }
     let running = Running::start(&appliance);
@@ -298,4 +300,10 @@ async fn an_image_that_is_not_there_fails_its_step_with_the_reason() {
     let book = appliance.book();
     assert_eq!(book.outcomes[0].message, "no such image (HTTP 404)");
     assert!(!book.outcomes[0].succeeded);
+}
+
+/// The digest that names a manifest: SHA-256 of its JSON.
+fn digest_of(manifest: &Manifest) -> String {
+    let text = serde_json::to_vec(manifest).unwrap();
+    Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -190,6 +190,7 @@ mod tests {
     fn host(intent: Option<IndexedIntent>) -> BootHost {
         BootHost {
             namespace: "default".into(),
+            created: 0,
             name: "web-1".into(),
             uid: "u".into(),
             macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],

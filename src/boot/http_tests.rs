@@ -38,6 +38,7 @@ impl Setup {
     fn host(&self, target: BootTarget, session_open: bool) {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
+            created: 0,
             name: "web-1".into(),
             uid: "uid-1".into(),
             macs: vec![MAC],

@@ -13,10 +13,19 @@ pub struct BootHost {
     pub name: String,
     /// UID of the BareMetalHost.
     pub uid: String,
+    /// When the BareMetalHost was created, Unix time in seconds.
+    pub created: i64,
     /// Hardware addresses it is known by: `spec.bootMACAddress` first, then those that inspection found.
     pub macs: Vec<MacAddress>,
     /// What it is to boot.
     pub intent: Option<IndexedIntent>,
+}
+
+impl BootHost {
+    /// How good its claim of an address is; the lowest has it.
+    fn rank(&self, mac: MacAddress) -> (bool, i64, &str) {
+        (self.macs.first() != Some(&mac), self.created, &self.uid)
+    }
 }
 
 /// The part of a boot intent that the decision needs.
@@ -44,7 +53,8 @@ struct Hosts {
 }
 
 impl HostIndex {
-    /// The host with this hardware address. When two hosts claim one address, the first one keeps it.
+    /// The host with this hardware address. When several claim it, the one whose boot address it is has it, then the
+    /// oldest: a newcomer with a wrong address must not take another host's machine.
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
         self.read().by_mac.get(&mac).cloned()
     }
@@ -65,10 +75,13 @@ impl HostIndex {
         let key = (host.namespace.clone(), host.name.clone());
         hosts.forget(&key);
         let host = Arc::new(host);
+        hosts.by_name.insert(key, host.clone());
         for mac in &host.macs {
-            hosts.by_mac.entry(*mac).or_insert_with(|| host.clone());
+            let holder = hosts.by_mac.entry(*mac).or_insert_with(|| host.clone());
+            if host.rank(*mac) < holder.rank(*mac) {
+                *holder = host.clone();
+            }
         }
-        hosts.by_name.insert(key, host);
     }
 
     /// Takes a host out.
@@ -92,7 +105,8 @@ impl Hosts {
             if self.by_mac.get(mac).is_some_and(|held| Arc::ptr_eq(held, &old)) {
                 self.by_mac.remove(mac);
                 // Another host may have claimed the address meanwhile; it gets it now.
-                let heir = self.by_name.values().find(|host| host.macs.contains(mac)).cloned();
+                let claims = self.by_name.values().filter(|host| host.macs.contains(mac));
+                let heir = claims.min_by(|one, other| one.rank(*mac).cmp(&other.rank(*mac))).cloned();
                 if let Some(heir) = heir {
                     self.by_mac.insert(*mac, heir);
                 }
@@ -108,6 +122,7 @@ mod tests {
     fn host(name: &str, macs: &[u8]) -> BootHost {
         BootHost {
             namespace: "ns".into(),
+            created: 0,
             name: name.into(),
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
@@ -120,11 +135,30 @@ mod tests {
     }
 
     #[test]
-    fn the_first_claim_of_an_address_holds_until_its_host_goes() {
+    fn a_newcomer_never_takes_an_address_whatever_comes_first() {
+        let newcomer = || BootHost { created: 9, ..host("b", &[1, 3]) };
+        for order in [[0, 1], [1, 0]] {
+            let index = HostIndex::default();
+            for which in order {
+                index.insert(if which == 0 { host("a", &[1, 2]) } else { newcomer() });
+            }
+            assert_eq!(owner(&index, 1).as_deref(), Some("a"), "{order:?}");
+            // Every change of the older host comes as another insert.
+            index.insert(host("a", &[1, 2]));
+            assert_eq!(owner(&index, 1).as_deref(), Some("a"), "{order:?}");
+            index.insert(newcomer());
+            assert_eq!(owner(&index, 1).as_deref(), Some("a"), "{order:?}");
+            index.remove("ns", "a");
+            assert_eq!(owner(&index, 1).as_deref(), Some("b"), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_boot_address_goes_before_one_that_inspection_found() {
         let index = HostIndex::default();
         index.insert(host("a", &[1, 2]));
-        index.insert(host("b", &[2, 3]));
-        assert_eq!(owner(&index, 2).as_deref(), Some("a"));
+        index.insert(BootHost { created: 9, ..host("b", &[2, 3]) });
+        assert_eq!(owner(&index, 2).as_deref(), Some("b"));
         assert_eq!(owner(&index, 3).as_deref(), Some("b"));
         index.insert(host("a", &[1]));
         assert_eq!(owner(&index, 2).as_deref(), Some("b"));

@@ -168,7 +168,14 @@ mod tests {
     const MAC: MacAddress = MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 
     fn host() -> BootHost {
-        BootHost { namespace: "default".into(), name: "web-1".into(), uid: "u".into(), macs: vec![MAC], intent: None }
+        BootHost {
+            namespace: "default".into(),
+            created: 0,
+            name: "web-1".into(),
+            uid: "u".into(),
+            macs: vec![MAC],
+            intent: None,
+        }
     }
 
     fn facts<'a>(host: &'a BootHost, kernel_args: &'a str) -> Ramdisk<'a> {

@@ -82,6 +82,7 @@ impl World {
     fn host(self, number: u8, target: Option<BootTarget>) -> Self {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
+            created: 0,
             name: format!("web-{number}"),
             uid: "u".into(),
             macs: vec![MacAddress(mac(number))],

@@ -1,7 +1,7 @@
 //! BMC address and credentials of a host (reference 1.4).
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
@@ -83,22 +83,26 @@ async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) ->
     api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// The other way round: the host goes. Another host that uses the same secret keeps it.
+/// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go
+/// of a secret takes the finalizer off.
 pub(super) async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
-    let Some(bmc) = &host.spec.bmc else { return Ok(()) };
-    if bmc.credentials_name.is_empty() {
-        return Ok(());
-    }
     let namespace = host.namespace().unwrap_or_default();
-    let api = reconciler.api::<Secret>(&namespace);
-    let Some(secret) = api.get_opt(&bmc.credentials_name).await? else { return Ok(()) };
     let uid = host.uid().unwrap_or_default();
-    let others = secret.owner_references().iter().any(|owner| owner.kind == "BareMetalHost" && owner.uid != uid);
-    let held = secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SECRET);
-    if others || !held {
-        return Ok(());
+    let api = reconciler.api::<Secret>(&namespace);
+    for secret in api.list(&ListParams::default().labels(&format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1))).await? {
+        let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
+        if ours.is_empty() {
+            continue;
+        }
+        let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
+        let metadata = if shared {
+            json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others })
+        } else {
+            let kept: Vec<_> = secret.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_SECRET).collect();
+            json!({ "resourceVersion": secret.resource_version(), "finalizers": kept })
+        };
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
     }
-    let finalizers: Vec<_> = secret.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_SECRET).collect();
-    let patch = json!({ "metadata": { "resourceVersion": secret.resource_version(), "finalizers": finalizers } });
-    api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
+    Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -190,11 +191,18 @@ async fn boot(
         BootMode::Legacy => FirmwareMode::Bios,
     };
     bmc.set_boot_device(device, mode).await?;
+    let started = || json!({ "spec": { "started": Time(Timestamp::now()) } });
+    if device == BootDevice::Disk {
+        // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
+        // between the two, the power is switched on because the host is to be online.
+        patch_intent(reconciler, intent, started()).await?;
+    }
     bmc.set_power(PowerAction::On).await?;
     reconciler.power.put(&uid, &version, PowerState::On);
     info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
-    let started = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now());
-    patch_intent(reconciler, intent, json!({ "spec": { "started": started } })).await?;
+    if device == BootDevice::Pxe {
+        patch_intent(reconciler, intent, started()).await?;
+    }
     Ok(())
 }
 

@@ -40,6 +40,7 @@ pub struct Reconciler {
     pub(super) index: HostIndex,
     pub(super) settings: HostConfig,
     pub(super) power: PowerReadings,
+    up_since: Timestamp,
     recorder: Recorder,
     hosts: Store<BareMetalHost>,
 }
@@ -91,6 +92,7 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
     let reconciler = Arc::new(Reconciler {
         recorder: Recorder::new(client.clone(), reporter),
         client: client.clone(),
+        up_since: Timestamp::now(),
         bmcs,
         index,
         settings,
@@ -114,7 +116,7 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
             })
         })
         .graceful_shutdown_on(async move { shutdown.cancelled().await })
-        .run(reconcile, retry, reconciler)
+        .run(reconcile, retry, reconciler.clone())
         .for_each(|outcome| async move {
             match outcome {
                 Ok((host, _)) => debug!(host = %host, "looked at"),
@@ -124,6 +126,7 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
             }
         })
         .await;
+    reconciler.bmcs.close().await;
 }
 
 fn references(hosts: &Store<BareMetalHost>, wanted: impl Fn(&BareMetalHost) -> bool) -> Vec<ObjectRef<BareMetalHost>> {
@@ -176,6 +179,12 @@ impl Reconciler {
                     match effects::perform(self, &host, intent.as_ref(), &effect).await {
                         Ok(()) => {}
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
+                        // The API will not change its mind by itself: the operator must see why.
+                        Err(effects::EffectError::Api(kube::Error::Api(error)))
+                            if matches!(error.code, 400 | 403 | 413 | 422) =>
+                        {
+                            self.record_failure(&host, intent.as_ref(), &effect, &error.message).await?;
+                        }
                         Err(effects::EffectError::Api(error)) => return Err(error.into()),
                         Err(effects::EffectError::NotYet) => return Ok(Action::requeue(*LOOK_AGAIN.start())),
                         Err(effects::EffectError::Bmc(error)) => {
@@ -211,6 +220,7 @@ impl Reconciler {
         let mac_owner = self.mac_owner(host);
         let world = World {
             now: Timestamp::now(),
+            up_since: self.up_since,
             host,
             intent: intent.as_ref(),
             access: &access,
@@ -260,6 +270,7 @@ impl Reconciler {
         let before = host.status.clone().unwrap_or_default();
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
         if same || turn.next == Next::Gone {
+            self.publish(host, &turn.notes).await;
             return Ok(host.clone());
         }
         // A change of the conditions alone must not prolong a rest, which counts from `lastUpdated`.

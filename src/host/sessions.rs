@@ -67,7 +67,12 @@ impl IntoResponse for Refused {
 impl From<kube::Error> for Refused {
     fn from(error: kube::Error) -> Self {
         warn!(%error, "a session's call failed");
-        Self(StatusCode::SERVICE_UNAVAILABLE, "the appliance cannot answer now; try again".into())
+        match error {
+            kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
+                Self(StatusCode::UNPROCESSABLE_ENTITY, format!("the appliance cannot store this: {}", status.message))
+            }
+            _ => Self(StatusCode::SERVICE_UNAVAILABLE, "the appliance cannot answer now; try again".into()),
+        }
     }
 }
 
@@ -296,10 +301,11 @@ impl Sessions {
 }
 
 /// The first step without a result, unless one of its operation failed before. `after` guards against an answer
-/// made from a record older than the agent's own last step.
+/// made from a record older than the agent's own last step; one that is not planned any more needs no result.
 fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a IntentStep> {
     let results = intent.status.as_ref().map_or(&[][..], |status| &status.results);
-    if !after.is_empty() && !results.iter().any(|result| result.id == after) {
+    let pending = intent.spec.steps.iter().any(|step| step.id == after);
+    if pending && !results.iter().any(|result| result.id == after) {
         return None;
     }
     let ended = |step: &IntentStep| results.iter().find(|result| result.id == step.id);
@@ -319,6 +325,7 @@ async fn event(
 ) -> Result<StatusCode, Refused> {
     let caller = sessions.authenticate(&headers).await?;
     let now = Timestamp::now();
+    sessions.still_wanted(&caller, &event.step).await?;
     sessions
         .record(&caller, |status, _| {
             let before = status.progress.take();
@@ -359,11 +366,22 @@ async fn result(
     Json(outcome): Json<StepOutcome>,
 ) -> Result<StatusCode, Refused> {
     let caller = sessions.authenticate(&headers).await?;
+    sessions.still_wanted(&caller, &outcome.step).await?;
     sessions.end_step(&caller, &outcome).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 impl Sessions {
+    /// Refuses what is said of a step that the host does not want any more, so that the agent stops it.
+    async fn still_wanted(&self, caller: &Caller, step: &str) -> Result<(), Refused> {
+        let intent = self.api(&caller.namespace).get(&caller.name).await?;
+        let ended = intent.status.as_ref().is_some_and(|status| status.results.iter().any(|result| result.id == step));
+        if step.is_empty() || ended || intent.spec.steps.iter().any(|planned| planned.id == step) {
+            return Ok(());
+        }
+        Err(Refused(StatusCode::GONE, "this step is not wanted any more".into()))
+    }
+
     /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
     async fn end_step(&self, caller: &Caller, outcome: &StepOutcome) -> Result<(), Refused> {
         let host = format!("{}/{}", caller.namespace, caller.name);

@@ -205,6 +205,7 @@ fn boot_host(host: &BareMetalHost, intent: Option<&BootIntent>) -> BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),
         uid: host.uid().unwrap_or_default(),
+        created: host.creation_timestamp().map_or(0, |created| created.0.as_second()),
         macs,
         intent,
     }

@@ -543,6 +543,7 @@ fn serve() {
         let intent = IndexedIntent { generation: 1, target: BootTarget::Ramdisk, session_open: false };
         hosts.insert(BootHost {
             namespace: "default".into(),
+            created: 0,
             name: name.into(),
             uid: name.into(),
             macs: vec![mac.parse().expect("a MAC address")],

@@ -33,6 +33,8 @@ pub use retry::retry_delay;
 pub struct World<'a> {
     /// Time of the decision.
     pub now: Timestamp,
+    /// When this appliance began to answer: before that, no machine could be heard.
+    pub up_since: Timestamp,
     /// The host as stored.
     pub host: &'a BareMetalHost,
     /// Its boot intent as stored.
@@ -160,6 +162,7 @@ impl Effect {
     /// Which error its failure is, in this state.
     pub fn error_type(&self, state: ProvisioningState) -> ErrorType {
         match (self, state) {
+            (Self::Boot(_), ProvisioningState::Provisioning) => ErrorType::PowerManagement,
             (Self::ReadPower, _) | (_, ProvisioningState::Registering) => ErrorType::Registration,
             (_, ProvisioningState::Inspecting) => ErrorType::Inspection,
             (_, ProvisioningState::Preparing) => ErrorType::Preparation,

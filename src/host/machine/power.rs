@@ -20,7 +20,8 @@ impl Life<'_> {
             }
             (false, PowerState::On) => {
                 self.note("PowerOff", "Host powered off");
-                Next::Do(Effect::PowerOff { soft })
+                // After a failure the hard way: a system that ignores the button must not keep the power on for ever.
+                Next::Do(Effect::PowerOff { soft: soft && self.status.error_count == 0 })
             }
             (true, PowerState::On) => {
                 self.settled();

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Effect, Life};
+use crate::api::metal3::ErrorType;
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction, StepProgress};
 use crate::bmc::BootDevice;
 
@@ -21,8 +22,9 @@ pub(super) enum Stage {
 impl Life<'_> {
     /// Takes an operation one stage further: `wanted` steps, in a ramdisk that is booted for it unless one is up.
     ///
-    /// When the host already shows the error of a failed attempt, its rest is over: the next attempt begins.
-    pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>) -> Stage {
+    /// When the host already shows this type of error, the attempt's failure is known and its rest is over: the next
+    /// attempt begins.
+    pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>, error_type: ErrorType) -> Stage {
         let Some(intent) = self.world.intent else {
             return Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted));
         };
@@ -37,7 +39,7 @@ impl Life<'_> {
         }
         let alive = self.session_alive(intent);
         if let Some(reason) = self.attempt_failed(intent, &steps) {
-            if self.status.error_type.is_none() && planned {
+            if self.status.error_type != Some(error_type) && planned {
                 return Stage::Failed(reason);
             }
             return Stage::Do(if alive {
@@ -49,15 +51,15 @@ impl Life<'_> {
         if !planned {
             return Stage::Do(self.replan(intent, operation, wanted));
         }
+        if alive {
+            let under_way = steps.iter().find(|step| !succeeded(intent, step));
+            let reason = working_on(intent, under_way.copied());
+            return Stage::Wait { reason, until: self.last_heard(intent) + self.world.settings.agent_deadline.0 };
+        }
         match &intent.spec.started {
             None => Stage::Do(Effect::Boot(BootDevice::Pxe)),
-            Some(_) if alive => {
-                let under_way = steps.iter().find(|step| !succeeded(intent, step));
-                let reason = working_on(intent, under_way.copied());
-                Stage::Wait { reason, until: self.last_heard(intent) + self.world.settings.agent_deadline.0 }
-            }
             Some(started) => {
-                let until = started.0 + self.world.settings.boot_deadline.0;
+                let until = self.call_deadline(started.0);
                 let reason = format!(
                     "the machine was powered on at {:.0} and has until {until:.0} for its agent's first call",
                     started.0
@@ -127,7 +129,6 @@ impl Life<'_> {
         if let Some(result) = failed {
             return Some(result.message.clone());
         }
-        let started = intent.spec.started.as_ref()?.0;
         if session(intent).is_some() {
             let heard = self.last_heard(intent);
             return (!self.session_alive(intent)).then(|| {
@@ -137,7 +138,8 @@ impl Life<'_> {
                 )
             });
         }
-        let deadline = started + self.world.settings.boot_deadline.0;
+        let started = intent.spec.started.as_ref()?.0;
+        let deadline = self.call_deadline(started);
         (self.world.now >= deadline).then(|| {
             format!(
                 "the machine did not call back within {:?} of being powered on at {started:.0}: see its console, and the DHCP and boot log for {}",
@@ -147,9 +149,14 @@ impl Life<'_> {
         })
     }
 
+    /// Until when a machine that was powered on then may take to its agent's first call.
+    fn call_deadline(&self, started: Timestamp) -> Timestamp {
+        started.max(self.world.up_since) + self.world.settings.boot_deadline.0
+    }
+
     fn last_heard(&self, intent: &BootIntent) -> Timestamp {
         let seen = session(intent).and_then(|session| session.last_seen.as_ref().or(session.opened.as_ref()));
-        seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+        seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0).max(self.world.up_since)
     }
 }
 

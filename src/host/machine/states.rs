@@ -6,7 +6,7 @@ use crate::api::metal3::{
     ANNOTATION_INSPECT, ANNOTATION_PAUSED, AutomatedCleaningMode, BootMode, ErrorType, FINALIZER_HOST, Image,
     InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State,
 };
-use crate::api::slipway::{BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction};
+use crate::api::slipway::{BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction};
 use crate::bmc::PowerState;
 
 /// After this many failures, deleting goes on without what failed.
@@ -28,6 +28,10 @@ impl Life<'_> {
             }
         } else if !held {
             return Next::Do(Effect::AddFinalizer);
+        }
+        if self.status.provisioning.state == State::Registering && self.world.intent.is_none() && !self.deleting() {
+            // First of all: the intent also remembers which spec was tried, so that a corrected one ends a rest.
+            return Next::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()));
         }
         if let Some(until) = self.resting_until() {
             return self.wait(format!("next try at {until:.0}: {}", self.status.error_message), until);
@@ -106,7 +110,12 @@ impl Life<'_> {
         let power = match self.world.power {
             Some(power) => power,
             // The agent answers, so the machine is on, and a BMC that stumbles now must not stop it.
-            None if busy => return None,
+            None if busy => {
+                if self.status.error_type == Some(ErrorType::Registration) {
+                    self.clear_error();
+                }
+                return None;
+            }
             None => return Some(Next::Do(Effect::ReadPower)),
         };
         self.status.powered_on = power == PowerState::On;
@@ -143,19 +152,24 @@ impl Life<'_> {
             let message = format!("MAC address {mac} is already that of BareMetalHost {owner}: correct one of the two");
             return self.failed(ErrorType::Registration, &message);
         }
-        if self.world.intent.is_none() {
-            return Next::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()));
+        let adopted = self.world.host.spec.externally_provisioned;
+        if !adopted && self.world.host.spec.boot_mac_address.is_none() {
+            let message =
+                "spec.bootMACAddress is missing: without it the machine cannot be told from others when it boots";
+            return self.failed(ErrorType::Registration, message);
+        }
+        let inspect = !adopted && !self.inspection_disabled();
+        if inspect && let Some(next) = self.without_capacity() {
+            return next;
         }
         self.status.operation_history.register.end = self.stamp();
         self.status.provisioning.id = self.world.host.metadata.uid.clone().unwrap_or_default();
         self.note("Registered", "Registered new host");
-        if self.world.host.spec.externally_provisioned {
-            return self.enter(State::ExternallyProvisioned);
+        match (adopted, inspect) {
+            (true, _) => self.adopt(),
+            (false, true) => self.begin_inspection(),
+            (false, false) => self.enter(State::Preparing),
         }
-        if self.inspection_disabled() {
-            return self.enter(State::Preparing);
-        }
-        self.begin_inspection()
     }
 
     fn begin_inspection(&mut self) -> Next {
@@ -180,7 +194,7 @@ impl Life<'_> {
             return next;
         }
         let operation = format!("inspect@{}", seconds(&self.status.operation_history.inspect));
-        let stage = self.in_ramdisk(&operation, vec![one(StepAction::Inspect)]);
+        let stage = self.in_ramdisk(&operation, vec![one(StepAction::Inspect)], ErrorType::Inspection);
         if let Some(next) = self.unless_done(stage, ErrorType::Inspection) {
             return next;
         }
@@ -217,7 +231,7 @@ impl Life<'_> {
         // One wipe belongs to the boot intent as it is now; every later boot or step has another number.
         let operation = format!("{purpose}@{}", seconds(&self.status.operation_history.deprovision));
         let step = IntentStep { erase: Some(AutomatedCleaningMode::Metadata), ..one(StepAction::Erase) };
-        let stage = self.in_ramdisk(&operation, vec![step]);
+        let stage = self.in_ramdisk(&operation, vec![step], error_type);
         let next = self.unless_done(stage, error_type);
         next.or_else(|| self.world.intent.map(|intent| Next::Do(self.disks_are_clean(intent))))
     }
@@ -226,7 +240,7 @@ impl Life<'_> {
         let spec = &self.world.host.spec;
         if spec.externally_provisioned {
             self.status.provisioning.image = None;
-            return self.enter(State::ExternallyProvisioned);
+            return self.adopt();
         }
         if self.inspection_asked() && !self.inspection_disabled() {
             return self.begin_inspection();
@@ -252,8 +266,9 @@ impl Life<'_> {
                 }
                 if self.status.error_type.is_none() {
                     let message = format!(
-                        "gave up after {limit} attempts to provision {}: change spec.image, or remove it and set it again",
-                        image.url
+                        "gave up after {limit} attempts to provision {}: change spec.image, or remove it and set it again. The last reason: {}",
+                        image.url,
+                        self.last_failure()
                     );
                     return self.failed(ErrorType::Provisioning, &message);
                 }
@@ -288,6 +303,9 @@ impl Life<'_> {
             return self.begin_deprovisioning("Image provisioning cancelled: spec.image changed");
         };
         if self.status.error_type == Some(ErrorType::Provisioning) {
+            if let Some(next) = self.without_capacity() {
+                return next;
+            }
             self.status.provisioning_fail_count += 1;
             return self.begin_deprovisioning("Image provisioning failed, cleaning up");
         }
@@ -310,7 +328,7 @@ impl Life<'_> {
                 on_root(StepAction::SetBootEntry),
                 one(StepAction::PowerOff),
             ];
-            let stage = self.in_ramdisk(&operation, steps);
+            let stage = self.in_ramdisk(&operation, steps, ErrorType::Provisioning);
             if let Some(next) = self.unless_done(stage, ErrorType::Provisioning) {
                 return next;
             }
@@ -327,6 +345,25 @@ impl Life<'_> {
         self.enter(State::Provisioned)
     }
 
+    /// The host carries somebody else's system from now on, so its disks are not clean.
+    fn adopt(&mut self) -> Next {
+        if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
+            let spec = BootIntentSpec { disks_clean: false, ..intent.spec.clone() };
+            return Next::Do(Effect::Intent(Box::new(spec)));
+        }
+        self.enter(State::ExternallyProvisioned)
+    }
+
+    /// Why the last attempt to provision failed, as far as it is still known.
+    fn last_failure(&self) -> String {
+        let image = self.world.image.and_then(|image| image.status.as_ref());
+        let failed =
+            image.filter(|status| status.phase == ImagePhase::Failed).and_then(|status| status.message.clone());
+        let results = self.world.intent.and_then(|intent| intent.status.as_ref()).map(|status| &status.results);
+        let step = results.and_then(|all| all.iter().rev().find(|result| !result.succeeded)).map(|r| r.message.clone());
+        failed.or(step).unwrap_or_else(|| "see the host's events".to_owned())
+    }
+
     /// The image's digest once it is in the library.
     fn library_image(&mut self, image: &Image) -> Result<String, Next> {
         if image.format.as_deref() == Some("live-iso") {
@@ -340,7 +377,8 @@ impl Life<'_> {
             (ImagePhase::Ready, Some(digest)) => Ok(digest),
             (ImagePhase::Failed, _) => {
                 let why = status.message.unwrap_or_else(|| "the import failed".into());
-                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why}", image.url)))
+                let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
+                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", image.url)))
             }
             (phase, _) => {
                 let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();
@@ -385,6 +423,10 @@ impl Life<'_> {
     fn deprovisioning(&mut self) -> Next {
         if let Some(next) = self.wipe("deprovision", ErrorType::Provisioning) {
             return next;
+        }
+        if let Some(intent) = self.world.intent.filter(|intent| !intent.spec.steps.is_empty()) {
+            // Nothing is wiped, but what the agent may still be writing must stop.
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { steps: Vec::new(), ..intent.spec.clone() })));
         }
         self.status.provisioning.image = None;
         self.status.provisioning.custom_deploy = None;

@@ -108,6 +108,7 @@ impl Model {
     fn turn(&self) -> Turn {
         step(&World {
             now: self.now,
+            up_since: Timestamp::UNIX_EPOCH,
             host: &self.host,
             intent: self.intent.as_ref(),
             access: &self.access,
@@ -532,4 +533,76 @@ fn images_are_named_by_their_source() {
     assert_eq!(name, image_name(&image("http://x/Debian_12.qcow2?a=b")));
     assert_ne!(name, image_name(&image("http://y/Debian_12.qcow2?a=b")));
     assert!(image_name(&image("http://x/")).starts_with("image-"));
+}
+
+#[test]
+fn cancelling_while_the_agent_writes_drops_its_steps() {
+    for cleaning in [None, Some(AutomatedCleaningMode::Disabled)] {
+        let mut model = Model::with_image("http://x/a.qcow2");
+        model.host.spec.automated_cleaning_mode = cleaning;
+        model.run_until("provisioning");
+        model.settle();
+        let writing = |model: &Model| {
+            let steps = &model.intent.as_ref().expect("an intent").spec.steps;
+            steps.iter().any(|step| step.action == StepAction::WriteImage)
+        };
+        assert!(writing(&model));
+        model.want_image(None);
+        model.settle();
+        assert!(!writing(&model), "{cleaning:?}");
+        model.run_until("available");
+    }
+}
+
+#[test]
+fn time_while_the_appliance_was_down_is_no_silence() {
+    let mut model = Model::new();
+    model.settle();
+    assert!(model.agent_acts(), "it opens its session");
+    model.now += Duration::from_secs(3600);
+    let world = |model: &Model, up_since| {
+        let turn = step(&World {
+            now: model.now,
+            up_since,
+            host: &model.host,
+            intent: model.intent.as_ref(),
+            access: &model.access,
+            power: Some(model.power),
+            image: None,
+            hardware_from: None,
+            mac_owner: None,
+            busy: 0,
+            settings: &model.settings,
+        });
+        turn.status.error_message
+    };
+    assert_eq!(world(&model, model.now), "");
+    assert!(world(&model, Timestamp::UNIX_EPOCH).contains("silent"));
+}
+
+#[test]
+fn a_failed_step_is_told_even_after_the_bmc_stumbled() {
+    let mut model = Model::with_image("http://x/a.qcow2");
+    model.run_until("provisioning");
+    model.settle();
+    model.failing = vec![(StepAction::WriteImage, "no disk matches".into())];
+    let (status, note) = fail(&model.status(), ErrorType::Registration, "the BMC stumbled");
+    model.store(status, vec![note]);
+    model.power_known = false;
+    model.now += model.settings.retry.0;
+    model.agent_acts();
+    model.settle();
+    assert_eq!(model.status().error_type, Some(ErrorType::Provisioning));
+    assert!(model.status().error_message.contains("no disk matches"));
+}
+
+#[test]
+fn a_host_without_a_boot_address_is_told_so() {
+    let mut model = Model::new();
+    model.host.spec.boot_mac_address = None;
+    let (reason, _) = model.settle();
+    assert!(reason.contains("spec.bootMACAddress"), "{reason}");
+    model.host.spec.boot_mac_address = Some("02:00:00:00:00:01".into());
+    model.edited();
+    model.run_until("available");
 }
