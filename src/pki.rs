@@ -117,6 +117,10 @@ impl Pki {
             move |source| PkiError::File { path, source }
         };
         fs::create_dir_all(folder).map_err(file(folder))?;
+        // The appliance and `slipway kubeconfig` may both be the first: one makes, the other finds.
+        let path = folder.join(".lock");
+        let lock = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(file(&path))?;
+        lock.lock().map_err(file(&path))?;
         let authority = match read_credential(folder, "ca")? {
             Some(authority) => authority,
             None => {
@@ -440,6 +444,17 @@ mod tests {
     fn open(folder: &Path, names: &[&str], now: SystemTime) -> Result<Pki, PkiError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         Pki::open_at(folder, &names, now)
+    }
+
+    #[test]
+    fn many_first_callers_get_one_ca() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Pki::open(folder.path(), &["10.0.0.1".to_owned()]).map(|pki| pki.ca_fingerprint());
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+            callers.into_iter().map(|caller| caller.join().unwrap().unwrap()).collect()
+        });
+        assert!(found.iter().all(|fingerprint| *fingerprint == found[0]));
     }
 
     #[test]

@@ -187,6 +187,7 @@ pub struct IntentStep {
     /// What to do.
     pub action: StepAction,
     /// The operation it belongs to. After a failed step none of the same operation follows.
+    #[serde(default)]
     pub operation: String,
     /// For `write-image`: digest in the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -81,10 +81,21 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("slipway: {error:#}");
+            eprintln!("slipway: {}", with_causes(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes; many errors say their cause themselves, and once is enough.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }
 
 fn check_config(options: &ConfigFile) -> anyhow::Result<()> {

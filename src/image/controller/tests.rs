@@ -119,7 +119,7 @@ async fn within<T>(what: &str, mut good: impl FnMut() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("in time: {what}"))
+    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("in time: {what}"))
 }
 
 fn not_found() -> Response {
