@@ -4,6 +4,7 @@ mod access;
 pub mod admission;
 mod conditions;
 mod effects;
+mod events;
 pub mod machine;
 mod payload;
 pub mod reconciler;

@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
@@ -20,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::machine::{self, Next, Note, Turn, World};
-use super::{access, conditions, effects};
+use super::{access, conditions, effects, events};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::{PowerState, Registry};
@@ -41,7 +40,6 @@ pub struct Reconciler {
     pub(super) settings: HostConfig,
     pub(super) power: PowerReadings,
     up_since: Timestamp,
-    recorder: Recorder,
     hosts: Store<BareMetalHost>,
 }
 
@@ -88,9 +86,7 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
     let every = watcher::Config::default;
     let controller = Controller::new(Api::<BareMetalHost>::all(client.clone()), every());
     let hosts = controller.store();
-    let reporter = Reporter { controller: "slipway-host".into(), instance: None };
     let reconciler = Arc::new(Reconciler {
-        recorder: Recorder::new(client.clone(), reporter),
         client: client.clone(),
         up_since: Timestamp::now(),
         bmcs,
@@ -293,14 +289,7 @@ impl Reconciler {
             if note.warning {
                 warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
             }
-            let event = Event {
-                type_: if note.warning { EventType::Warning } else { EventType::Normal },
-                reason: note.reason.into(),
-                note: Some(note.message.chars().take(1000).collect()),
-                action: note.reason.into(),
-                secondary: None,
-            };
-            if let Err(error) = self.recorder.publish(&event, &host.object_ref(&())).await {
+            if let Err(error) = events::publish(&self.client, host, note).await {
                 warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
             }
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
 };
+use socket2::{Domain, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -272,7 +273,7 @@ async fn serve(
     local: SocketAddr,
     handle: &Handle,
 ) -> Result<(End, usize, Duration), ServeError> {
-    let line = Line { socket: UdpSocket::bind(local).await?, client, segments: AtomicBool::new(true) };
+    let mut line = Line::open(local, client)?;
     let loading = files.clone();
     let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| ServeError::Interrupted)?;
     let mut out = Outbox::default();
@@ -281,38 +282,32 @@ async fn serve(
         Err(cause) => {
             let mut packet = Vec::new();
             error(&mut packet, ErrorCode::NotFound, "boot file missing on the server");
-            line.socket.send_to(&packet, client).await?;
+            line.socket.send(&packet).await?;
             return Err(cause.into());
         }
     };
     let begun = Instant::now();
-    let mut transfer = Transfer::new(data, &asked, path_mtu(local, client), begun);
+    let mut transfer = Transfer::new(data, &asked, line.path_mtu(), begun);
     transfer.start(begun, &mut out);
     line.send(&mut out).await?;
     let alarm = tokio::time::sleep_until(transfer.deadline().into());
     tokio::pin!(alarm);
     // Longer than an ACK or an ERROR of any use; the rest of a longer packet is cut off.
     let mut buffer = [0; 600];
+    let mut strange = [0; 16];
     let end = loop {
         // The alarm is not moved at every packet: when it rings early, it is set again.
         let progress = tokio::select! {
             biased;
-            received = line.socket.recv_from(&mut buffer) => match received {
-                Ok((length, sender)) if sender == client => {
+            received = line.socket.recv(&mut buffer) => match received {
+                Ok(length) => {
                     let progress = transfer.on_packet(Instant::now(), &buffer[..length], &mut out);
                     if transfer.is_under_way() {
                         handle.under_way.store(true, Ordering::Relaxed);
                     }
                     progress
                 }
-                Ok((_, stranger)) => {
-                    let mut packet = Vec::new();
-                    error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
-                    // Best effort; it must not disturb the transfer (RFC 1350 section 4).
-                    let _unsent = line.socket.try_send_to(&packet, stranger);
-                    Progress::Waiting
-                }
-                // ICMP: nobody there any more. The client's silence will show whether that is so.
+                // ICMP: nobody there any more, or so somebody says. The client's silence will show.
                 Err(_) => Progress::Waiting,
             },
             () = handle.repeat.notified() => {
@@ -324,6 +319,13 @@ async fn serve(
                 alarm.as_mut().reset(transfer.deadline().into());
                 progress
             }
+            Ok((_, stranger)) = line.strangers.recv_from(&mut strange) => {
+                let mut packet = Vec::new();
+                error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
+                // Best effort; it must not disturb the transfer (RFC 1350 section 4).
+                let _unsent = line.strangers.try_send_to(&packet, stranger);
+                Progress::Waiting
+            }
         };
         line.send(&mut out).await?;
         if let Progress::Ended(end) = progress {
@@ -333,25 +335,52 @@ async fn serve(
     Ok((end, transfer.size(), begun.elapsed()))
 }
 
-/// A transfer's own socket.
+/// A transfer's own port.
 struct Line {
+    /// Connected: the kernel looks up the way once and gives it the client's packets only.
     socket: UdpSocket,
+    /// At the same port; gets what anybody else sends there.
+    strangers: UdpSocket,
     client: SocketAddr,
     /// Whether the kernel may cut a window into packets (UDP_SEGMENT); not every network card can.
-    segments: AtomicBool,
+    segments: bool,
 }
 
 impl Line {
-    async fn send(&self, out: &mut Outbox) -> io::Result<()> {
-        if out.len() > 1 && self.segments.load(Ordering::Relaxed) {
+    fn open(local: SocketAddr, client: SocketAddr) -> io::Result<Self> {
+        let strangers = bind_shared(local)?;
+        let socket = bind_shared(strangers.local_addr()?)?;
+        socket.connect(client)?;
+        Ok(Self {
+            socket: UdpSocket::from_std(socket)?,
+            strangers: UdpSocket::from_std(strangers)?,
+            client,
+            segments: true,
+        })
+    }
+
+    /// The largest IP packet on the way to the client as far as the kernel knows, in bytes; 1500 when it does not say.
+    fn path_mtu(&self) -> u32 {
+        match self.client {
+            SocketAddr::V4(_) => nix::sys::socket::getsockopt(&self.socket, sockopt::IpMtu)
+                .ok()
+                .and_then(|mtu| u32::try_from(mtu).ok())
+                .unwrap_or(1500),
+            // The least that IPv6 has, less its longer header.
+            SocketAddr::V6(_) => 1280 - 20,
+        }
+    }
+
+    async fn send(&mut self, out: &mut Outbox) -> io::Result<()> {
+        if out.len() > 1 && self.segments {
             if self.send_segments(out).await.is_ok() {
                 out.clear();
                 return Ok(());
             }
-            self.segments.store(false, Ordering::Relaxed);
+            self.segments = false;
         }
         for packet in out.packets() {
-            match self.socket.send_to(packet, self.client).await {
+            match self.socket.send(packet).await {
                 Ok(_) => {}
                 // Congestion or a network that is down for a moment is loss like any other.
                 Err(cause) if cause.kind() != io::ErrorKind::InvalidInput => {
@@ -367,30 +396,23 @@ impl Line {
     async fn send_segments(&self, out: &Outbox) -> io::Result<()> {
         let Some((bytes, segment)) = out.segments() else { return Ok(()) };
         let segment = u16::try_from(segment).map_err(io::Error::other)?;
-        let client = SockaddrStorage::from(self.client);
         self.socket
             .async_io(Interest::WRITABLE, || {
                 let parts = [IoSlice::new(bytes)];
                 let control = [ControlMessage::UdpGsoSegments(&segment)];
-                sendmsg(self.socket.as_raw_fd(), &parts, &control, MsgFlags::empty(), Some(&client))?;
+                sendmsg::<()>(self.socket.as_raw_fd(), &parts, &control, MsgFlags::empty(), None)?;
                 Ok(())
             })
             .await
     }
 }
 
-/// The largest IP packet on the way to the client as far as the kernel knows, in bytes; 1500 when it does not say.
-fn path_mtu(local: SocketAddr, client: SocketAddr) -> u32 {
-    let ask = || -> io::Result<u32> {
-        let probe = std::net::UdpSocket::bind(local)?;
-        probe.connect(client)?;
-        let mtu = match client {
-            SocketAddr::V4(_) => nix::sys::socket::getsockopt(&probe, sockopt::IpMtu)?,
-            SocketAddr::V6(_) => 1280 - 20,
-        };
-        Ok(u32::try_from(mtu).unwrap_or(1500))
-    };
-    ask().unwrap_or(1500)
+fn bind_shared(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
