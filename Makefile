@@ -57,8 +57,8 @@ build: rust ## the static release binary
 	@tests/lab/packages build
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(TARGET)
 
-unit: rust ## cargo test
-	cargo test --locked
+unit: rust packages ## cargo test
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" cargo test --locked
 
 journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

@@ -1,7 +1,7 @@
 //! The API as real kubectl sees it, over a real TLS listener.
 //!
 //! kubectl is `$KUBECTL` (several with colons between them: the journeys are made with each), or the one on the
-//! path, or one kept under `~/.cache/slipway`.
+//! path, or the one that `make unit` keeps under `~/.cache/slipway`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -32,9 +32,9 @@ fn clients() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("kubectl"));
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let kept = home.join(".cache/slipway/kubectl");
+    let kept = home.join(".cache/slipway/kubectl-1.33/kubectl");
     let found = on_path.chain([PathBuf::from("/usr/bin/kubectl"), kept]).find(|file| file.is_file());
-    vec![found.expect("kubectl is needed: install it or name it in $KUBECTL")]
+    vec![found.expect("kubectl is needed: `make unit` fetches one, or name yours in $KUBECTL")]
 }
 
 /// An API server on a port of its own.

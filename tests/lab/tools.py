@@ -5,6 +5,7 @@ Runs before the namespaces are entered, because there is no network inside.
 
 import fcntl
 import hashlib
+import contextlib
 import os
 import shutil
 import subprocess
@@ -149,10 +150,13 @@ def prepared(name):
 
 
 if __name__ == "__main__":
-    # `tools.py kernel` prints the kernel package only, as `make install` wants it.
+    # `tools.py kernel` and `tools.py kubectl` print one path only, as `make install` and `make unit` want it.
+    single = {"kernel": kernel_package, "kubectl": kubectl}
     try:
-        if sys.argv[1:] == ["kernel"]:
-            print(kernel_package())
+        if len(sys.argv) == 2 and sys.argv[1] in single:
+            with contextlib.redirect_stdout(sys.stderr):
+                path = single[sys.argv[1]]()
+            print(path)
             sys.exit(0)
         prepare()
         for key in ("VENV", "KUBECTL", "KERNEL", "IMAGE"):
