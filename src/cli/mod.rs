@@ -48,6 +48,9 @@ enum Command {
     /// Say what a machine would boot from the network now, and why
     #[command(subcommand)]
     Explain(explain::Command),
+    /// What runs in the ramdisk, as its first process; nothing to call by hand
+    #[command(hide = true)]
+    Agent,
     /// Bring operating system images into the library, list and remove them
     #[command(subcommand)]
     Image(image::Command),
@@ -76,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::CheckConfig(options) => check_config(&options),
         Command::Ramdisk(command) => ramdisk::run(command),
         Command::Explain(command) => explain::run(command),
+        Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
     };
     match done {

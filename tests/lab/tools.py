@@ -5,7 +5,6 @@ Runs before the namespaces are entered, because there is no network inside.
 
 import fcntl
 import hashlib
-import contextlib
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from wait import LabError, check_output, say
@@ -154,7 +153,7 @@ if __name__ == "__main__":
     single = {"kernel": kernel_package, "kubectl": kubectl}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
-            with contextlib.redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr):
                 path = single[sys.argv[1]]()
             print(path)
             sys.exit(0)
