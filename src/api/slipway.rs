@@ -274,6 +274,9 @@ pub struct SessionStatus {
     pub opened: Option<Time>,
     /// When the agent was last heard, to within some seconds.
     pub last_seen: Option<Time>,
+    /// Whether it made a call after it was opened. Until then the machine may open it again: the answer may be lost.
+    #[serde(default)]
+    pub used: bool,
 }
 
 /// How far the step under way is.

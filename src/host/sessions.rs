@@ -148,6 +148,7 @@ impl Sessions {
             let mut status = intent.status.clone().unwrap_or_default();
             if let Some(session) = &mut status.session {
                 session.last_seen = Some(Time(Timestamp::now()));
+                session.used = true;
             }
             change(&mut status, &intent);
             let changed = BootIntent { status: Some(status), ..intent };
@@ -199,6 +200,7 @@ impl Sessions {
                 address: peer.to_string(),
                 opened: Some(now.clone()),
                 last_seen: Some(now),
+                used: false,
             };
             // Results and log of an earlier boot end here.
             let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
@@ -231,9 +233,7 @@ fn may_open(intent: &BootIntent, claims: &Claims, peer: IpAddr) -> Result<(), St
     }
     let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
     let Some(session) = session.filter(|session| session.generation == claims.generation) else { return Ok(()) };
-    let repeated = session.token_nonce == claims.nonce_hex()
-        && session.address == peer.to_string()
-        && session.last_seen == session.opened;
+    let repeated = session.token_nonce == claims.nonce_hex() && session.address == peer.to_string() && !session.used;
     if repeated {
         return Ok(());
     }
@@ -292,8 +292,8 @@ impl Sessions {
     async fn touch(&self, caller: &Caller, intent: Option<&BootIntent>) -> Result<(), Refused> {
         let session = intent.and_then(|intent| intent.status.as_ref()?.session.as_ref());
         let seen = session.and_then(|s| s.last_seen.as_ref()).map_or(Timestamp::UNIX_EPOCH, |seen| seen.0);
-        let first_call = session.is_some_and(|session| session.last_seen == session.opened);
-        if !first_call && Timestamp::now() < seen + SEEN_EVERY {
+        let used = session.is_some_and(|session| session.used);
+        if used && Timestamp::now() < seen + SEEN_EVERY {
             return Ok(());
         }
         self.record(caller, |_, _| {}).await
@@ -457,3 +457,7 @@ async fn chunk(
     sessions.authenticate(&headers).await?;
     Ok(serve::serve_chunk(&sessions.0.library, &sha256, &headers).await)
 }
+
+#[cfg(test)]
+#[path = "sessions_tests.rs"]
+mod tests;

@@ -1,0 +1,205 @@
+//! Sessions through their own door: HTTP calls against the router, over a real store and API.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use kube::api::ObjectMeta;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::*;
+use crate::api::kinds;
+use crate::api::metal3::{BareMetalHost, BareMetalHostSpec};
+use crate::api::slipway::{BootIntentSpec, StepAction};
+use crate::apiserver::ApiServer;
+use crate::host::watches;
+use crate::store::{Store, StoreOptions};
+
+struct Site {
+    router: Router,
+    client: Client,
+    tokens: Arc<Tokens>,
+    uid: String,
+    shutdown: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Site {
+    /// A site with one host, whose boot intent 7 is the ramdisk with these steps.
+    async fn new(actions: &[StepAction]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let store =
+            Store::open(StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 100 }).unwrap();
+        let shutdown = CancellationToken::new();
+        let client = ApiServer::new(store, &kinds(), shutdown.clone()).await.unwrap().client();
+        let hosts = Api::<BareMetalHost>::namespaced(client.clone(), "default");
+        let spec = BareMetalHostSpec { boot_mac_address: Some("02:00:00:00:00:01".into()), ..Default::default() };
+        let host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
+        let (index, intents) = (HostIndex::default(), Intents::default());
+        let (ready, mut listed) = watch::channel(false);
+        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
+        listed.wait_for(|listed| *listed).await.unwrap();
+        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let library = Library::open(path.join("images"), None).unwrap();
+        let sessions = Sessions::new(client.clone(), index, intents, tokens.clone(), library, path.join("logs"));
+        let uid = host.metadata.uid.unwrap();
+        let site = Self { router: sessions.router(), client, tokens, uid, shutdown, _folder: folder };
+        let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {
+            id: format!("7.{}", number + 1),
+            action: *action,
+            operation: "inspect@1".into(),
+            ..IntentStep::default()
+        });
+        let spec =
+            BootIntentSpec { generation: 7, target: BootTarget::Ramdisk, steps: steps.collect(), ..Default::default() };
+        let metadata =
+            ObjectMeta { name: Some("h".into()), namespace: Some("default".into()), ..ObjectMeta::default() };
+        let intent = BootIntent { metadata, spec, status: None };
+        site.intents().create(&PostParams::default(), &intent).await.unwrap();
+        site
+    }
+
+    fn intents(&self) -> Api<BootIntent> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn status(&self) -> BootIntentStatus {
+        self.intents().get("h").await.unwrap().status.unwrap_or_default()
+    }
+
+    /// A call from a peer; the answer's status and JSON.
+    async fn call(&self, peer: &str, bearer: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let mut request = Request::builder().method(method).uri(format!("/agent/v1/{path}"));
+        if !bearer.is_empty() {
+            request = request.header("authorization", format!("Bearer {bearer}"));
+        }
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        let mut request = request.header("content-type", "application/json").body(body).unwrap();
+        let peer: SocketAddr = format!("{peer}:1234").parse().unwrap();
+        request.extensions_mut().insert(Peer(peer));
+        let answer = tokio::time::timeout(Duration::from_secs(30), self.router.clone().oneshot(request));
+        let answer = answer.await.expect("an answer in time").unwrap();
+        let status = answer.status().as_u16();
+        let bytes = axum::body::to_bytes(answer.into_body(), MAX_BODY).await.unwrap();
+        (status, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    async fn open(&self, peer: &str, token: &str) -> (u16, Value) {
+        let hello = json!({ "token": token, "version": "0", "macAddresses": [], "uuid": "", "uefi": false });
+        self.call(peer, "", "POST", "session", hello).await
+    }
+}
+
+const NODE: &str = "10.0.0.5";
+const STRANGER: &str = "10.0.0.66";
+
+#[tokio::test]
+async fn a_boot_token_opens_one_session_and_no_second() {
+    let site = Site::new(&[StepAction::Inspect]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let (status, session) = site.open(NODE, &token).await;
+    assert_eq!((status, &session["host"], &session["generation"]), (200, &json!("default/h"), &json!(7)));
+    // The same machine may repeat a call whose answer got lost; nobody else may.
+    assert_eq!(site.open(NODE, &token).await.0, 200);
+    let (status, refusal) = site.open(STRANGER, &token).await;
+    assert_eq!(status, 403);
+    let reason = refusal["reason"].as_str().unwrap();
+    assert!(reason.contains("used already, from 10.0.0.5"), "{reason}");
+    // Nor does another token of the same boot help, nor the first one once the session has done something.
+    let other = site.tokens.mint(&site.uid, 7).unwrap();
+    assert_eq!(site.open(STRANGER, &other).await.0, 403);
+    let bearer = session["session"].as_str().unwrap();
+    let (status, step) = site.call(NODE, bearer, "GET", "step", Value::Null).await;
+    assert_eq!((status, &step["id"], &step["action"]), (200, &json!("7.1"), &json!("inspect")));
+    assert_eq!(site.open(NODE, &token).await.0, 403);
+}
+
+#[tokio::test]
+async fn tokens_of_another_boot_another_host_or_no_key_open_nothing() {
+    let site = Site::new(&[]).await;
+    for token in [
+        site.tokens.mint(&site.uid, 6).unwrap(),
+        site.tokens.mint(&site.uid, 8).unwrap(),
+        site.tokens.mint("another", 7).unwrap(),
+        "nonsense".to_owned(),
+        String::new(),
+    ] {
+        let (status, refusal) = site.open(NODE, &token).await;
+        assert_eq!(status, 403, "{token}");
+        assert!(!refusal["reason"].as_str().unwrap().is_empty());
+    }
+    assert_eq!(site.call(NODE, "nonsense", "GET", "step", Value::Null).await.0, 401);
+    assert_eq!(site.call(NODE, "", "POST", "event", json!({ "step": "", "phase": "" })).await.0, 401);
+}
+
+#[tokio::test]
+async fn results_are_kept_once_and_a_failure_ends_its_operation() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase, StepAction::PowerOff]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let result = |step: &str, succeeded: bool, message: &str| json!({ "step": step, "succeeded": succeeded, "message": message, "inventory": { "hostname": "h" }, "log": ["last line"] });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", true, "seen")).await.0, 204);
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", false, "late")).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results.len(), 1);
+    assert!(status.results[0].succeeded, "the first word counts");
+    assert_eq!(status.inventory.unwrap().hostname, "h");
+    let event = json!({ "step": "7.2", "phase": "wiping", "bytesDone": 50, "bytesTotal": 200 });
+    assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    assert_eq!(site.status().await.progress.unwrap().percent, Some(25));
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.2", false, "the disk is gone")).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results[1].message, "the disk is gone");
+    assert_eq!(status.log, ["last line"]);
+    let intent = site.intents().get("h").await.unwrap();
+    assert!(next_of(&intent, "7.2").is_none(), "nothing follows a failed step of the same operation");
+    // A step that was never planned, or is not any more, is refused as such.
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.9", true, "")).await.0, 410);
+    assert_eq!(site.call(NODE, &session, "POST", "event", json!({ "step": "7.9", "phase": "" })).await.0, 410);
+}
+
+#[tokio::test]
+async fn another_boot_intent_ends_the_session_and_its_steps() {
+    let site = Site::new(&[StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let mut intent = site.intents().get("h").await.unwrap();
+    intent.spec.generation = 8;
+    site.intents().replace("h", &PostParams::default(), &intent).await.unwrap();
+    for (method, path, body) in [
+        ("GET", "step", Value::Null),
+        ("POST", "event", json!({ "step": "7.1", "phase": "wiping" })),
+        ("POST", "result", json!({ "step": "7.1", "succeeded": true, "message": "" })),
+    ] {
+        // The memory of the intent may be a moment behind; what is stored decides.
+        let status = site.call(NODE, &session, method, path, body).await.0;
+        assert!(status == 401 || status == 410, "{path}: {status}");
+    }
+    assert!(site.status().await.results.is_empty(), "a late result of an old boot changes nothing");
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_rendered_fails_with_its_reason() {
+    let site = Site::new(&[StepAction::WriteConfigDrive]).await;
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let mut host = hosts.get("h").await.unwrap();
+    host.spec.user_data = Some(crate::api::metal3::SecretReference { name: Some("absent".into()), namespace: None });
+    hosts.replace("h", &PostParams::default(), &host).await.unwrap();
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let asking = site.call(NODE, &session, "GET", "step", Value::Null);
+    assert_eq!(asking.await.0, 204, "there is nothing that the agent could do");
+    let status = site.status().await;
+    assert_eq!(status.results[0].message, "secret default/absent of spec.userData does not exist");
+}
