@@ -3,6 +3,7 @@
 import hashlib
 import os
 import socket
+import struct
 import subprocess
 
 from lab import (ADDRESS, BMC_ADDRESS, Disk, LabError, Machine, PASSWORD, Slipway, USERNAME, check_output, host, say, secret,
@@ -81,7 +82,10 @@ def bmc_faults(rack, slipway):
 def image_files(folder):
     """Images for the faults, and one small good one, by names that tell nothing. Returns the SHA-256 of each."""
     good = folder / "small.raw"
-    good.write_bytes(hashlib.sha256(b"lab").digest() * (8 << 15))
+    # With an MBR of one partition: without a partition table there is no place for a config drive.
+    entry = struct.pack("<B3sB3sII", 0, b"\0" * 3, 0x83, b"\0" * 3, 2048, 2048)
+    mbr = b"\0" * 446 + entry + b"\0" * 48 + b"\x55\xaa"
+    good.write_bytes(mbr + (hashlib.sha256(b"lab").digest() * (8 << 15))[len(mbr):])
     check_output(["qemu-img", "create", "-q", "-f", "qcow2", folder / "large.img", "100G"])
     check_output(["qemu-img", "convert", "-O", "qcow2", good, folder / "cut.img"])
     with (folder / "cut.img").open("r+b") as file:
@@ -112,7 +116,8 @@ def image_faults(rack, slipway):
     slipway.wait_state(name, "provisioned", 400, error_ends=False)
     slipway.wait_no_error(name)
     with rack.machines[0].disk_file(rack.work).open("rb") as disk:
-        assert hashlib.sha256(disk.read(1 << 20)).digest() == hashlib.sha256((folder / "small.raw").read_bytes()[: 1 << 20]).digest()
+        # All but the partition table, which got the config drive's entry.
+        assert disk.read(1 << 20)[512:] == (folder / "small.raw").read_bytes()[512 : 1 << 20]
 
 
 def silent_machine(rack, slipway):
