@@ -30,8 +30,9 @@ lint: packages rust ## formatting, clippy, scripts, the systemd unit
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
-	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/rack tests/lab/run images/debian-12/build
-	@for script in tests/lab/packages .ci/run; do bash -n "$$script" || exit 1; done
+	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/rack tests/lab/run images/debian-12/build \
+	  benches/run benches/suite/*.py
+	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.
 	@if command -v systemd-analyze >/dev/null; then \
 	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \

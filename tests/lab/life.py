@@ -19,10 +19,10 @@ def install(rack, slipway, machines):
     return available - began, time.monotonic() - available
 
 
-def order(rack, slipway, machine):
-    """Asks for the Debian 12 image, with user data that lets this run's key in."""
+def order(rack, slipway, machine, image=None):
+    """Asks for an image, by default the Debian 12 one, with user data that lets this run's key in."""
     slipway.apply(secret(f"{machine.name}-user-data", userData=cloud_config(machine.name, rack.ssh.public)))
-    slipway.patch(machine.name, {"spec": {"image": rack.image_spec(), "userData": {"name": f"{machine.name}-user-data"}}})
+    slipway.patch(machine.name, {"spec": {"image": image or rack.image_spec(), "userData": {"name": f"{machine.name}-user-data"}}})
 
 
 def wait_ssh(rack, slipway, machine, deadline=400):
