@@ -27,6 +27,8 @@ class Part:
     name: str
     when: str = ""
     load: str = ""
+    # Share of the machine's processors that went to programs outside the part, as far as the kernel charges for it.
+    others: str = ""
     seconds: float = 0.0
     error: str | None = None
     figures: list = field(default_factory=list)
@@ -38,6 +40,8 @@ class Part:
         """Notes date and the machine's load before anything is measured."""
         self.when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         self.load = f"{os.getloadavg()[0]:.1f}"
+        if os.nice(0):
+            self.notes.append(f"{self.name} was measured, peers included, with a nice value of {os.nice(0)}")
         self.save(self.file)
 
     def left(self):

@@ -106,7 +106,8 @@ def render(parts, binary):
     lines.append("\n## When\n\n")
     for name, part in parts.items():
         if part is not None:
-            lines.append(f"- {name}: {part.when}, {part.seconds:.0f} s; load average before it {part.load}\n")
+            lines.append(f"- {name}: {part.when}, {part.seconds:.0f} s; load average before it {part.load}; other programs took "
+                         f"{part.others or 'an unknown share'} of the processors meanwhile\n")
     notes = [note for part in parts.values() if part is not None for note in part.notes]
     if notes:
         lines += ["\n## Notes\n\n", *(f"- {note}\n" for note in notes)]
