@@ -125,6 +125,9 @@ pub struct DHCPLeaseSpec {
     pub expires: Option<Time>,
 }
 
+/// On a BootIntent: its host lives, so that neither a namespace's end nor anybody else takes the intent from under it.
+pub const FINALIZER_INTENT: &str = "slipway.dev/host";
+
 /// What a host is to boot next, and what its agent is to do: the boot intent. Same name and namespace as its
 /// BareMetalHost. Written by the host's reconciler (spec) and by the agent's session (status).
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]

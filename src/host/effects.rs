@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
@@ -17,7 +17,7 @@ use crate::api::metal3::{
     ANNOTATION_INSPECT, BareMetalHost, BootMode, FINALIZER_HARDWARE_DATA, FINALIZER_HOST, HardwareData,
     HardwareDataSpec, HardwareDetails,
 };
-use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec};
+use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
 
 /// On HardwareData: the inspection it came from.
@@ -75,6 +75,7 @@ pub(super) async fn perform(
         }
         Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).await,
         Effect::SaveHardware { operation, hardware } => save_hardware(reconciler, host, operation, hardware).await,
+        Effect::ForgetIntent => forget_intent(reconciler, intent).await,
         Effect::Release => release(reconciler, host).await,
     }
 }
@@ -121,7 +122,10 @@ async fn store_intent(
     let api = reconciler.api::<BootIntent>(&host.namespace().unwrap_or_default());
     match intent {
         Some(intent) => {
-            let changed = BootIntent { spec: spec.clone(), ..intent.clone() };
+            let mut changed = BootIntent { spec: spec.clone(), ..intent.clone() };
+            if !intent.finalizers().iter().any(|finalizer| finalizer == FINALIZER_INTENT) {
+                changed.finalizers_mut().push(FINALIZER_INTENT.to_owned());
+            }
             api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
         }
         None => {
@@ -129,6 +133,7 @@ async fn store_intent(
                 name: host.metadata.name.clone(),
                 namespace: host.metadata.namespace.clone(),
                 owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
+                finalizers: Some(vec![FINALIZER_INTENT.to_owned()]),
                 ..ObjectMeta::default()
             };
             let new = BootIntent { metadata, spec: spec.clone(), status: None };
@@ -136,6 +141,31 @@ async fn store_intent(
         }
     }
     Ok(())
+}
+
+/// Takes our finalizer off an intent, after which one that was deleted is gone.
+pub(super) async fn let_intent_go(reconciler: &Reconciler, intent: &BootIntent) -> Result<(), kube::Error> {
+    let kept: Vec<_> = intent.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_INTENT).collect();
+    if kept.len() == intent.finalizers().len() {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "resourceVersion": intent.resource_version(), "finalizers": kept } });
+    match patch_intent(reconciler, intent, patch).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        patched => patched,
+    }
+}
+
+/// In a namespace that ends, the host is about to be deleted too and needs its intent for the way out; a new one
+/// could not be created there.
+async fn forget_intent(reconciler: &Reconciler, intent: Option<&BootIntent>) -> Result<(), EffectError> {
+    let Some(intent) = intent else { return Ok(()) };
+    let namespaces = Api::<Namespace>::all(reconciler.client.clone());
+    let namespace = namespaces.get_opt(&intent.namespace().unwrap_or_default()).await?;
+    if namespace.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
+        return Err(EffectError::NotYet);
+    }
+    Ok(let_intent_go(reconciler, intent).await?)
 }
 
 async fn connect(
@@ -263,9 +293,13 @@ async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), Ef
     let namespace = host.namespace().unwrap_or_default();
     drop_hardware(reconciler, host).await?;
     access::release(reconciler, host).await?;
-    match reconciler.api::<BootIntent>(&namespace).delete(&host.name_any(), &DeleteParams::default()).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => {}
-        deleted => drop(deleted?),
+    let intents = reconciler.api::<BootIntent>(&namespace);
+    if let Some(intent) = intents.get_opt(&host.name_any()).await? {
+        let_intent_go(reconciler, &intent).await?;
+        match intents.delete(&host.name_any(), &DeleteParams::default()).await {
+            Err(kube::Error::Api(error)) if error.is_not_found() => {}
+            deleted => drop(deleted?),
+        }
     }
     let kept: Vec<_> = host.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_HOST).collect();
     patch_metadata(reconciler, host, json!({ "finalizers": kept })).await

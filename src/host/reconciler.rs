@@ -32,6 +32,10 @@ const MAX_TURNS: usize = 24;
 /// Longest and shortest time between two looks at a host.
 const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(600);
 
+/// Tries to clear up after a host that is gone, and the time between two.
+const CLEAR_TRIES: usize = 60;
+const CLEAR_PAUSE: Duration = Duration::from_secs(5);
+
 /// What the reconciler works with.
 pub struct Reconciler {
     pub(super) client: Client,
@@ -113,12 +117,19 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
         })
         .graceful_shutdown_on(async move { shutdown.cancelled().await })
         .run(reconcile, retry, reconciler.clone())
-        .for_each(|outcome| async move {
-            match outcome {
-                Ok((host, _)) => debug!(host = %host, "looked at"),
-                // Objects that went while they were queued are no fault.
-                Err(kube::runtime::controller::Error::ObjectNotFound(host)) => debug!(host = %host, "gone"),
-                Err(error) => debug!(%error, "reconciliation failed"),
+        .for_each(|outcome| {
+            let reconciler = reconciler.clone();
+            async move {
+                match outcome {
+                    Ok((host, _)) => debug!(host = %host, "looked at"),
+                    // It went while it was queued, or something of its own outlived it.
+                    Err(kube::runtime::controller::Error::ObjectNotFound(host)) => {
+                        tokio::spawn(async move {
+                            reconciler.clear_after(host.namespace.as_deref().unwrap_or_default(), &host.name).await;
+                        });
+                    }
+                    Err(error) => debug!(%error, "reconciliation failed"),
+                }
             }
         })
         .await;
@@ -192,6 +203,24 @@ impl Reconciler {
             }
         }
         Err(ReconcileError::Restless(state))
+    }
+
+    /// A host that went without its life's end, because somebody took its finalizer, must not leave an intent that
+    /// nobody lets go.
+    async fn clear_after(&self, namespace: &str, name: &str) {
+        for _ in 0..CLEAR_TRIES {
+            let cleared = match self.api::<BootIntent>(namespace).get_opt(name).await {
+                Ok(Some(intent)) if intent.metadata.deletion_timestamp.is_some() => {
+                    effects::let_intent_go(self, &intent).await
+                }
+                read => read.map(drop),
+            };
+            match cleared {
+                Ok(()) => return,
+                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "its boot intent is still there"),
+            }
+            tokio::time::sleep(CLEAR_PAUSE).await;
+        }
     }
 
     async fn decide(&self, host: &BareMetalHost) -> Result<(Turn, Option<BootIntent>), kube::Error> {
@@ -323,3 +352,7 @@ impl Reconciler {
         Api::namespaced(self.client.clone(), namespace)
     }
 }
+
+#[cfg(test)]
+#[path = "reconciler_tests.rs"]
+mod tests;

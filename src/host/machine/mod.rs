@@ -154,6 +154,8 @@ pub enum Effect {
         /// What was found.
         hardware: Box<HardwareDetails>,
     },
+    /// Let the intent go, which somebody deleted: a new one begins afresh.
+    ForgetIntent,
     /// Drop the intent and every finalizer that the host holds, its own last.
     Release,
 }

@@ -28,6 +28,8 @@ impl Life<'_> {
             }
         } else if !held {
             return Next::Do(Effect::AddFinalizer);
+        } else if self.world.intent.is_some_and(|intent| intent.metadata.deletion_timestamp.is_some()) {
+            return Next::Do(Effect::ForgetIntent);
         }
         if self.status.provisioning.state == State::Registering && self.world.intent.is_none() && !self.deleting() {
             // First of all: the intent also remembers which spec was tried, so that a corrected one ends a rest.

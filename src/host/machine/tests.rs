@@ -190,6 +190,7 @@ impl Model {
                 self.image = Some(Image { status: Some(status), ..Image::new(name, (**spec).clone()) });
             }
             Effect::SaveHardware { operation, .. } => self.hardware_from = Some(operation.clone()),
+            Effect::ForgetIntent => self.intent = None,
             Effect::Release => {
                 self.host.metadata.finalizers = None;
                 self.intent = None;
@@ -594,6 +595,23 @@ fn a_failed_step_is_told_even_after_the_bmc_stumbled() {
     model.settle();
     assert_eq!(model.status().error_type, Some(ErrorType::Provisioning));
     assert!(model.status().error_message.contains("no disk matches"));
+}
+
+#[test]
+fn an_intent_that_somebody_deleted_is_made_anew_while_the_host_stays() {
+    for deleting in [false, true] {
+        let mut model = Model::new();
+        model.run_until("available");
+        let intent = model.intent.as_mut().expect("an intent");
+        intent.metadata.deletion_timestamp = Some(Time(model.now));
+        if deleting {
+            model.delete();
+        }
+        let forgets = matches!(model.turn().next, Next::Do(Effect::ForgetIntent));
+        assert_eq!(forgets, !deleting);
+        model.settle();
+        assert_eq!(model.gone, deleting);
+    }
 }
 
 #[test]
