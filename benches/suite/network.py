@@ -52,12 +52,15 @@ def script(part, name, results, environment=None):
 
 def dhcp(part, results):
     text = script(part, "dhcp", results, {"BENCH_VERBOSE": "1"})
-    found = re.search(r"dhcp_four_way_per_second slipway=(\d+) kea=(\d+)", text)
+    found = re.findall(r"dhcp_four_way_per_second(?:_on_(\d+)_percent_of_a_processor)? slipway=(\d+) kea=(\d+)", text)
     if not found:
         raise LabError(f"benches/dhcp/run gave no figure: {short(text)}")
-    ours, kea = int(found[1]), int(found[2])
-    part.add(Figure("DHCP four-way exchanges a second under 1 % drops", "2 × Kea", f"{ours:,}/s ({ours / max(kea, 1):.2f} × Kea)",
-                    f"Kea {kea:,}/s", ours >= 2 * kea, "perfdhcp over a veth pair; every lease on disk before its ACK"))
+    for percent, ours, kea in found:
+        ours, kea = int(ours), int(kea)
+        where = f"each server held to {percent} % of a processor" if percent else "processors shared with perfdhcp"
+        part.add(Figure(f"DHCP four-way exchanges a second under 1 % drops, {where}", "2 × Kea",
+                        f"{ours:,}/s ({ours / max(kea, 1):.2f} × Kea)", f"Kea {kea:,}/s", ours >= 2 * kea,
+                        "perfdhcp over a veth pair; every lease on disk before its ACK"))
 
 
 def tftp(part, results):
