@@ -216,8 +216,8 @@ fn found(store: &Store, writer: usize) -> State {
             .iter()
             .filter(|object| object.name.starts_with(&prefix))
             .map(|object| {
-                assert_eq!(object.value["metadata"]["resourceVersion"], object.revision.to_string());
-                (object.name.clone(), object.value["spec"].as_str().expect("text").to_owned())
+                assert_eq!(object.value()["metadata"]["resourceVersion"], object.revision.to_string());
+                (object.name.clone(), object.value()["spec"].as_str().expect("text").to_owned())
             })
             .collect(),
         Kind::Table(name) => store

@@ -1,4 +1,4 @@
-//! Rules and columns of the Kubernetes core kinds Namespace, Secret and ConfigMap.
+//! Rules and columns of the Kubernetes core kinds Namespace, Secret, ConfigMap and Lease.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,15 +20,38 @@ pub(super) fn namespace_columns() -> Vec<Column> {
 
 pub(super) fn secret_columns() -> Vec<Column> {
     let kind = Column::cell("Type", "string", 0, |object, _| object["type"].clone());
-    let data = Column::cell("Data", "string", 0, |object, _| entries(&object["data"]).to_string().into());
+    let data = Column::cell("Data", "string", 0, |object, _| entries(&object["data"]).into());
     vec![Column::name(), kind, data, Column::age()]
 }
 
 pub(super) fn config_map_columns() -> Vec<Column> {
     let data = Column::cell("Data", "string", 0, |object, _| {
-        (entries(&object["data"]) + entries(&object["binaryData"])).to_string().into()
+        (entries(&object["data"]) + entries(&object["binaryData"])).into()
     });
     vec![Column::name(), data, Column::age()]
+}
+
+pub(super) fn lease_columns() -> Vec<Column> {
+    let holder = Column::cell("Holder", "string", 0, |object, _| {
+        object["spec"]["holderIdentity"].as_str().unwrap_or_default().into()
+    });
+    vec![
+        Column::name(),
+        holder.described("holderIdentity contains the identity of the holder of a current lease."),
+        Column::age(),
+    ]
+}
+
+/// The rules of `coordination.k8s.io/v1` LeaseSpec.
+pub(super) fn prepare_lease(new: &mut Value, _: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let spec = &new["spec"];
+    if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
+        errors.push(FieldError::invalid("spec.leaseDurationSeconds", &seconds.into(), "must be greater than 0"));
+    }
+    if let Some(transitions) = spec["leaseTransitions"].as_i64().filter(|transitions| *transitions < 0) {
+        let rule = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("spec.leaseTransitions", &transitions.into(), rule));
+    }
 }
 
 fn entries(map: &Value) -> usize {
@@ -149,6 +172,17 @@ mod tests {
         let mut secret = json!({"data": {"a": "YQ==", "b": "Yg=="}, "stringData": {"b": "new", "c": "c"}});
         assert!(faults(prepare_secret, &mut secret, None).is_empty());
         assert_eq!(secret, json!({"data": {"a": "YQ==", "b": "bmV3", "c": "Yw=="}, "type": "Opaque"}));
+    }
+
+    #[test]
+    fn a_lease_lasts_and_counts_up() {
+        for (spec, wanted) in [
+            (json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0}), vec![]),
+            (json!({"leaseDurationSeconds": 0}), vec!["spec.leaseDurationSeconds"]),
+            (json!({"leaseDurationSeconds": 1, "leaseTransitions": -1}), vec!["spec.leaseTransitions"]),
+        ] {
+            assert_eq!(faults(prepare_lease, &mut json!({ "spec": spec }), None), wanted, "{spec}");
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(super) fn success(resource: &Resource, object: &Object) -> Value {
     let mut details = json!({
         "name": object.name,
         "kind": resource.plural,
-        "uid": object.value["metadata"]["uid"],
+        "uid": object.metadata()["uid"],
     });
     if !resource.group.is_empty() {
         details["group"] = resource.group.clone().into();
@@ -135,7 +135,8 @@ impl ApiServer {
                 .store()
                 .get(&resource.storage, namespace, name)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let old = served(resource, &current.value);
+            let stored = current.value();
+            let old = served(resource, &stored);
             let mut object_meta = meta::read(&old)?;
             check_preconditions(resource, name, options, &object_meta, current.revision)?;
             let request = AdmissionRequest {
@@ -163,12 +164,12 @@ impl ApiServer {
                     object_meta.deletion_grace_period_seconds = Some(0);
                     object_meta.generation = object_meta.generation.map(|generation| generation + 1);
                 }
-                let mut marked = current.value.clone();
+                let mut marked = stored.clone();
                 meta::write(&mut marked, &object_meta)?;
                 if is_namespace {
                     marked["status"]["phase"] = "Terminating".into();
                 }
-                if marked == current.value {
+                if marked == stored {
                     return Ok(Deleted::Held(current));
                 }
                 Some(marked)
@@ -243,7 +244,7 @@ pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Ve
     let selector = super::selectors::Selector::parse(call.resource, &call.params.labels, &call.params.fields)?;
     let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
     let mut deleted = Vec::new();
-    for object in listing.objects.iter().filter(|object| selector.matches(&object.value)) {
+    for object in listing.objects.iter().filter(|object| selector.matches(object)) {
         let done =
             call.api.delete_object(call.resource, &object.namespace, &object.name, &options, call.identity).await;
         match done {

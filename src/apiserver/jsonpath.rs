@@ -30,6 +30,14 @@ impl JsonPath {
         steps(text.strip_prefix('$').unwrap_or(text)).map(Self).map_err(fail)
     }
 
+    /// The member names that the path begins with: all that it looks at lies below them.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map_while(|step| match step {
+            Step::Field(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
     /// The first value at the path.
     pub fn first<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         walk(&self.0, value)

@@ -32,10 +32,13 @@ mod core_kinds;
 mod delete;
 mod discovery;
 mod events;
+mod items;
 mod jsonpath;
+mod list;
 mod meta;
 mod openapi;
 mod patch;
+mod pick;
 mod protobuf;
 mod read;
 mod request;
@@ -44,6 +47,7 @@ mod selectors;
 mod status;
 mod sweep;
 mod table;
+mod text;
 mod watch;
 mod write;
 
@@ -181,11 +185,11 @@ impl ApiServer {
 
     /// Everything under `/`: the API, discovery, OpenAPI, version and health.
     pub fn router(&self) -> Router {
-        Router::new().fallback(dispatch).with_state(self.clone()).layer(CatchPanicLayer::custom(
-            |_: Box<dyn std::any::Any + Send>| {
+        Router::new().fallback(dispatch).with_state(self.clone()).layer(items::compression()).layer(
+            CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
                 ApiError::internal("the request could not be served because of a fault in the server").into_response()
-            },
-        ))
+            }),
+        )
     }
 
     /// A client on the router in this process, with all rights. To be called inside a tokio runtime.
@@ -240,6 +244,7 @@ struct Call<'c> {
     identity: &'c Identity,
     headers: &'c HeaderMap,
     form: Form,
+    text: text::Text,
 }
 
 impl Call<'_> {
@@ -353,12 +358,12 @@ async fn serve_resource(
         Some("status") if resource.status => {}
         Some(_) => return Err(ApiError::no_such_path()),
     }
-    let form = request::negotiate(&parts.headers)?;
-    let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form };
+    let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
+    let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
     match verb {
-        "watch" => watch::watch(&call),
-        "get" => read::get(&call),
-        "list" => read::list(&call),
+        "watch" => watch::watch(&call).await,
+        "get" => read::get(&call).await,
+        "list" => list::list(&call).await,
         "create" => {
             let written = write::create(&call, body::read_body(body).await?).await?;
             Ok(read::send_written(&call, &written))
@@ -382,7 +387,7 @@ async fn serve_resource(
         }
         "deletecollection" => {
             let deleted = delete::delete_collection(&call, body::read_body(body).await?).await?;
-            Ok(read::send_list(&call, &deleted, api.store().revision()))
+            Ok(read::send_list(&call, deleted, &items::ListHead::at(api.store().revision())))
         }
         _ => Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource")),
     }

@@ -94,11 +94,6 @@ impl Resource {
         qualify(&self.plural, &self.group)
     }
 
-    /// `Kind.group`, or `Kind` for core.
-    pub fn qualified_kind(&self) -> String {
-        qualify(&self.kind, &self.group)
-    }
-
     /// Verbs that clients over the network have.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.keep {
@@ -111,10 +106,9 @@ impl Resource {
     /// Name of the schema in OpenAPI documents: the group backwards, version, kind.
     pub fn schema_name(&self) -> String {
         if self.core {
-            return match self.group.as_str() {
-                "" => format!("io.k8s.api.core.{}.{}", self.version, self.kind),
-                _ => format!("io.k8s.api.events.{}.{}", self.version, self.kind),
-            };
+            // Upstream's package is named by the first word of the group.
+            let package = self.group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core");
+            return format!("io.k8s.api.{package}.{}.{}", self.version, self.kind);
         }
         let mut group: Vec<&str> = self.group.split('.').collect();
         group.reverse();
@@ -122,7 +116,7 @@ impl Resource {
     }
 }
 
-fn qualify(name: &str, group: &str) -> String {
+pub(super) fn qualify(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
@@ -216,6 +210,7 @@ struct CoreKind {
 }
 
 fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), RegistryError> {
+    use k8s_openapi::api::coordination::v1::Lease;
     use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret};
     use k8s_openapi::api::events::v1::Event as NewEvent;
 
@@ -305,6 +300,20 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
                 prepare: None,
             },
         ),
+        (
+            inline!(Lease),
+            CoreKind {
+                group: "coordination.k8s.io",
+                kind: "Lease",
+                plural: "leases",
+                short_names: &[],
+                namespaced: true,
+                status: false,
+                columns: core_kinds::lease_columns,
+                conversion: None,
+                prepare: Some(core_kinds::prepare_lease),
+            },
+        ),
     ];
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
@@ -344,7 +353,11 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
             openapi: Value::Null,
             columns: (core.columns)(),
-            storage: format!("/{}", core.plural).into(),
+            // Events are one in both of their groups.
+            storage: match (core.group, core.plural) {
+                ("", plural) | (_, plural @ "events") => format!("/{plural}").into(),
+                (group, plural) => format!("{group}/{plural}").into(),
+            },
             conversion: core.conversion,
             prepare: core.prepare,
         };
@@ -468,7 +481,7 @@ mod tests {
         let stored: Vec<&str> = registry.stored().map(|r| &*r.storage).filter(|name| *name == "/events").collect();
         assert_eq!(stored, ["/events"]);
         let groups: Vec<&str> = registry.groups().into_iter().map(|(group, _)| group).collect();
-        assert_eq!(groups, ["events.k8s.io", "metal3.io", "slipway.dev"]);
+        assert_eq!(groups, ["events.k8s.io", "coordination.k8s.io", "metal3.io", "slipway.dev"]);
     }
 
     #[test]

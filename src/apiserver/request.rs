@@ -4,6 +4,7 @@ use http::{HeaderMap, Uri, header};
 
 use super::status::{ApiError, shorten};
 use super::table::Include;
+use super::text::Text;
 
 /// The resource that a path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,6 +143,9 @@ pub(super) struct Params {
     pub bookmarks: bool,
     pub send_initial: Option<bool>,
     pub continue_token: String,
+    /// Objects that a list is to have at most.
+    pub limit: Option<usize>,
+    pub pretty: Option<bool>,
     pub dry_run: Vec<String>,
     pub field_validation: FieldValidation,
     pub include: Option<Include>,
@@ -170,6 +174,12 @@ impl Params {
                 "allowWatchBookmarks" => params.bookmarks = flag(),
                 "sendInitialEvents" => params.send_initial = Some(flag()),
                 "continue" => params.continue_token = value,
+                "limit" if value.is_empty() => {}
+                "limit" => {
+                    let limit: i64 = value.parse().map_err(|_| ApiError::bad_request("limit is no number"))?;
+                    params.limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
+                }
+                "pretty" => params.pretty = Some(flag()),
                 "dryRun" => params.dry_run.push(value),
                 "fieldValidation" => {
                     params.field_validation = match value.as_str() {
@@ -275,20 +285,24 @@ pub(super) fn accepted(headers: &HeaderMap) -> Vec<Accepted<'_>> {
     all
 }
 
-/// The form to answer a resource request in.
-pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+/// The form and the text to answer a resource request in.
+pub(super) fn negotiate(headers: &HeaderMap, pretty: Option<bool>) -> Result<(Form, Text), ApiError> {
     for one in accepted(headers) {
+        if one.media == "application/yaml" && one.param("as").is_empty() {
+            return Ok((Form::Json, Text::Yaml));
+        }
         if !one.takes_json() {
             continue;
         }
+        let text = Text::json(pretty, headers);
         let meta = one.param("g") == "meta.k8s.io";
         match one.param("as") {
-            "" => return Ok(Form::Json),
-            "Table" if meta && matches!(one.param("v"), "v1" | "v1beta1") => return Ok(Form::Table),
+            "" => return Ok((Form::Json, text)),
+            "Table" if meta && matches!(one.param("v"), "v1" | "v1beta1") => return Ok((Form::Table, text)),
             "PartialObjectMetadata" | "PartialObjectMetadataList"
                 if meta && matches!(one.param("v"), "v1" | "v1beta1") =>
             {
-                return Ok(Form::Partial);
+                return Ok((Form::Partial, text));
             }
             _ => {}
         }
@@ -356,13 +370,14 @@ mod tests {
             ("application/json;stream=watch", Some(Form::Json)),
             ("application/vnd.kubernetes.protobuf", None),
             ("text/html", None),
+            ("application/yaml", Some(Form::Json)),
             ("application/json;q=0", None),
         ] {
             let mut headers = HeaderMap::new();
             if !accept.is_empty() {
                 headers.insert(header::ACCEPT, accept.parse().unwrap());
             }
-            assert_eq!(negotiate(&headers).ok(), wanted, "{accept}");
+            assert_eq!(negotiate(&headers, None).ok().map(|(form, _)| form), wanted, "{accept}");
         }
     }
 

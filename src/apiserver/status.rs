@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use super::registry::Resource;
+use super::registry::{Resource, qualify};
 use crate::store::{Gone, WriteError};
 
 /// Seconds after which a client may try again when the server could not serve it.
@@ -23,6 +23,8 @@ pub struct ApiError {
     pub message: String,
     /// `metav1.StatusDetails`; null when there are none.
     pub details: Value,
+    /// Where a list that expired may go on (`metadata.continue`); empty for every other error.
+    pub continue_token: String,
 }
 
 /// What is wrong with a field, in the words of Kubernetes' `field.ErrorType`.
@@ -131,7 +133,7 @@ const CAUSES_MAX: usize = 64;
 impl ApiError {
     /// An error without details.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null }
+        Self { code, reason, message: message.into(), details: Value::Null, continue_token: String::new() }
     }
 
     /// 400.
@@ -159,7 +161,7 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            "only the following media types are accepted: application/json",
+            "only the following media types are accepted: application/json, application/yaml",
         )
     }
 
@@ -226,6 +228,11 @@ impl ApiError {
 
     /// 422 with the faults of the fields.
     pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
+        Self::invalid_kind(&resource.group, &resource.kind, name, errors)
+    }
+
+    /// As [`ApiError::invalid`], for what is no resource.
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
         let text: Vec<String> =
             errors.iter().take(CAUSES_MAX).map(|error| format!("{}: {}", error.path, error.message)).collect();
         let text = match text.as_slice() {
@@ -240,9 +247,9 @@ impl ApiError {
         let mut error = Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
-            format!("{} \"{name}\" is invalid: {text}", resource.qualified_kind()),
+            format!("{} \"{name}\" is invalid: {text}", qualify(kind, group)),
         );
-        error.details = json!({"name": name, "group": resource.group, "kind": resource.kind, "causes": causes});
+        error.details = json!({"name": name, "group": group, "kind": kind, "causes": causes});
         error
     }
 
@@ -292,6 +299,9 @@ impl ApiError {
             "reason": self.reason,
             "code": self.code.as_u16(),
         });
+        if !self.continue_token.is_empty() {
+            status["metadata"]["continue"] = self.continue_token.clone().into();
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }

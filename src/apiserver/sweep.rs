@@ -76,29 +76,30 @@ impl ApiServer {
         let mut owners: HashMap<(String, String, String, String), Owner> = HashMap::new();
         // Owners that wait (by uid) and whether something still holds them; orphaning ones.
         let mut blocked: HashSet<String> = HashSet::new();
-        let mut ending: Vec<(Arc<Resource>, Arc<Object>)> = Vec::new();
-        let mut dependents: Vec<(Arc<Resource>, Arc<Object>)> = Vec::new();
+        let mut ending: Vec<(Arc<Resource>, Arc<Object>, Value)> = Vec::new();
+        let mut dependents: Vec<(Arc<Resource>, Arc<Object>, Value)> = Vec::new();
         for resource in registry.stored() {
             for object in self.store().list(&resource.storage, None).objects {
-                let meta = &object.value["metadata"];
-                if !meta["deletionTimestamp"].is_null()
-                    && (has_finalizer(meta, meta::FOREGROUND) || has_finalizer(meta, meta::ORPHAN))
-                {
-                    ending.push((Arc::clone(resource), Arc::clone(&object)));
+                if !object.is_ending() && !object.is_owned() {
+                    continue;
                 }
-                if meta["ownerReferences"].as_array().is_some_and(|references| !references.is_empty()) {
-                    dependents.push((Arc::clone(resource), object));
+                let meta = object.metadata();
+                if object.is_ending() && (has_finalizer(&meta, meta::FOREGROUND) || has_finalizer(&meta, meta::ORPHAN))
+                {
+                    ending.push((Arc::clone(resource), Arc::clone(&object), meta.clone()));
+                }
+                if object.is_owned() {
+                    dependents.push((Arc::clone(resource), object, meta));
                 }
             }
         }
         let orphaning: HashSet<&str> = ending
             .iter()
-            .filter(|(_, object)| has_finalizer(&object.value["metadata"], meta::ORPHAN))
-            .filter_map(|(_, object)| object.value["metadata"]["uid"].as_str())
+            .filter(|(_, _, meta)| has_finalizer(meta, meta::ORPHAN))
+            .filter_map(|(_, _, meta)| meta["uid"].as_str())
             .collect();
-        for (resource, object) in &dependents {
-            let references =
-                object.value["metadata"]["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for (resource, object, meta) in &dependents {
+            let references = meta["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
             let mut states = Vec::with_capacity(references.len());
             for reference in references {
                 let state = self.owner_state(registry, &object.namespace, reference, &mut owners);
@@ -117,7 +118,7 @@ impl ApiServer {
             let waiting = states.iter().any(|(reference, state)| *state == Owner::Waiting && !orphaned(reference));
             let lost_to_orphaning = states.iter().any(|(reference, _)| orphaned(reference));
             if !solid && (dead || waiting) && !(lost_to_orphaning && keep.is_empty()) {
-                let options = DeleteOptions::of_uid(object.value["metadata"]["uid"].as_str().map(str::to_owned));
+                let options = DeleteOptions::of_uid(meta["uid"].as_str().map(str::to_owned));
                 let left = self.remove(resource, object, &options).await?;
                 if left {
                     for (reference, state) in &states {
@@ -133,8 +134,8 @@ impl ApiServer {
                 self.rewrite(resource, object, |value| set_owners(value, &keep)).await?;
             }
         }
-        for (resource, object) in &ending {
-            let uid = object.value["metadata"]["uid"].as_str().unwrap_or_default();
+        for (resource, object, meta) in &ending {
+            let uid = meta["uid"].as_str().unwrap_or_default();
             if !blocked.contains(uid) {
                 self.rewrite(resource, object, |value| drop_finalizers(value, &[meta::FOREGROUND, meta::ORPHAN]))
                     .await?;
@@ -158,9 +159,8 @@ impl ApiServer {
         let Some(resource) = registry.find_kind(&text("apiVersion"), &key.1) else { return Owner::Unknown };
         let namespace = if resource.namespaced { namespace } else { "" };
         let state = match self.store().get(&resource.storage, namespace, &key.2) {
-            Some(owner) if owner.value["metadata"]["uid"] == *key.3 => {
-                let meta = &owner.value["metadata"];
-                if !meta["deletionTimestamp"].is_null() && has_finalizer(meta, meta::FOREGROUND) {
+            Some(owner) if owner.metadata()["uid"] == *key.3 => {
+                if owner.is_ending() && has_finalizer(&owner.metadata(), meta::FOREGROUND) {
                     Owner::Waiting
                 } else {
                     Owner::Alive
@@ -195,9 +195,10 @@ impl ApiServer {
     /// Changes an object as it is now; one that was written meanwhile is left to the next sweep, which that write
     /// or the caller's wake brings.
     async fn rewrite(&self, resource: &Resource, object: &Object, edit: impl Fn(&mut Value)) -> Result<(), ApiError> {
-        let mut value = object.value.clone();
+        let old = object.value();
+        let mut value = old.clone();
         edit(&mut value);
-        if value == object.value {
+        if value == old {
             return Ok(());
         }
         let meta = &value["metadata"];
@@ -226,7 +227,7 @@ impl ApiServer {
         let registry = self.registry();
         let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(()) };
         for namespace in self.store().list(&namespaces.storage, None).objects {
-            if namespace.value["metadata"]["deletionTimestamp"].is_null() {
+            if !namespace.is_ending() {
                 continue;
             }
             // Events go last: they may tell why the rest does not go.
@@ -261,12 +262,13 @@ impl ApiServer {
             self.wake_sweeper();
             return Ok(());
         }
-        let mut value = namespace.value.clone();
+        let old = namespace.value();
+        let mut value = old.clone();
         if let Some(spec) = value["spec"].as_object_mut() {
             spec.remove("finalizers");
         }
         let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
-        if held && value == namespace.value {
+        if held && value == old {
             return Ok(());
         }
         let change = Change {
@@ -290,7 +292,7 @@ impl ApiServer {
     pub(super) async fn forget_events(&self, now: Timestamp) {
         let Some(resource) = self.registry().find("", "v1", "events").cloned() else { return };
         let listing = self.store().list(&resource.storage, None);
-        for event in listing.objects.iter().filter(|event| events::expired(&event.value, now)) {
+        for event in listing.objects.iter().filter(|event| events::expired(&event.value(), now)) {
             let change = Change {
                 resource: Arc::clone(&resource.storage),
                 namespace: event.namespace.clone(),

@@ -1,9 +1,16 @@
 //! Server-side tables (meta/v1 Table): what `kubectl get` prints.
+//!
+//! A row is written from an object's text: only the members that its columns look at are parsed, and its metadata is
+//! copied as it stands. That is what makes the table of a large rack cheap.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::jsonpath::JsonPath;
+use super::pick::Picker;
+use super::registry::Resource;
+use super::write::served;
+use crate::store::Object;
 
 /// One column.
 #[derive(Clone, Debug)]
@@ -27,6 +34,10 @@ pub struct Column {
 pub enum Source {
     /// The value at a path.
     Path(JsonPath),
+    /// `metadata.name`
+    Name,
+    /// Time since `metadata.creationTimestamp`.
+    Age,
     /// Reckoned from the object.
     Cell(fn(&Value, Timestamp) -> Value),
 }
@@ -34,34 +45,37 @@ pub enum Source {
 impl Column {
     /// A reckoned column.
     pub fn cell(name: &str, kind: &str, priority: i32, cell: fn(&Value, Timestamp) -> Value) -> Self {
-        Self {
-            name: name.into(),
-            kind: kind.into(),
-            format: String::new(),
-            description: String::new(),
-            priority,
-            source: Source::Cell(cell),
-        }
+        Self::new(name, kind, priority, Source::Cell(cell))
+    }
+
+    fn new(name: &str, kind: &str, priority: i32, source: Source) -> Self {
+        let (name, kind) = (name.into(), kind.into());
+        Self { name, kind, format: String::new(), description: String::new(), priority, source }
+    }
+
+    /// The same column with a description.
+    #[must_use]
+    pub fn described(mut self, description: &str) -> Self {
+        self.description = description.into();
+        self
     }
 
     /// The object's name.
     pub fn name() -> Self {
-        let mut column = Self::cell("Name", "string", 0, |object, _| object["metadata"]["name"].clone());
+        let mut column = Self::new("Name", "string", 0, Source::Name).described(NAME);
         column.format = "name".into();
-        column.description = "Name must be unique within a namespace.".into();
         column
     }
 
     /// Time since creation.
     pub fn age() -> Self {
-        let mut column =
-            Self::cell("Age", "string", 0, |object, now| age(&object["metadata"]["creationTimestamp"], now));
-        column.description = "Time since creation".into();
-        column
+        Self::new("Age", "string", 0, Source::Age).described(AGE)
     }
 
     fn cell_of(&self, object: &Value, now: Timestamp) -> Value {
         let path = match &self.source {
+            Source::Name => return object["metadata"]["name"].clone(),
+            Source::Age => return age(&object["metadata"]["creationTimestamp"], now),
             Source::Cell(cell) => return cell(object, now),
             Source::Path(path) => path,
         };
@@ -75,6 +89,16 @@ impl Column {
         }
     }
 }
+
+/// What upstream says of the two columns that every kind has (`metav1.ObjectMeta`).
+const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources \
+    may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for \
+    creation idempotence and configuration definition. Cannot be updated. More info: \
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+const AGE: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not \
+    guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is \
+    represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 /// How much of the object each row carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,32 +128,58 @@ pub fn definitions(columns: &[Column]) -> Value {
         .collect()
 }
 
-/// One row.
-pub fn row(columns: &[Column], object: &Value, include: Include, now: Timestamp) -> Value {
-    let cells: Vec<Value> = columns.iter().map(|column| column.cell_of(object, now)).collect();
-    let mut row = json!({ "cells": cells });
-    match include {
-        Include::None => {}
-        Include::Metadata => row["object"] = partial(object),
-        Include::Object => row["object"] = object.clone(),
+/// Writes rows of one resource.
+pub struct Rows {
+    picker: Picker,
+    include: Include,
+    now: Timestamp,
+}
+
+impl Rows {
+    /// Rows as of `now`.
+    pub fn new(resource: &Resource, include: Include, now: Timestamp) -> Self {
+        Self { picker: Picker::new(&resource.columns), include, now }
     }
-    row
+
+    /// Adds the row of a stored object.
+    pub fn put(&self, out: &mut Vec<u8>, resource: &Resource, object: &Object) {
+        let converted = resource.conversion.as_ref().map(|_| served(resource, &object.value()));
+        let picked = converted.is_none().then(|| self.picker.pick(object));
+        let shown = converted.as_ref().or(picked.as_ref()).unwrap_or(&Value::Null);
+        out.extend_from_slice(b"{\"cells\":");
+        out.extend_from_slice(cells(&resource.columns, shown, self.now).to_string().as_bytes());
+        match (self.include, &converted) {
+            (Include::None, _) => {}
+            (Include::Metadata, _) => {
+                out.extend_from_slice(b",\"object\":");
+                put_partial(out, object);
+            }
+            (Include::Object, Some(converted)) => {
+                out.extend_from_slice(b",\"object\":");
+                out.extend_from_slice(converted.to_string().as_bytes());
+            }
+            (Include::Object, None) => {
+                out.extend_from_slice(b",\"object\":");
+                out.extend_from_slice(&object.json);
+            }
+        }
+        out.push(b'}');
+    }
 }
 
-/// A table of these rows.
-pub fn table(definitions: &Value, rows: Vec<Value>, revision: &str) -> Value {
-    json!({
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": revision},
-        "columnDefinitions": definitions,
-        "rows": rows,
-    })
+/// The cells of one row.
+pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Value {
+    columns.iter().map(|column| column.cell_of(object, now)).collect()
 }
 
-/// The object's metadata as `PartialObjectMetadata`.
-pub fn partial(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+/// Adds the object's metadata as `PartialObjectMetadata`.
+pub fn put_partial(out: &mut Vec<u8>, object: &Object) {
+    out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
+    match object.metadata_json() {
+        b"" => out.extend_from_slice(b"{}"),
+        metadata => out.extend_from_slice(metadata),
+    }
+    out.push(b'}');
 }
 
 /// Time since a timestamp, as kubectl writes ages.
@@ -213,9 +263,6 @@ mod tests {
             column("string", ".spec.none"),
             column("date", ".metadata.creationTimestamp"),
         ];
-        let row = row(&columns, &object, Include::Metadata, now);
-        assert_eq!(row["cells"], json!(["a", "true", true, 3, null, null, "10m"]));
-        assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
-        assert_eq!(row["object"]["metadata"]["name"], "a");
+        assert_eq!(cells(&columns, &object, now), json!(["a", "true", true, 3, null, null, "10m"]));
     }
 }

@@ -12,18 +12,21 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::FutureExt;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use jiff::Timestamp;
 use rand::Rng;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::items::{self, ListHead};
+use super::list::invalid_options;
+use super::read::reach;
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
-use super::status::{ApiError, json_response};
-use super::table::{self, definitions};
-use super::write::served;
-use super::{ApiServer, Call, Identity, Resource};
+use super::status::{ApiError, FieldError, FieldFault, json_response};
+use super::table::{Rows, definitions};
+use super::{ApiServer, Call, Resource};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
@@ -40,14 +43,13 @@ const CHUNK: usize = 64 * 1024;
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// Starts a watch.
-pub(super) fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
+pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     let params = call.params;
-    let mut selector = params.fields.clone();
+    let mut selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
     if let Some(name) = &call.target.name {
         // `?watch` on a single object, as old clients do it.
-        selector = format!("{selector},metadata.name={name}");
+        selector.only(name);
     }
-    let selector = Selector::parse(call.resource, &params.labels, &selector)?;
     let initial = initial_wish(params)?;
     let store = call.api.store();
     let storage = &call.resource.storage;
@@ -57,7 +59,6 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         resource: Arc::clone(call.resource),
         target: call.target.clone(),
         params: params.clone(),
-        identity: call.identity.clone(),
         form: call.form,
         selector,
         source: None,
@@ -72,12 +73,10 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     };
     let wants_list = initial.unwrap_or(from.is_none());
     let after = if wants_list || from.is_none() {
+        reach(store, from.unwrap_or(0)).await?;
         let listing = store.list(storage, call.target.namespace.as_deref());
-        if let Some(wanted) = from.filter(|wanted| *wanted > listing.revision) {
-            return Err(ApiError::expired(format!("Too large resource version: {wanted}")));
-        }
         if wants_list {
-            state.first = listing.objects.into_iter().filter(|object| state.selector.matches(&object.value)).collect();
+            state.first = listing.objects.into_iter().filter(|object| state.selector.matches(object)).collect();
             state.end_of_initial = initial == Some(true) && params.bookmarks;
         }
         listing.revision
@@ -108,16 +107,29 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// Whether the client says that it wants, or does not want, what there is first (`sendInitialEvents`).
+/// Whether the client says that it wants, or does not want, what there is first (`sendInitialEvents`), when its
+/// parameters keep the rules of `metav1.ListOptions` for a watch.
 fn initial_wish(params: &Params) -> Result<Option<bool>, ApiError> {
-    if params.send_initial == Some(true) && params.resource_version_match != "NotOlderThan" {
-        return Err(ApiError::bad_request("sendInitialEvents needs resourceVersionMatch=NotOlderThan"));
+    let version_match = params.resource_version_match.as_str();
+    let mut errors = Vec::new();
+    let forbidden = |why: &str| FieldError::forbidden("resourceVersionMatch", why);
+    if params.send_initial.is_some() && version_match != "NotOlderThan" {
+        errors.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
     }
-    if params.send_initial.is_none() && !params.resource_version_match.is_empty() {
-        return Err(ApiError::bad_request(
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ));
+    if !version_match.is_empty() {
+        if params.send_initial.is_none() {
+            errors.push(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+        }
+        if version_match != "NotOlderThan" {
+            let value = version_match.into();
+            let supported = "supported values: \"NotOlderThan\"";
+            errors.push(FieldError::with_value(FieldFault::NotSupported, "resourceVersionMatch", &value, supported));
+        }
+        if !params.continue_token.is_empty() {
+            errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
     }
+    invalid_options(&errors)?;
     Ok(params.send_initial)
 }
 
@@ -150,7 +162,6 @@ struct State {
     resource: Arc<Resource>,
     target: Target,
     params: Params,
-    identity: Identity,
     form: Form,
     selector: Selector,
     source: Option<Watch>,
@@ -271,7 +282,7 @@ impl State {
     }
 
     fn put_event(&mut self, chunk: &mut BytesMut, event: &StoreEvent) {
-        let selected = |object: &Object| self.selector.matches(&object.value);
+        let selected = |object: &Object| self.selector.matches(object);
         let (kind, object) = match event {
             StoreEvent::Added(object) => (selected(object).then_some("ADDED"), object),
             StoreEvent::Deleted(object) => (selected(object).then_some("DELETED"), object),
@@ -294,36 +305,24 @@ impl State {
     }
 
     fn put(&mut self, chunk: &mut BytesMut, kind: &str, object: &Object) {
-        match self.form {
-            Form::Json if self.resource.conversion.is_none() => put_line(chunk, kind, &object.json),
-            Form::Json => put_line(chunk, kind, served(&self.resource, &object.value).to_string().as_bytes()),
-            Form::Partial => put_line(chunk, kind, table::partial(&object.value).to_string().as_bytes()),
-            Form::Table => {
-                let headings = self.headings();
-                let row = self.row(&object.value);
-                let table = table::table(&headings, vec![row], &object.revision.to_string());
-                put_line(chunk, kind, table.to_string().as_bytes());
-            }
+        if self.form == Form::Json && self.resource.conversion.is_none() {
+            return put_line(chunk, kind, &object.json);
         }
+        let mut text = Vec::new();
+        if self.form == Form::Table {
+            text = items::table_head(&self.headings(), &ListHead::at(object.revision));
+            let include = self.params.include.unwrap_or_default();
+            Rows::new(&self.resource, include, Timestamp::now()).put(&mut text, &self.resource, object);
+            text.extend_from_slice(items::TAIL);
+        } else {
+            items::put_object(&mut text, &self.resource, self.form, object);
+        }
+        put_line(chunk, kind, &text);
     }
 
     /// Headings go with the first table only.
     fn headings(&mut self) -> Value {
         if std::mem::replace(&mut self.headings_sent, true) { Value::Null } else { definitions(&self.resource.columns) }
-    }
-
-    fn row(&self, stored: &Value) -> Value {
-        let headers = HeaderMap::new();
-        let call = Call {
-            api: &self.api,
-            resource: &self.resource,
-            target: &self.target,
-            params: &self.params,
-            identity: &self.identity,
-            headers: &headers,
-            form: self.form,
-        };
-        super::read::row(&call, stored)
     }
 
     fn put_bookmark(&mut self, chunk: &mut BytesMut, revision: u64, initial_end: bool) {
@@ -336,8 +335,12 @@ impl State {
                 let partial =
                     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
                 let cells: Vec<Value> = self.resource.columns.iter().map(|_| Value::Null).collect();
-                let headings = self.headings();
-                table::table(&headings, vec![json!({"cells": cells, "object": partial})], &revision.to_string())
+                json!({
+                    "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": {"resourceVersion": revision.to_string()},
+                    "columnDefinitions": self.headings(),
+                    "rows": [{"cells": cells, "object": partial}],
+                })
             }
             Form::Partial => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})

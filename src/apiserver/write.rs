@@ -109,7 +109,7 @@ pub(super) async fn create(call: &Call<'_>, body: Bytes) -> Result<Written, ApiE
             if call.api.store().get(&resource.storage, &namespace, &name).is_some() {
                 return Err(ApiError::exists(resource, &name));
             }
-            let object = unwritten(call, &namespace, &name, stored);
+            let object = unwritten(call, &namespace, &name, &stored)?;
             return Ok(Written { object, created: true, warnings: warnings.list });
         }
         let change = Change {
@@ -169,7 +169,7 @@ async fn change(
             .store()
             .get(&resource.storage, &namespace, name)
             .ok_or_else(|| ApiError::not_found(resource, name))?;
-        let old = served(resource, &current.value);
+        let old = served(resource, &current.value());
         let old_meta = meta::read(&old)?;
         let new = make(&old)?;
         let mut new_meta = own_place(call, meta::read(&new)?)?;
@@ -185,7 +185,7 @@ async fn change(
         let ends = ends_now(&value);
         let stored = to_stored(resource, value);
         if dry_run {
-            let object = unwritten(call, &namespace, name, stored);
+            let object = unwritten(call, &namespace, name, &stored)?;
             return Ok(Written { object, created: false, warnings: warnings.list });
         }
         let write = Change {
@@ -213,15 +213,11 @@ fn ends_now(value: &Value) -> bool {
 }
 
 /// An object that a dry run did not write.
-pub(super) fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: Value) -> Arc<Object> {
-    Arc::new(Object {
-        resource: Arc::clone(&call.resource.storage),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        revision: call.api.store().revision(),
-        json: value.to_string().into(),
-        value,
-    })
+pub(super) fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Result<Arc<Object>, ApiError> {
+    let (storage, revision) = (Arc::clone(&call.resource.storage), call.api.store().revision());
+    Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().into())
+        .map(Arc::new)
+        .map_err(|error| ApiError::internal(error.to_string()))
 }
 
 fn to_stored(resource: &Resource, value: Value) -> Value {
@@ -317,7 +313,7 @@ fn check_namespace(call: &Call<'_>, namespace: &str) -> Result<(), ApiError> {
         error
     };
     let found = call.api.store().get("/namespaces", "", namespace).ok_or_else(missing)?;
-    if !found.value["metadata"]["deletionTimestamp"].is_null() {
+    if found.is_ending() {
         return Err(ApiError::forbidden(
             call.resource,
             "",

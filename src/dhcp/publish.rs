@@ -98,7 +98,7 @@ async fn publish(leases: &Leases, hosts: &HostIndex, resource: &Arc<str>, addres
     let value = view.flatten().map(|(mut spec, mac)| {
         spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
         let former = leases.store().get(resource, "", &name);
-        object(&name, &spec, former.as_ref().map(|object| &object.value))
+        object(&name, &spec, former.as_ref().map(|object| object.value()).as_ref())
     });
     let removes = value.is_none();
     let change = Change { resource: resource.clone(), namespace: String::new(), name, expect: Expect::Any, value };

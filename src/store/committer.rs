@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 use std::{io, thread};
 
 use bytes::Bytes;
@@ -163,13 +164,16 @@ impl Committer {
         let revision = self.revision + 1;
         let made = value.map(|value| make(&identity, revision, value)).transpose()?;
 
+        let deleted = if made.is_none() { current.clone() } else { None };
         let (event, former) = match (&made, current) {
             (Some(made), None) => (StoreEvent::Added(Arc::clone(made)), Former::Added),
             (Some(made), Some(previous)) => (
                 StoreEvent::Modified { object: Arc::clone(made), previous: Arc::clone(&previous) },
                 Former::Modified(previous),
             ),
-            (None, Some(previous)) => (StoreEvent::Deleted(Arc::new(previous.at(revision))), Former::Deleted(previous)),
+            (None, Some(previous)) => {
+                (StoreEvent::Deleted(Arc::new(previous.at(revision)?)), Former::Deleted(previous))
+            }
             (None, None) => return Err(WriteError::NotFound),
         };
         let result = Arc::clone(event.object());
@@ -183,7 +187,7 @@ impl Committer {
             self.prepare_memory(&identity.resource, pending);
         }
         pending.bytes += result.json.len();
-        pending.events.push(Logged { revision, event, slot });
+        pending.events.push(Logged { revision, event, deleted, slot });
         pending.overlay.insert(identity, made);
         Ok(result)
     }
@@ -208,7 +212,10 @@ impl Committer {
             for (resource, revision) in std::mem::take(&mut self.trimmed) {
                 pending.disk.trimmed(&resource, revision);
             }
-            if let Err(reason) = self.disk.commit(pending.disk) {
+            let started = Instant::now();
+            let outcome = self.disk.commit(pending.disk);
+            self.shared.meters().committed(pending.answers.len() + pending.entries.len(), started.elapsed());
+            if let Err(reason) = outcome {
                 for (reply, _) in pending.answers {
                     reply.send(Err(WriteError::Failed(reason.clone()))).ok();
                 }
@@ -219,7 +226,7 @@ impl Committer {
             }
         }
         if !pending.events.is_empty() {
-            let dropped = self.shared.write().apply(pending.events);
+            let dropped = self.shared.apply(pending.events);
             for old in dropped {
                 self.slots.give_back(old.slot);
                 self.trimmed.insert(old.resource, old.revision);
@@ -252,12 +259,16 @@ fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<
 fn make(identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
     set_revision(&mut value, revision);
     // Writing a `Value` to memory does not fail: its keys are strings.
-    let json = serde_json::to_vec(&value).map_err(|_| WriteError::Malformed("it cannot be written as JSON"))?;
+    let json = serde_json::to_vec(&value).map_err(unwritable)?;
     if json.len() > OBJECT_LIMIT {
         return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
     }
     let Identity { resource, namespace, name } = identity.clone();
-    Ok(Arc::new(Object { resource, namespace, name, revision, value, json: json.into() }))
+    Object::new(resource, namespace, name, revision, json.into()).map(Arc::new).map_err(unwritable)
+}
+
+fn unwritable(_: serde_json::Error) -> WriteError {
+    WriteError::Malformed("it cannot be written as JSON")
 }
 
 fn set_revision(value: &mut Value, revision: u64) {
@@ -270,18 +281,11 @@ fn set_revision(value: &mut Value, revision: u64) {
 
 impl Object {
     /// This object at another revision: the last self of one that was deleted then.
-    pub(super) fn at(&self, revision: u64) -> Self {
-        let mut value = self.value.clone();
+    pub(super) fn at(&self, revision: u64) -> Result<Self, WriteError> {
+        let mut value = self.value();
         set_revision(&mut value, revision);
-        // As in `make`; the text it has now is the next best.
-        let json = serde_json::to_vec(&value).map_or_else(|_| self.json.clone(), Bytes::from);
-        Self {
-            resource: Arc::clone(&self.resource),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-            revision,
-            value,
-            json,
-        }
+        let json = serde_json::to_vec(&value).map_err(unwritable)?;
+        let (resource, namespace, name) = (Arc::clone(&self.resource), self.namespace.clone(), self.name.clone());
+        Self::new(resource, namespace, name, revision, json.into()).map_err(unwritable)
     }
 }

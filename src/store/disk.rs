@@ -318,15 +318,21 @@ impl Disk {
             let StoredEvent { revision, ref identity, .. } = stored;
             let damaged = |reason: &str| format!("the event of revision {revision} cannot be read: {reason}");
             let former = stored.former(&self.sealer).map_err(|error| damaged(&error.to_string()))?;
+            let deleted = match &former {
+                Former::Deleted(previous) => Some(Arc::clone(previous)),
+                _ => None,
+            };
             let event = match (&former, after.get(identity)) {
                 (Former::Added, Some(now)) => StoreEvent::Added(Arc::clone(now)),
                 (Former::Modified(previous), Some(now)) => {
                     StoreEvent::Modified { object: Arc::clone(now), previous: Arc::clone(previous) }
                 }
-                (Former::Deleted(previous), _) => StoreEvent::Deleted(Arc::new(previous.at(revision))),
+                (Former::Deleted(previous), _) => {
+                    StoreEvent::Deleted(Arc::new(previous.at(revision).map_err(|error| damaged(&error.to_string()))?))
+                }
                 (_, None) => return Err(damaged("what it made is missing")),
             };
-            let logged = Logged { revision, event, slot: Some(slot) };
+            let logged = Logged { revision, event, deleted, slot: Some(slot) };
             events.entry(Arc::clone(&identity.resource)).or_default().push(logged);
             match former {
                 Former::Added => after.remove(identity),

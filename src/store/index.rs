@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sled::Db;
 use tokio::sync::watch;
 
-use super::{Object, StoreEvent, WriteError};
+use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
 /// JSON text that the events of one resource may hold in memory and on disk, in bytes.
 pub(super) const HISTORY_BYTES: usize = 16 << 20;
@@ -18,6 +18,8 @@ pub(super) const HISTORY_BYTES: usize = 16 << 20;
 pub(super) struct Logged {
     pub revision: u64,
     pub event: StoreEvent,
+    /// For a deletion, the object as it was before; the event itself has it at the revision of the deletion.
+    pub deleted: Option<Arc<Object>>,
     /// Its place in the log on disk, if it is there, too.
     pub slot: Option<u64>,
 }
@@ -31,6 +33,15 @@ pub(super) struct Trimmed {
 }
 
 impl Logged {
+    /// The object before this event.
+    fn former(&self) -> Option<&Arc<Object>> {
+        match &self.event {
+            StoreEvent::Added(_) => None,
+            StoreEvent::Modified { previous, .. } => Some(previous),
+            StoreEvent::Deleted(_) => self.deleted.as_ref(),
+        }
+    }
+
     /// What the log on disk must know, now that this event is dropped.
     fn trimmed(&self, resource: &Arc<str>) -> Option<Trimmed> {
         self.slot.map(|slot| Trimmed { resource: Arc::clone(resource), revision: self.revision, slot })
@@ -161,6 +172,36 @@ impl Index {
         }
     }
 
+    /// As [`Index::list`], at an earlier revision: what was written since is undone.
+    pub fn list_at(&self, name: &str, namespace: Option<&str>, revision: u64) -> Result<Vec<Arc<Object>>, Gone> {
+        let resource = self.resources.get(name);
+        let oldest = resource.map_or(0, Resource::trimmed);
+        if revision < oldest || revision > self.revision {
+            return Err(Gone { asked: revision, oldest });
+        }
+        let mut objects = self.list(name, namespace);
+        let Some(resource) = resource else { return Ok(objects) };
+        let since = resource.events.partition_point(|logged| logged.revision <= revision);
+        let mut before: BTreeMap<(&str, &str), Option<&Arc<Object>>> = BTreeMap::new();
+        for logged in resource.events.range(since..) {
+            let object = logged.event.object();
+            // The first event after the revision says what was there at it.
+            before.entry((&object.namespace, &object.name)).or_insert_with(|| logged.former());
+        }
+        if !before.is_empty() {
+            objects.retain(|object| !before.contains_key(&(object.namespace.as_str(), object.name.as_str())));
+            let here = |object: &&Arc<Object>| namespace.is_none_or(|namespace| object.namespace == namespace);
+            objects.extend(before.into_values().flatten().filter(here).cloned());
+            objects.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+        }
+        Ok(objects)
+    }
+
+    /// How many objects each resource has.
+    pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
+        self.resources.iter().map(|(name, resource)| (Arc::clone(name), resource.count)).collect()
+    }
+
     /// Puts in the events that were read from disk, oldest first, and says which no longer fit
     /// and are on disk.
     pub fn restore(&mut self, name: &Arc<str>, trimmed: u64, events: Vec<Logged>) -> Vec<Trimmed> {
@@ -229,6 +270,9 @@ pub(super) struct Shared {
     /// For scans of tables; taken away when the store is closed, so that the files can be closed, too.
     db: RwLock<Option<Db>>,
     life: watch::Sender<Life>,
+    /// The newest revision, for those who wait for one.
+    progress: watch::Sender<u64>,
+    meters: Meters,
     /// Whether the committer's thread has let go of everything.
     ended: watch::Sender<bool>,
 }
@@ -236,6 +280,8 @@ pub(super) struct Shared {
 impl Shared {
     pub fn new(index: Index, db: Db) -> Self {
         Self {
+            progress: watch::Sender::new(index.revision()),
+            meters: Meters::default(),
             index: RwLock::new(index),
             db: RwLock::new(Some(db)),
             life: watch::Sender::new(Life::Running),
@@ -249,6 +295,25 @@ impl Shared {
 
     pub fn write(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the changes of a group visible; returns the old events that were dropped for them.
+    pub fn apply(&self, group: Vec<Logged>) -> Vec<Trimmed> {
+        let (dropped, revision) = {
+            let mut index = self.write();
+            (index.apply(group), index.revision())
+        };
+        self.progress.send_replace(revision);
+        dropped
+    }
+
+    pub async fn reached(&self, revision: u64) {
+        // The sender lives as long as `self`: this cannot fail.
+        self.progress.subscribe().wait_for(|newest| *newest >= revision).await.ok();
+    }
+
+    pub fn meters(&self) -> &Meters {
+        &self.meters
     }
 
     pub fn db(&self) -> RwLockReadGuard<'_, Option<Db>> {

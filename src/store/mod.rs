@@ -73,6 +73,8 @@ mod committer;
 mod disk;
 mod files;
 mod index;
+mod meters;
+mod object;
 mod record;
 mod repair;
 mod seal;
@@ -84,13 +86,14 @@ mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use committer::{Committer, Request};
 use index::Shared;
 
+pub use meters::Meters;
+pub use object::Object;
 pub use table::Table;
 pub use watch::Watch;
 
@@ -122,23 +125,6 @@ pub struct StoreOptions {
 pub struct Store {
     shared: Arc<Shared>,
     requests: mpsc::Sender<Request>,
-}
-
-/// One stored object, immutable.
-#[derive(Debug)]
-pub struct Object {
-    /// `<group>/<plural>`, group empty for core: `metal3.io/baremetalhosts`, `/secrets`.
-    pub resource: Arc<str>,
-    /// Empty when cluster-scoped.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// Revision of its last write; `metadata.resourceVersion` says the same.
-    pub revision: u64,
-    /// The object.
-    pub value: Value,
-    /// The same as JSON text, ready to send.
-    pub json: Bytes,
 }
 
 /// What must hold for a change to be made.
@@ -285,6 +271,41 @@ impl Store {
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Listing {
         let index = self.shared.read();
         Listing { objects: index.list(resource, namespace), revision: index.revision() }
+    }
+
+    /// All objects of a resource, or those of one namespace, as they were at a revision.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the revision was never given, or events after it were dropped.
+    pub fn list_at(&self, resource: &str, namespace: Option<&str>, revision: u64) -> Result<Listing, Gone> {
+        let objects = self.shared.read().list_at(resource, namespace, revision)?;
+        Ok(Listing { objects, revision })
+    }
+
+    /// Returns once the store has reached a revision; at once when it has.
+    pub async fn reached(&self, revision: u64) {
+        self.shared.reached(revision).await;
+    }
+
+    /// How many objects each resource has.
+    pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
+        self.shared.read().counts()
+    }
+
+    /// What was counted and measured since the store was opened.
+    pub fn meters(&self) -> &Meters {
+        self.shared.meters()
+    }
+
+    /// Whether writes can succeed.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Failed`] when the disk refused one, or the store is closed.
+    pub fn writable(&self) -> Result<(), WriteError> {
+        self.shared.writable()?;
+        if self.shared.is_closed() { Err(self.shared.write_error()) } else { Ok(()) }
     }
 
     /// Makes one change; returns once it is on disk. Deleting returns the last self with the revision of the deletion,

@@ -113,8 +113,7 @@ pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Resu
         SEALED => sealer.open(text, &full_name(&resource, &namespace, &name)).ok_or(DecodeError::Seal)?.into(),
         other => return Err(DecodeError::Format(other)),
     };
-    let value = serde_json::from_slice(&json)?;
-    Ok(Object { resource, namespace, name, revision, value, json })
+    Ok(Object::new(resource, namespace, name, revision, json)?)
 }
 
 /// An event; `former` says what it did to the object of that identity.

@@ -563,7 +563,7 @@ fn serve() {
             }
             Some(("view", name)) => {
                 let view = store.get("slipway.dev/dhcpleases", "", name);
-                view.map(|view| view.value.to_string()).unwrap_or_default()
+                view.map(|view| view.value().to_string()).unwrap_or_default()
             }
             Some(("explain", mac)) => leases.explain(mac.parse().expect("a MAC address"), &hosts),
             _ => panic!("{line}"),

@@ -16,7 +16,8 @@ proptest! {
         let events = registry.find("", "v1", "events").unwrap();
         for (labels, fields) in [(text.as_str(), ""), ("", text.as_str())] {
             if let Ok(selector) = Selector::parse(events, labels, fields) {
-                selector.matches(&json!({"metadata": {"labels": {"a": "b"}}}));
+                let text = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+                selector.matches(&crate::store::Object::new("/x".into(), String::new(), "n".into(), 1, text.into()).unwrap());
             }
         }
         if let Ok(path) = JsonPath::parse(&text) {
@@ -29,7 +30,7 @@ proptest! {
         let mut headers = HeaderMap::new();
         if let Ok(value) = text.parse() {
             headers.insert("accept", value);
-            request::negotiate(&headers).ok();
+            request::negotiate(&headers, None).ok();
         }
         body::parse_yaml(text.as_bytes()).ok();
         body::parse_json(text.as_bytes()).ok();

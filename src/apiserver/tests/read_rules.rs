@@ -19,7 +19,9 @@ async fn lists_are_whole_selected_and_at_a_revision() {
         (HOSTS.to_owned(), 2),
         (format!("{everywhere}?labelSelector=tier%3Dx"), 2),
         (format!("{everywhere}?fieldSelector=metadata.name%3Da,metadata.namespace%3Drack"), 1),
-        (format!("{HOSTS}?&limit=1"), 2),
+        (format!("{HOSTS}?&limit=1"), 1),
+        (format!("{HOSTS}?limit=1&resourceVersion=0"), 2),
+        (format!("{HOSTS}?limit=0"), 2),
         (format!("{HOSTS}?resourceVersion=0"), 2),
         (format!("{HOSTS}?resourceVersion=1&resourceVersionMatch=NotOlderThan"), 2),
     ] {
@@ -31,13 +33,136 @@ async fn lists_are_whole_selected_and_at_a_revision() {
     for (query, code) in [
         ("continue=x", 400),
         ("resourceVersion=x", 400),
-        ("resourceVersion=1&resourceVersionMatch=Exact", 410),
         ("resourceVersion=999999", 504),
-        ("resourceVersion=1&resourceVersionMatch=Odd", 400),
+        ("resourceVersion=1&resourceVersionMatch=Odd", 422),
+        ("resourceVersion=999999&resourceVersionMatch=Exact", 504),
+        ("limit=x", 400),
         ("labelSelector=a%20b", 400),
         ("fieldSelector=spec.online%3Dtrue", 400),
     ] {
         rig.get(&format!("{HOSTS}?{query}")).await.expect(code);
+    }
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_list_in_parts_is_one_list_at_one_revision() {
+    let rig = Rig::new().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        rig.call("POST", HOSTS, &host(name)).await.expect(201);
+    }
+    let first = rig.get(&format!("{HOSTS}?limit=2")).await.expect(200);
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    assert_eq!((names(&first), &first["metadata"]["remainingItemCount"]), (vec!["a".into(), "b".into()], &json!(3)));
+    // What is written between the parts is not seen in them.
+    rig.call("DELETE", &path(HOSTS, "c"), &json!({})).await.expect(200);
+    rig.patch(&path(HOSTS, "d"), MERGE, &json!({"spec": {"online": false}})).await.expect(200);
+    rig.patch(&path(HOSTS, "d"), MERGE, &json!({"metadata": {"labels": {"x": "y"}}})).await.expect(200);
+    rig.call("POST", HOSTS, &host("cc")).await.expect(201);
+    let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
+    let second = rig.get(&format!("{HOSTS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!((names(&second), &second["metadata"]["remainingItemCount"]), (vec!["c".into(), "d".into()], &json!(1)));
+    assert_eq!(second["metadata"]["resourceVersion"], revision);
+    assert_eq!(
+        (&second["items"][1]["spec"]["online"], &second["items"][1]["metadata"]["labels"]),
+        (&json!(true), &json!(null))
+    );
+    let token = second["metadata"]["continue"].as_str().unwrap().to_owned();
+    let last = rig.get(&format!("{HOSTS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(
+        (names(&last), last["metadata"].get("continue"), last["metadata"].get("remainingItemCount")),
+        (vec!["e".into()], None, None)
+    );
+
+    let exact = rig.get(&format!("{HOSTS}?resourceVersion={revision}&resourceVersionMatch=Exact")).await.expect(200);
+    assert_eq!(names(&exact), ["a", "b", "c", "d", "e"]);
+    assert_eq!(names(&rig.get(HOSTS).await.expect(200)), ["a", "b", "cc", "d", "e"]);
+    let selected = rig.get(&format!("{HOSTS}?limit=1&fieldSelector=metadata.name!%3Da")).await.expect(200);
+    assert!(selected["metadata"]["continue"].is_string() && selected["metadata"].get("remainingItemCount").is_none());
+}
+
+#[tokio::test]
+async fn a_list_whose_history_is_gone_says_how_to_go_on() {
+    let rig = Rig::new().await;
+    for name in ["a", "b", "c"] {
+        rig.call("POST", HOSTS, &host(name)).await.expect(201);
+    }
+    let first = rig.get(&format!("{HOSTS}?limit=1")).await.expect(200);
+    for n in 0..150 {
+        rig.patch(&path(HOSTS, "c"), MERGE, &json!({"metadata": {"labels": {"n": n.to_string()}}})).await.expect(200);
+    }
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let gone = rig.get(&format!("{HOSTS}?limit=1&continue={token}")).await.expect(410);
+    assert_eq!((&gone["reason"], &gone["code"]), (&json!("Expired"), &json!(410)));
+    let fresh = gone["metadata"]["continue"].as_str().unwrap();
+    let rest = rig.get(&format!("{HOSTS}?continue={fresh}")).await.expect(200);
+    assert_eq!(names(&rest), ["b", "c"]);
+    assert_eq!(rest["metadata"]["resourceVersion"], rig.api.store().revision().to_string());
+    let revision = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let exact = rig.get(&format!("{HOSTS}?resourceVersion={revision}&resourceVersionMatch=Exact")).await.expect(410);
+    assert_eq!(exact["message"], "The resourceVersion for the provided list is too old.");
+}
+
+#[tokio::test]
+async fn a_read_of_what_is_to_come_waits_for_it() {
+    let rig = Rig::new().await;
+    let next = rig.api.store().revision() + 1;
+    let at = format!("{HOSTS}?resourceVersion={next}&resourceVersionMatch=NotOlderThan");
+    let (list, _) = tokio::join!(rig.get(&at), async {
+        tokio::task::yield_now().await;
+        rig.call("POST", HOSTS, &host("a")).await.expect(201)
+    });
+    assert_eq!(names(&list.expect(200)), ["a"]);
+    let late = rig.get(&format!("{}?resourceVersion=999999", path(HOSTS, "a"))).await.expect(504);
+    assert_eq!(late["message"], format!("Timeout: Too large resource version: 999999, current: {next}"));
+    assert_eq!(
+        (&late["details"]["retryAfterSeconds"], &late["details"]["causes"][0]["reason"]),
+        (&json!(1), &json!("ResourceVersionTooLarge"))
+    );
+}
+
+#[tokio::test]
+async fn people_and_slow_lines_get_the_text_they_ask_for() {
+    let rig = Rig::new().await;
+    for n in 0..40 {
+        let mut one = host(&format!("h{n}"));
+        one["metadata"]["annotations"] = json!({"filler": "x".repeat(5000)});
+        rig.call("POST", HOSTS, &one).await.expect(201);
+    }
+    let ask = async |at: &str, name: &str, value: &str| {
+        rig.send(admin(), http::Request::get(at).header(name, value), Body::empty()).await
+    };
+    let yaml = ask(HOSTS, "accept", "application/yaml").await;
+    assert_eq!(
+        (yaml.code, &yaml.headers["content-type"]),
+        (200, &"application/yaml".parse::<http::HeaderValue>().unwrap())
+    );
+    let json = rig.get(HOSTS).await.expect(200);
+    assert_eq!(serde_saphyr::from_str::<Value>(&yaml.text).unwrap(), json);
+    let one = ask(&path(HOSTS, "h1"), "accept", "application/yaml").await;
+    assert!(one.text.starts_with("apiVersion: metal3.io/v1alpha1\nkind: BareMetalHost\n"), "{}", one.text);
+    for (at, agent) in [(format!("{HOSTS}?pretty=true"), "x"), (HOSTS.to_owned(), "curl/8")] {
+        let pretty = ask(&at, "user-agent", agent).await;
+        assert!(pretty.text.starts_with("{\n  \"kind\": \"BareMetalHostList\",\n  \"apiVersion\""), "{at}");
+        assert_eq!(pretty.json(), json);
+    }
+    // Large answers are compressed for those who take it, small ones and watches are not.
+    for (at, encoded) in [(HOSTS.to_owned(), true), (path(HOSTS, "h1"), false), (format!("{HOSTS}?limit=2"), false)] {
+        let answer = ask(&at, "accept-encoding", "gzip").await;
+        assert_eq!(answer.headers.get("content-encoding").is_some(), encoded, "{at}");
+    }
+}
+
+#[tokio::test]
+async fn only_get_reads() {
+    let rig = Rig::new().await;
+    for method in ["HEAD", "OPTIONS"] {
+        let answer = rig.send(admin(), http::Request::builder().method(method).uri(HOSTS), Body::empty()).await;
+        assert_eq!(answer.code, 405, "{method}");
     }
 }
 

@@ -108,7 +108,7 @@ async fn bookmarks_and_time_limits_are_kept() {
     assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], revision.to_string());
     assert!(lines.next().await.is_none());
     for query in ["watch=true&sendInitialEvents=true", "watch=true&resourceVersionMatch=NotOlderThan"] {
-        rig.get(&format!("{HOSTS}?{query}")).await.expect(400);
+        rig.get(&format!("{HOSTS}?{query}")).await.expect(422);
     }
 }
 

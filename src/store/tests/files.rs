@@ -35,7 +35,7 @@ async fn secrets_are_sealed_at_rest() {
     assert_eq!(fs::metadata(folder.path().join("store.key")).unwrap().permissions().mode() & 0o7777, 0o600);
 
     let store = open(folder.path());
-    assert_eq!(store.get("/secrets", "ns", "large").unwrap().value["spec"], "battery-staple".repeat(50_000));
+    assert_eq!(store.get("/secrets", "ns", "large").unwrap().value()["spec"], "battery-staple".repeat(50_000));
     assert_eq!(lines(&mut store.watch("/secrets", 0).unwrap(), 42).await, sealed);
     store.close().await;
 }
@@ -63,7 +63,7 @@ async fn a_wrong_key_is_refused() {
 
     fs::write(&key, text.trim()).unwrap();
     let store = open(folder.path());
-    assert_eq!(store.get("/secrets", "ns", "a").unwrap().value["spec"], "s");
+    assert_eq!(store.get("/secrets", "ns", "a").unwrap().value()["spec"], "s");
     store.close().await;
 }
 
@@ -112,7 +112,7 @@ async fn opening_repairs_what_a_crash_left() {
     store.close().await;
     let check = async || {
         let store = open(folder.path());
-        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value["spec"], 1);
+        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value()["spec"], 1);
         assert_eq!(store.revision(), 1);
         store.close().await;
     };

@@ -49,7 +49,7 @@ fn delete(resource: &str, namespace: &str, name: &str, expect: Expect) -> Change
 
 /// An event in one line: kind, name, revision, spec now, spec before.
 fn line(event: &StoreEvent) -> String {
-    let show = |object: &Object| format!("{}@{} {}", object.name, object.revision, object.value["spec"]);
+    let show = |object: &Object| format!("{}@{} {}", object.name, object.revision, object.value()["spec"]);
     match event {
         StoreEvent::Added(object) => format!("added {}", show(object)),
         StoreEvent::Modified { object, previous } => format!("modified {} was {}", show(object), show(previous)),
@@ -79,8 +79,8 @@ async fn what_was_written_is_read() {
     let store = open(folder.path());
     let first = store.write(put(HOSTS, "metal3", "node-0", Expect::Absent, 1)).await.unwrap();
     assert_eq!(first.revision, 1);
-    assert_eq!(first.value["metadata"]["resourceVersion"], "1");
-    assert_eq!(serde_json::from_slice::<Value>(&first.json).unwrap(), first.value);
+    assert_eq!(first.value()["metadata"]["resourceVersion"], "1");
+    assert_eq!(serde_json::from_slice::<Value>(&first.json).unwrap(), first.value());
     let second = store.write(put(HOSTS, "metal3", "node-0", Expect::Revision(1), 2)).await.unwrap();
     assert_eq!(second.revision, 2);
     assert!(Arc::ptr_eq(&store.get(HOSTS, "metal3", "node-0").unwrap(), &second));
@@ -88,8 +88,8 @@ async fn what_was_written_is_read() {
     assert!(store.get(HOSTS, "", "node-0").is_none());
     assert!(store.get("/secrets", "metal3", "node-0").is_none());
     let last = store.write(delete(HOSTS, "metal3", "node-0", Expect::Any)).await.unwrap();
-    assert_eq!((last.revision, &last.value["spec"]), (3, &json!(2)));
-    assert_eq!(last.value["metadata"]["resourceVersion"], "3");
+    assert_eq!((last.revision, &last.value()["spec"]), (3, &json!(2)));
+    assert_eq!(last.value()["metadata"]["resourceVersion"], "3");
     assert!(store.get(HOSTS, "metal3", "node-0").is_none());
     assert_eq!(store.revision(), 3);
 }
@@ -188,8 +188,8 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(store.list(HOSTS, Some("")).objects.len(), 1);
     assert_eq!(store.list(HOSTS, Some("other")).objects.len(), 0);
     for object in &listing.objects {
-        assert_eq!(serde_json::from_slice::<Value>(&object.json).unwrap(), object.value);
-        assert_eq!(object.value["metadata"]["resourceVersion"], object.revision.to_string());
+        assert_eq!(serde_json::from_slice::<Value>(&object.json).unwrap(), object.value());
+        assert_eq!(object.value()["metadata"]["resourceVersion"], object.revision.to_string());
     }
     let mut watch = store.watch(HOSTS, 0).unwrap();
     assert_eq!(lines(&mut watch, 7).await, before);
@@ -420,7 +420,7 @@ async fn limits_of_size_and_form() {
     }
     let plain = Change { value: Some(json!({"spec": deep})), ..put(HOSTS, "ns", "plain", Expect::Any, 1) };
     let plain = store.write(plain).await.unwrap();
-    assert_eq!(plain.value["metadata"]["resourceVersion"], plain.revision.to_string());
+    assert_eq!(plain.value()["metadata"]["resourceVersion"], plain.revision.to_string());
     // More of nearly that size than one page of the database or one group of the committer would hold.
     let large = &largest[100..];
     let many = (0..20).map(|step| store.write(put(HOSTS, "large", &step.to_string(), Expect::Any, large)));
@@ -536,4 +536,46 @@ async fn closing_ends_everything() {
     // Dropping all handles ends the thread, too, and frees the files.
     drop(open(folder.path()));
     open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn a_list_of_before_is_what_was_there_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(folder.path());
+    let text = |list: Vec<Arc<Object>>| -> Vec<String> {
+        list.iter()
+            .map(|one| format!("{}/{}@{} {}", one.namespace, one.name, one.revision, one.value()["spec"]))
+            .collect()
+    };
+    let mut known = vec![(0, Vec::new())];
+    let steps = [
+        put(HOSTS, "ns", "b", Expect::Absent, 1),
+        put(HOSTS, "ns", "a", Expect::Absent, 1),
+        put(HOSTS, "other", "a", Expect::Absent, 1),
+        put(HOSTS, "ns", "b", Expect::Present, 2),
+        delete(HOSTS, "ns", "b", Expect::Present),
+        put("/secrets", "ns", "s", Expect::Absent, 1),
+        put(HOSTS, "ns", "b", Expect::Absent, 3),
+        put(HOSTS, "ns", "a", Expect::Present, 2),
+        delete(HOSTS, "ns", "a", Expect::Present),
+        delete(HOSTS, "other", "a", Expect::Present),
+    ];
+    for step in steps {
+        let revision = store.write(step).await.unwrap().revision;
+        known.push((revision, text(store.list(HOSTS, None).objects)));
+    }
+    for _ in 0..2 {
+        for (revision, wanted) in &known {
+            let listing = store.list_at(HOSTS, None, *revision).unwrap();
+            assert_eq!((listing.revision, text(listing.objects)), (*revision, wanted.clone()));
+            let mut here = wanted.clone();
+            here.retain(|line| line.starts_with("ns/"));
+            assert_eq!(text(store.list_at(HOSTS, Some("ns"), *revision).unwrap().objects), here);
+        }
+        let beyond = known.len() as u64 + 1;
+        assert!(store.list_at(HOSTS, None, beyond).is_err());
+        store.close().await;
+        store = open(folder.path());
+    }
+    store.close().await;
 }

@@ -44,7 +44,7 @@ async fn compare(store: &Store, model: &Model) -> Result<(), TestCaseError> {
             .list(path, None)
             .objects
             .iter()
-            .map(|object| (object.name.clone(), object.revision, object.value["spec"].clone()))
+            .map(|object| (object.name.clone(), object.revision, object.value()["spec"].clone()))
             .collect();
         let expected: Vec<_> = model
             .objects

@@ -1,0 +1,182 @@
+//! Bodies of lists: written piece by piece while they are sent, so that a list of any length costs a piece's memory.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use tower_http::CompressionLevel;
+use tower_http::compression::{CompressionLayer, Predicate};
+
+use super::registry::Resource;
+use super::request::Form;
+use super::table::{Include, Rows, put_partial};
+use super::write::served;
+use crate::store::Object;
+
+/// Bytes after which a piece is sent.
+const PIECE: usize = 64 * 1024;
+
+/// What closes lists and tables alike.
+pub(super) const TAIL: &[u8] = b"]}";
+
+/// Marks an answer that may be compressed when it is large. Streams are not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compressible;
+
+/// Bytes from which on an answer is compressed, as upstream has it.
+const COMPRESS_FROM: u64 = 128 * 1024;
+
+/// Whether an answer is worth compressing: large ones, and those whose size nobody knows beforehand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WhenLarge;
+
+impl Predicate for WhenLarge {
+    fn should_compress<B: Body>(&self, response: &http::Response<B>) -> bool {
+        let size = response.body().size_hint();
+        response.extensions().get::<Compressible>().is_some() && size.upper().is_none_or(|upper| upper >= COMPRESS_FROM)
+    }
+}
+
+/// Compresses large answers for those who accept gzip, as fast as it can.
+pub(super) fn compression() -> CompressionLayer<WhenLarge> {
+    CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(WhenLarge)
+}
+
+/// `metadata` of a list (meta/v1 ListMeta).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ListHead {
+    /// Revision that the list is at.
+    pub revision: u64,
+    /// What gives the next part; empty when this is the last.
+    pub continue_token: String,
+    /// How many objects come after this part, when that is known.
+    pub remaining: Option<usize>,
+}
+
+impl ListHead {
+    /// Of a list that is whole.
+    pub fn at(revision: u64) -> Self {
+        Self { revision, ..Self::default() }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let mut meta = Map::new();
+        meta.insert("resourceVersion".into(), self.revision.to_string().into());
+        if !self.continue_token.is_empty() {
+            meta.insert("continue".into(), self.continue_token.clone().into());
+        }
+        if let Some(remaining) = self.remaining {
+            meta.insert("remainingItemCount".into(), remaining.into());
+        }
+        meta.into()
+    }
+}
+
+/// A list up to its first item.
+pub(super) fn list_head(kind: &str, api_version: &str, head: &ListHead) -> Vec<u8> {
+    let (kind, api_version, meta) = (Value::from(kind), Value::from(api_version), head.json());
+    format!("{{\"kind\":{kind},\"apiVersion\":{api_version},\"metadata\":{meta},\"items\":[").into_bytes()
+}
+
+/// A table up to its first row.
+pub(super) fn table_head(definitions: &Value, head: &ListHead) -> Vec<u8> {
+    let meta = head.json();
+    format!(
+        "{{\"kind\":\"Table\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{meta},\"columnDefinitions\":{definitions},\"rows\":["
+    )
+    .into_bytes()
+}
+
+/// Adds one object as it is sent.
+pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
+    match form {
+        Form::Partial => put_partial(out, object),
+        _ if resource.conversion.is_none() => out.extend_from_slice(&object.json),
+        _ => out.extend_from_slice(served(resource, &object.value()).to_string().as_bytes()),
+    }
+}
+
+/// The body of a list.
+pub(super) struct Items {
+    resource: Arc<Resource>,
+    form: Form,
+    rows: Rows,
+    /// The next piece.
+    piece: Vec<u8>,
+    objects: std::vec::IntoIter<Arc<Object>>,
+    /// Whether an item was written.
+    begun: bool,
+    ended: bool,
+    /// Bytes still to come, when that is known.
+    left: Option<u64>,
+}
+
+impl Items {
+    pub fn new(
+        resource: Arc<Resource>,
+        form: Form,
+        include: Include,
+        head: Vec<u8>,
+        objects: Vec<Arc<Object>>,
+    ) -> Self {
+        let left = (form == Form::Json && resource.conversion.is_none()).then(|| {
+            let texts: usize = objects.iter().map(|object| object.json.len()).sum();
+            (head.len() + texts + objects.len().saturating_sub(1) + TAIL.len()) as u64
+        });
+        let rows = Rows::new(&resource, include, Timestamp::now());
+        Self { resource, form, rows, piece: head, objects: objects.into_iter(), begun: false, ended: false, left }
+    }
+
+    /// All of it at once.
+    pub fn whole(mut self) -> Vec<u8> {
+        self.fill(usize::MAX);
+        self.piece
+    }
+
+    fn fill(&mut self, limit: usize) {
+        while self.piece.len() < limit {
+            let Some(object) = self.objects.next() else {
+                self.piece.extend_from_slice(TAIL);
+                self.ended = true;
+                return;
+            };
+            if std::mem::replace(&mut self.begun, true) {
+                self.piece.push(b',');
+            }
+            match self.form {
+                Form::Table => self.rows.put(&mut self.piece, &self.resource, &object),
+                form => put_object(&mut self.piece, &self.resource, form, &object),
+            }
+        }
+    }
+}
+
+impl Body for Items {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.fill(PIECE);
+        let next = Vec::with_capacity(if self.ended { 0 } else { PIECE + PIECE / 4 });
+        let piece = std::mem::replace(&mut self.piece, next);
+        self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
+        Poll::Ready(Some(Ok(Frame::data(piece.into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

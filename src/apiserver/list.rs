@@ -1,0 +1,284 @@
+//! List: which objects, at which revision, how many at a time.
+//!
+//! What the parameters mean is settled by [`Wanted::of`], without a store. A list in parts is one list: each part is
+//! read at the revision of the first, out of the store's history, and when that no longer reaches back the client is
+//! told (410) with a token that goes on at the newest revision, as API concepts, "Retrieving large results sets in
+//! chunks", says.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Call;
+use super::items::ListHead;
+use super::read::{reach, send_list};
+use super::request::{Params, parse_revision};
+use super::selectors::Selector;
+use super::status::{ApiError, FieldError, FieldFault, shorten};
+use crate::store::{Listing, Object};
+
+/// Longest continue token that is read.
+const TOKEN_MAX: usize = 4096;
+/// In a token: at whatever revision is the newest then.
+const NEWEST: i64 = -1;
+
+const EXPIRED: &str = "The resourceVersion for the provided list is too old.";
+const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can \
+    start a new list without the continue parameter, or use the continue token in this response to retrieve the \
+    remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were \
+    created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
+
+/// The revision that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The newest, which is at least this one.
+    Newest(u64),
+    /// This very one.
+    Exactly(u64),
+    /// What comes after a place: at a revision, or at the newest.
+    Rest(Option<u64>, Place),
+}
+
+/// Namespace and name of the last object of a part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(String, String);
+
+impl Place {
+    fn of(object: &Object) -> Self {
+        Self(object.namespace.clone(), object.name.clone())
+    }
+
+    fn precedes(&self, object: &Object) -> bool {
+        (self.0.as_str(), self.1.as_str()) < (object.namespace.as_str(), object.name.as_str())
+    }
+}
+
+/// What a continue token says (the form is upstream's; to clients it is opaque).
+#[derive(Serialize, Deserialize)]
+struct Token {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+fn encode(revision: i64, place: &Place) -> String {
+    let token = Token { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", place.0, place.1) };
+    URL_SAFE_NO_PAD.encode(json!(token).to_string())
+}
+
+fn decode(text: &str) -> Result<(Option<u64>, Place), ApiError> {
+    let refuse = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
+    if text.len() > TOKEN_MAX {
+        return Err(refuse("it is too long"));
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| refuse(&error.to_string()))?;
+    let token: Token = serde_json::from_slice(&bytes).map_err(|error| refuse(&error.to_string()))?;
+    if token.v != "meta.k8s.io/v1" {
+        return Err(refuse(&format!("server does not recognize this encoded version {:?}", shorten(&token.v, 64))));
+    }
+    let start = token.start.strip_suffix('\0').unwrap_or(&token.start);
+    let (namespace, name) = start.split_once('/').ok_or_else(|| refuse("it has no place"))?;
+    let revision = match token.rv {
+        NEWEST => None,
+        other => Some(
+            u64::try_from(other)
+                .ok()
+                .filter(|revision| *revision > 0)
+                .ok_or_else(|| refuse("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))?,
+        ),
+    };
+    Ok((revision, Place(namespace.to_owned(), name.to_owned())))
+}
+
+impl Wanted {
+    /// What the parameters of a list ask for.
+    pub(super) fn of(params: &Params) -> Result<Self, ApiError> {
+        check_options(params)?;
+        let revision = parse_revision(&params.resource_version)?;
+        if !params.continue_token.is_empty() {
+            if revision.is_some() {
+                return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            let (revision, place) = decode(&params.continue_token)?;
+            return Ok(Self::Rest(revision, place));
+        }
+        Ok(match (revision, params.resource_version_match.as_str()) {
+            (Some(revision), "Exact") => Self::Exactly(revision),
+            // A limit beside a revision meant this before resourceVersionMatch was there to say so.
+            (Some(revision), "") if params.limit.is_some() => Self::Exactly(revision),
+            (revision, _) => Self::Newest(revision.unwrap_or(0)),
+        })
+    }
+}
+
+/// The rules of `metav1.ListOptions` for a list.
+fn check_options(params: &Params) -> Result<(), ApiError> {
+    let mut errors = Vec::new();
+    let version_match = params.resource_version_match.as_str();
+    if !version_match.is_empty() {
+        let forbidden = |why: &str| FieldError::forbidden("resourceVersionMatch", why);
+        if params.resource_version.is_empty() {
+            errors.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+        }
+        if !params.continue_token.is_empty() {
+            errors.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if !matches!(version_match, "Exact" | "NotOlderThan") {
+            errors.push(FieldError::with_value(
+                FieldFault::NotSupported,
+                "resourceVersionMatch",
+                &version_match.into(),
+                "supported values: \"Exact\", \"NotOlderThan\", \"\"",
+            ));
+        }
+        if version_match == "Exact" && params.resource_version == "0" {
+            errors.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+        }
+    }
+    if params.send_initial.is_some() {
+        errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    invalid_options(&errors)
+}
+
+/// The error of list options that break the rules, if there are any such.
+pub(super) fn invalid_options(errors: &[FieldError]) -> Result<(), ApiError> {
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", errors)) }
+}
+
+/// The objects that are selected.
+pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
+    let params = call.params;
+    let wanted = Wanted::of(params)?;
+    let selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
+    let listing = read(call, &wanted).await?;
+    let revision = listing.revision;
+    let mut objects = listing.objects;
+    if let Wanted::Rest(_, place) = &wanted {
+        objects.drain(..objects.partition_point(|object| !place.precedes(object)));
+    }
+    // Upstream answers revision 0 out of its cache, whole.
+    let limit = params.limit.filter(|_| params.resource_version != "0");
+    let (objects, head) = part(objects, &selector, limit, revision);
+    Ok(send_list(call, objects, &head))
+}
+
+async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
+    let store = call.api.store();
+    let (storage, namespace) = (&call.resource.storage, call.target.namespace.as_deref());
+    match wanted {
+        Wanted::Newest(least) => {
+            reach(store, *least).await?;
+            Ok(store.list(storage, namespace))
+        }
+        Wanted::Exactly(revision) => {
+            reach(store, *revision).await?;
+            store.list_at(storage, namespace, *revision).map_err(|_| ApiError::expired(EXPIRED))
+        }
+        Wanted::Rest(None, _) => Ok(store.list(storage, namespace)),
+        Wanted::Rest(Some(revision), place) => store.list_at(storage, namespace, *revision).map_err(|_| {
+            let mut error = ApiError::expired(CONTINUE_EXPIRED);
+            error.continue_token = encode(NEWEST, place);
+            error
+        }),
+    }
+}
+
+/// The first part of what is selected, and its metadata.
+fn part(
+    objects: Vec<Arc<Object>>,
+    selector: &Selector,
+    limit: Option<usize>,
+    revision: u64,
+) -> (Vec<Arc<Object>>, ListHead) {
+    let everything = selector.is_everything();
+    let total = objects.len();
+    let mut selected = objects.into_iter().filter(|object| everything || selector.matches(object));
+    let Some(limit) = limit else { return (selected.collect(), ListHead::at(revision)) };
+    let part: Vec<Arc<Object>> = selected.by_ref().take(limit).collect();
+    let mut head = ListHead::at(revision);
+    if let Some(last) = part.last()
+        && selected.next().is_some()
+    {
+        head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &Place::of(last));
+        // With a selector nobody knows how many would be left without looking at them all.
+        head.remaining = everything.then(|| total - part.len());
+    }
+    (part, head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(query: &str) -> Params {
+        Params::parse(&format!("/x?{query}").parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn parameters_mean_what_kubernetes_says() {
+        let place = Place("ns".into(), "b".into());
+        for (query, wanted) in [
+            ("", Wanted::Newest(0)),
+            ("resourceVersion=0", Wanted::Newest(0)),
+            ("resourceVersion=7", Wanted::Newest(7)),
+            ("resourceVersion=7&limit=2", Wanted::Exactly(7)),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", Wanted::Newest(7)),
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", Wanted::Newest(0)),
+            ("resourceVersion=7&resourceVersionMatch=Exact", Wanted::Exactly(7)),
+            (&format!("continue={}", encode(7, &place)), Wanted::Rest(Some(7), place.clone())),
+            (&format!("continue={}&resourceVersion=0", encode(NEWEST, &place)), Wanted::Rest(None, place.clone())),
+        ] {
+            assert_eq!(Wanted::of(&params(query)).unwrap(), wanted, "{query}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_in_upstreams_words() {
+        let token = encode(7, &Place(String::new(), "a".into()));
+        for (query, code, message) in [
+            (
+                "resourceVersionMatch=Exact",
+                422,
+                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: \
+                resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ),
+            (
+                "resourceVersion=0&resourceVersionMatch=Exact",
+                422,
+                "ListOptions.meta.k8s.io \"\" is invalid: \
+                resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            ),
+            (
+                "resourceVersion=1&resourceVersionMatch=Odd",
+                422,
+                "ListOptions.meta.k8s.io \"\" is invalid: \
+                resourceVersionMatch: Unsupported value: \"Odd\": supported values: \"Exact\", \"NotOlderThan\", \"\"",
+            ),
+            (
+                "sendInitialEvents=true",
+                422,
+                "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: \
+                sendInitialEvents is forbidden for list",
+            ),
+            (
+                &format!("continue={token}&resourceVersion=3"),
+                400,
+                "specifying resource version is not allowed when using continue",
+            ),
+        ] {
+            let error = Wanted::of(&params(query)).unwrap_err();
+            assert_eq!((error.code.as_u16(), error.message.as_str()), (code, message), "{query}");
+        }
+        for token in
+            ["x", "e30", &"a".repeat(5000), &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-7,"start":"a/b"}"#)]
+        {
+            let error = Wanted::of(&params(&format!("continue={token}"))).unwrap_err();
+            assert!(error.code == 400 && error.message.starts_with("continue key is not valid: "), "{token}");
+        }
+    }
+}
