@@ -12,7 +12,23 @@ fn slipway(arguments: &[&str]) -> (i32, String, String) {
 fn help_names_every_command_and_a_first_machine() {
     let (code, out, _) = slipway(&["--help"]);
     assert_eq!(code, 0);
-    for word in ["serve", "kubeconfig", "check-config", "ramdisk", "explain", "image", "A first machine"] {
+    for word in [
+        "serve",
+        "kubeconfig",
+        "check-config",
+        "ramdisk",
+        "explain",
+        "image",
+        "apply",
+        "get",
+        "describe",
+        "delete",
+        "wait",
+        "watch",
+        "crds",
+        "completion",
+        "A first machine",
+    ] {
         assert!(out.contains(word), "{word}: {out}");
     }
 }

@@ -58,6 +58,7 @@ pub use auth::Identity;
 pub use registry::{Registry, RegistryError, Resource};
 pub use request::Target;
 pub use status::{ApiError, FieldError, FieldFault};
+pub(crate) use table::age;
 
 use request::{Form, Params, Route};
 

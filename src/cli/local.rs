@@ -16,16 +16,18 @@ pub(super) fn kubeconfig(config: &Config, server: Option<&str>) -> anyhow::Resul
     Ok(pki.kubeconfig(&server))
 }
 
+/// The API of the appliance on this box.
+pub(super) fn server(config: &Config) -> String {
+    let mut listen = config.api.listen;
+    if listen.ip().is_unspecified() {
+        listen.set_ip([127, 0, 0, 1].into());
+    }
+    format!("https://{listen}")
+}
+
 /// A client of the appliance on this box.
 pub(super) async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let port = config.api.listen.port();
-    let address = config.api.listen.ip();
-    let server = if address.is_unspecified() {
-        format!("https://127.0.0.1:{port}")
-    } else {
-        format!("https://{address}:{port}")
-    };
-    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig(config, Some(&server))?)?;
+    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig(config, Some(&server(config)))?)?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(kube::Client::try_from(config)?)
 }

@@ -2,7 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
 
+mod client;
+mod completion;
+mod crds;
 mod explain;
+mod failure;
 mod image;
 mod kubeconfig;
 mod local;
@@ -17,6 +21,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH};
 
+use failure::Failure;
+
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
 #[derive(Parser)]
 #[command(name = "slipway", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -25,8 +31,8 @@ A first machine, on a box with /etc/slipway/slipway.toml:
   slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb
   slipway serve
   slipway kubeconfig > ~/.kube/config
-  kubectl apply -f host.yaml
-  kubectl get bmh -w")]
+  slipway apply -f web-1.yaml        (or kubectl apply -f web-1.yaml)
+  slipway watch hosts                (or kubectl get bmh -w)")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -54,6 +60,12 @@ enum Command {
     /// Bring operating system images into the library, list and remove them
     #[command(subcommand)]
     Image(image::Command),
+    #[command(flatten)]
+    Client(client::Command),
+    /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
+    Crds(crds::Options),
+    /// Print a completion script for a shell
+    Completion(completion::Options),
 }
 
 /// Which configuration.
@@ -81,13 +93,23 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => explain::run(command),
         Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
+        Command::Client(command) => client::run(command),
+        Command::Crds(options) => crds::run(&options),
+        Command::Completion(options) => completion::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("slipway: {}", with_causes(&error));
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref() {
+            Some(Failure::Reported) => ExitCode::FAILURE,
+            Some(Failure::Usage(message)) => {
+                eprintln!("slipway: {message}");
+                ExitCode::from(2)
+            }
+            None => {
+                eprintln!("slipway: {}", with_causes(&error));
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

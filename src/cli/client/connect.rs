@@ -1,0 +1,98 @@
+//! Which server, as whom: a kubeconfig, or on the appliance's own box the administrator's certificate.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::cli::local;
+use crate::config::{Config, DEFAULT_PATH};
+
+/// Which server and which namespace.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Server")]
+pub(super) struct Server {
+    /// kubeconfig file; else --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The appliance that this configuration file is of, on this box, as its administrator
+    #[arg(long, value_name = "FILE", env = "SLIPWAY_CONFIG")]
+    config: Option<PathBuf>,
+    /// Namespace, instead of the kubeconfig's
+    #[arg(long, short, value_name = "NAME")]
+    pub(super) namespace: Option<String>,
+}
+
+/// A server to talk to.
+pub(super) struct Session {
+    pub client: kube::Client,
+    /// The namespace for what has none of its own.
+    pub namespace: String,
+    /// As `https://10.0.0.1:8443`.
+    pub endpoint: String,
+    /// Where endpoint and credentials come from, for messages.
+    pub source: String,
+}
+
+/// What decides where the credentials come from.
+struct Found {
+    kubeconfig: Kubeconfig,
+    source: String,
+}
+
+impl Server {
+    /// Reads the credentials and makes a client. Nothing is sent yet.
+    pub(super) async fn connect(&self) -> anyhow::Result<Session> {
+        let Found { kubeconfig, source } = self.find()?;
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .with_context(|| format!("{source} cannot be used"))?;
+        let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = kube::Client::try_from(config).with_context(|| format!("{source} cannot be used"))?;
+        Ok(Session { client, namespace, endpoint, source })
+    }
+
+    fn find(&self) -> anyhow::Result<Found> {
+        if let Some(file) = &self.kubeconfig {
+            return read(file);
+        }
+        if let Some(file) = &self.config {
+            return local_admin(file);
+        }
+        if let Some(kubeconfig) = Kubeconfig::from_env().context("$KUBECONFIG cannot be used")? {
+            return Ok(Found { kubeconfig, source: "$KUBECONFIG".into() });
+        }
+        let own = std::env::home_dir().map(|home| home.join(".kube/config")).filter(|file| file.is_file());
+        if let Some(file) = own {
+            return read(&file);
+        }
+        let config = Path::new(DEFAULT_PATH);
+        if config.is_file() {
+            return local_admin(config);
+        }
+        bail!(
+            "no server to talk to: there is no --kubeconfig, no $KUBECONFIG, no ~/.kube/config, and no appliance on this box ({DEFAULT_PATH}).\n\
+             On the appliance `slipway kubeconfig` prints a kubeconfig; keep it here as ~/.kube/config"
+        )
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Found> {
+    let source = format!("kubeconfig {}", file.display());
+    let kubeconfig = Kubeconfig::read_from(file).with_context(|| source.clone())?;
+    Ok(Found { kubeconfig, source })
+}
+
+fn local_admin(file: &Path) -> anyhow::Result<Found> {
+    let config = Config::load(file)?;
+    let server = local::server(&config);
+    let text = local::kubeconfig(&config, Some(&server)).with_context(|| {
+        "only a user who can read the appliance's keys is its administrator; others need --kubeconfig".to_owned()
+    })?;
+    Ok(Found { kubeconfig: Kubeconfig::from_yaml(&text)?, source: format!("{}", file.display()) })
+}

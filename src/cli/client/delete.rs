@@ -1,0 +1,235 @@
+//! `delete`: by file, by name, by label, or all of a type.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::bail;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::connect::{Server, Session};
+use super::errors::RequestError;
+use super::manifests::Files;
+use super::types::Type;
+use super::until::{Awaited, Ended, duration};
+use super::wait::reason;
+use super::{missing, names, request};
+use crate::cli::failure::{Failure, usage};
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  slipway delete host web-1                 and wait until it is gone
+  slipway delete host web-1 --wait=false    only ask for it
+  slipway delete -f rack/ -R
+  slipway delete secrets -l rack=a
+  slipway delete hosts --all -n lab")]
+pub(in crate::cli) struct Options {
+    /// TYPE NAME…, TYPE/NAME…, or TYPE with --selector or --all
+    #[arg(value_name = "TYPE[/NAME]", conflicts_with = "filenames")]
+    what: Vec<String>,
+    #[command(flatten)]
+    files: Files,
+    /// Only what has these labels
+    #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
+    selector: String,
+    /// All of the type in the namespace
+    #[arg(long)]
+    all: bool,
+    /// Of all namespaces, with --all or --selector
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
+    /// What belongs to it: goes later, goes first, or stays
+    #[arg(long, value_enum, default_value = "background")]
+    cascade: Cascade,
+    /// Return when it is gone, not when it is marked
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    wait: bool,
+    /// How long to wait at most; 0: as long as it takes
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
+    timeout: Duration,
+    /// What is not there is no error
+    #[arg(long)]
+    ignore_not_found: bool,
+    /// Check only, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print only names, as type/name
+    #[arg(long, short, value_name = "FORM", value_parser = ["name"])]
+    output: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Cascade {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// What is to go.
+struct Doomed {
+    of: Type,
+    namespace: String,
+    name: String,
+}
+
+pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    let by_file = !options.files.filenames.is_empty();
+    if !by_file && options.what.is_empty() {
+        return Err(usage("delete what? TYPE NAME, TYPE/NAME, or -f FILE"));
+    }
+    let manifests = if by_file { options.files.read().await? } else { Vec::new() };
+    let selections = if by_file { Vec::new() } else { names::parse(&options.what).map_err(usage)? };
+    let session = options.server.connect().await?;
+    let types = session.types().await?;
+    let mut doomed = Vec::new();
+    let mut failed = false;
+    for manifest in &manifests {
+        let (version, kind) = (manifest.text("/apiVersion"), manifest.text("/kind"));
+        let Some(of) = types.of_object(version, kind) else {
+            // Its type may have gone with its definition.
+            if !options.ignore_not_found {
+                eprintln!("slipway: {}: {}", manifest.origin, types.no_such_kind(version, kind));
+                failed = true;
+            }
+            continue;
+        };
+        let own = manifest.text("/metadata/namespace");
+        let namespace = if own.is_empty() { session.namespace.clone() } else { own.to_owned() };
+        doomed.push(Doomed { of: of.clone(), namespace, name: manifest.text("/metadata/name").to_owned() });
+    }
+    for selection in &selections {
+        for of in types.find(&selection.word)? {
+            let named = !selection.names.is_empty();
+            if named && (options.all || !options.selector.is_empty()) {
+                return Err(usage("a name excludes --all and --selector"));
+            }
+            if !named && !options.all && options.selector.is_empty() {
+                return Err(usage(format!("which {}? Name them, or give --all or --selector", of.plural)));
+            }
+            let one =
+                |name: &String| Doomed { of: of.clone(), namespace: session.namespace.clone(), name: name.clone() };
+            doomed.extend(selection.names.iter().map(one));
+            if !named {
+                doomed.extend(all_of(&session, of, &options).await?);
+            }
+        }
+    }
+    if doomed.is_empty() && !failed {
+        writeln!(out, "No resources found")?;
+    }
+    let mut going = Vec::new();
+    for one in doomed {
+        match delete(&session, &options, &one).await {
+            Ok(uid) => {
+                say(&options, &one, out)?;
+                going.push((one, uid));
+            }
+            Err(error) => {
+                if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
+                    return Err(error);
+                }
+                eprintln!("slipway: {error:#}");
+                failed = true;
+            }
+        }
+    }
+    if options.wait && !options.dry_run {
+        let week = Duration::from_secs(7 * 24 * 3600);
+        let deadline = Instant::now() + if options.timeout.is_zero() { week } else { options.timeout };
+        for (one, uid) in going {
+            if let Some(uid) = uid {
+                failed |= !gone(&session, &one, &uid, deadline).await?;
+            }
+        }
+    }
+    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+}
+
+fn say(options: &Options, one: &Doomed, out: &mut dyn Write) -> std::io::Result<()> {
+    if options.output.is_some() {
+        writeln!(out, "{}/{}", one.of.one(), one.name)?;
+    } else {
+        let place = if one.of.namespaced { format!(" from {} namespace", one.namespace) } else { String::new() };
+        let dry = if options.dry_run { " (server dry run)" } else { "" };
+        writeln!(out, "{} {:?} deleted{place}{dry}", one.of.one(), one.name)?;
+    }
+    out.flush()
+}
+
+async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<Doomed>> {
+    let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
+    let query = [("labelSelector", options.selector.as_str())];
+    let mut found = Vec::new();
+    session
+        .pages(&of.path(namespace, None), &query, request::METADATA, |page| {
+            for item in page["items"].as_array().into_iter().flatten() {
+                let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+                found.push(Doomed { of: of.clone(), namespace: text("namespace"), name: text("name") });
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(found)
+}
+
+/// Asks for the deletion; the UID of what is still there.
+async fn delete(session: &Session, options: &Options, one: &Doomed) -> anyhow::Result<Option<String>> {
+    let propagation = match options.cascade {
+        Cascade::Background => "Background",
+        Cascade::Foreground => "Foreground",
+        Cascade::Orphan => "Orphan",
+    };
+    let path = one.of.path(Some(&one.namespace), Some(&one.name));
+    let body = request::delete_options(propagation, options.dry_run, None);
+    match session.delete(&path, &[], &body).await {
+        // Gone at once: the answer is a Status. Held by finalizers: the object.
+        Ok(answer) => Ok(answer.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned)),
+        Err(error) if error.is_not_found() && options.ignore_not_found => Ok(None),
+        Err(error) if error.is_not_found() => bail!("{}", missing::explain(session, &one.of, &one.name).await),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until the object is gone, or another has its name.
+async fn gone(session: &Session, one: &Doomed, uid: &str, deadline: Instant) -> anyhow::Result<bool> {
+    let awaited = Awaited { of: &one.of, namespace: &one.namespace, name: &one.name };
+    let mut last = None;
+    let ended = session
+        .until(&awaited, deadline, |object| {
+            let Some(object) = object.filter(|object| object["metadata"]["uid"] == uid) else { return Some(()) };
+            last = Some(object.clone());
+            None
+        })
+        .await?;
+    if ended == Ended::TimedOut {
+        let why = last.as_ref().map(held).unwrap_or_default();
+        eprintln!("slipway: {} {:?} is not gone in time{why}", one.of.one(), one.name);
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// What keeps an object that is to go.
+fn held(object: &Value) -> String {
+    let finalizers = object["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
+    let names: Vec<&str> = finalizers.iter().filter_map(Value::as_str).collect();
+    let by = if names.is_empty() { String::new() } else { format!("; held by {}", names.join(", ")) };
+    by + &reason(object).map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_holds_an_object_is_said() {
+        let object =
+            json!({"metadata": {"finalizers": ["baremetalhost.metal3.io"]}, "status": {"errorMessage": "no BMC"}});
+        assert_eq!(held(&object), "; held by baremetalhost.metal3.io: no BMC");
+        assert_eq!(held(&json!({"metadata": {}})), "");
+    }
+}

@@ -1,0 +1,435 @@
+//! `describe`: one object for people, with its events.
+
+use std::io::Write;
+
+use anyhow::bail;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::connect::{Server, Session};
+use super::output::go_text;
+use super::table::harmless;
+use super::tabs::align;
+use super::types::Type;
+use super::wait::reason;
+use super::{missing, names, request};
+use crate::apiserver::age;
+use crate::cli::failure::{Failure, usage};
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  slipway describe host web-1      its spec, its conditions, what it waits for, what happened
+  slipway describe hosts -A
+  slipway describe image/debian-12")]
+pub(in crate::cli) struct Options {
+    /// TYPE NAME…, TYPE/NAME… or TYPE for all of it
+    #[arg(required = true, value_name = "TYPE[/NAME]")]
+    what: Vec<String>,
+    /// Only what has these labels
+    #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
+    selector: String,
+    /// Of all namespaces
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
+    /// Leave the events out
+    #[arg(long)]
+    no_events: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    let selections = names::parse(&options.what).map_err(usage)?;
+    let session = options.server.connect().await?;
+    let types = session.types().await?;
+    let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
+    let (mut printed, mut failed) = (false, false);
+    for selection in &selections {
+        for of in types.find(&selection.word)? {
+            let mut found = Vec::new();
+            if selection.names.is_empty() {
+                let query = [("labelSelector", options.selector.as_str())];
+                session
+                    .pages(&of.path(namespace, None), &query, request::JSON, |mut page| {
+                        if let Value::Array(items) = page["items"].take() {
+                            found.extend(items);
+                        }
+                        Ok(())
+                    })
+                    .await?;
+            }
+            for name in &selection.names {
+                match session.get(&of.path(namespace, Some(name)), &[], request::JSON).await {
+                    Ok(object) => found.push(object),
+                    Err(error) if error.is_not_found() => {
+                        let message = missing::explain(&session, of, name).await;
+                        if options.what.len() <= 2 && selections.len() == 1 {
+                            bail!("{message}");
+                        }
+                        eprintln!("slipway: {message}");
+                        failed = true;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            for mut object in found {
+                object["apiVersion"] = of.api_version().into();
+                object["kind"] = of.kind.clone().into();
+                let events = if options.no_events { None } else { events(&session, &object).await };
+                if std::mem::replace(&mut printed, true) {
+                    out.write_all(b"\n\n")?;
+                }
+                out.write_all(describe(of, &object, events.as_deref(), Timestamp::now()).as_bytes())?;
+            }
+        }
+    }
+    if !printed && !failed {
+        eprintln!("No resources found{}", namespace.map(|name| format!(" in {name} namespace.")).unwrap_or_default());
+    }
+    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+}
+
+/// The events about an object; `None` when they cannot be had.
+async fn events(session: &Session, object: &Value) -> Option<Vec<Value>> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let namespace = Some(text("/metadata/namespace")).filter(|namespace| !namespace.is_empty()).unwrap_or("default");
+    let fields = format!(
+        "involvedObject.name={},involvedObject.kind={},involvedObject.uid={}",
+        text("/metadata/name"),
+        text("/kind"),
+        text("/metadata/uid")
+    );
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    let mut list = session.get(&path, &[("fieldSelector", &fields)], request::JSON).await.ok()?;
+    match list["items"].take() {
+        Value::Array(mut events) => {
+            events.sort_by_key(|event| last_seen(event).to_owned());
+            Some(events)
+        }
+        _ => None,
+    }
+}
+
+fn last_seen(event: &Value) -> &str {
+    let series = event.pointer("/series/lastObservedTime");
+    let texts = [series, event.get("lastTimestamp"), event.get("eventTime"), event.get("firstTimestamp")];
+    texts.into_iter().flatten().find_map(Value::as_str).unwrap_or_default()
+}
+
+fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp) -> String {
+    let metadata = &object["metadata"];
+    let mut text = String::new();
+    line(&mut text, 0, "Name", metadata["name"].as_str().unwrap_or_default());
+    line(&mut text, 0, "Namespace", metadata["namespace"].as_str().unwrap_or_default());
+    pairs(&mut text, "Labels", &metadata["labels"], "=");
+    pairs(&mut text, "Annotations", &metadata["annotations"], ": ");
+    if of.group == "metal3.io" && object["kind"] == "BareMetalHost" {
+        host(&mut text, object);
+    }
+    let conditions = conditions_of(object);
+    let mut rest = object.clone();
+    if let Some(metadata) = rest["metadata"].as_object_mut() {
+        for known in ["name", "namespace", "labels", "annotations", "managedFields"] {
+            metadata.remove(known);
+        }
+    }
+    if !conditions.is_empty()
+        && let Some(status) = rest["status"].as_object_mut()
+    {
+        status.remove("conditions");
+    }
+    if object["kind"] == "Secret" {
+        hide_values(&mut rest);
+    }
+    if let Value::Object(map) = &rest {
+        content(&mut text, 0, map);
+    }
+    let mut whole = align(&text, 2);
+    if !conditions.is_empty() {
+        whole += &conditions_table(&conditions, now);
+    }
+    whole + &events.map(|events| events_table(events, now)).unwrap_or_default()
+}
+
+fn line(text: &mut String, level: usize, label: &str, value: &str) {
+    // Several lines stay one cell, as kubectl has it: the rest is indented under it.
+    let mut lines = value.lines();
+    let first = harmless(lines.next().unwrap_or_default());
+    let indent = "  ".repeat(level);
+    *text += &format!("{indent}{label}:\t{first}\n");
+    for more in lines {
+        *text += &format!("{indent}\t{}\n", harmless(more));
+    }
+}
+
+fn pairs(text: &mut String, label: &str, map: &Value, between: &str) {
+    let hidden = "kubectl.kubernetes.io/last-applied-configuration";
+    let pairs = map.as_object().into_iter().flatten().filter(|(key, _)| *key != hidden);
+    let shown: Vec<String> = pairs.map(|(key, value)| format!("{key}{between}{}", go_text(value).trim_end())).collect();
+    match shown.split_first() {
+        None => line(text, 0, label, "<none>"),
+        Some((first, rest)) => {
+            *text += &format!("{label}:\t{}\n", harmless(first));
+            for more in rest {
+                *text += &format!("\t{}\n", harmless(more));
+            }
+        }
+    }
+}
+
+/// What an operator wants to know of a host before anything else.
+fn host(text: &mut String, object: &Value) {
+    let status = &object["status"];
+    let state =
+        status["provisioning"]["state"].as_str().filter(|state| !state.is_empty()).unwrap_or("(not looked at yet)");
+    line(text, 0, "State", state);
+    let power = match status["poweredOn"].as_bool() {
+        Some(true) => "on",
+        Some(false) => "off",
+        None => "unknown",
+    };
+    line(text, 0, "Power", power);
+    if let Some(error) = status["errorMessage"].as_str().filter(|error| !error.is_empty()) {
+        let kind = status["errorType"].as_str().unwrap_or("error");
+        let count = status["errorCount"].as_i64().filter(|count| *count > 1).map(|count| format!(" ({count} times)"));
+        line(text, 0, "Last Error", &format!("{kind}: {error}{}", count.unwrap_or_default()));
+    }
+    let progressing = conditions_of(object).into_iter().find(|condition| condition["type"] == "Progressing");
+    let waits = progressing.and_then(|condition| condition["message"].as_str()).filter(|message| !message.is_empty());
+    if let Some(waits) = waits {
+        line(text, 0, "Waits For", waits);
+    } else if let Some(reason) = reason(object).filter(|_| status["errorMessage"].as_str().is_none_or(str::is_empty)) {
+        line(text, 0, "Waits For", &reason);
+    }
+}
+
+fn hide_values(secret: &mut Value) {
+    use base64::Engine;
+    for value in secret["data"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        let length = value.as_str().and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+        *value = length.map_or_else(|| "(unreadable)".into(), |bytes| format!("{} bytes", bytes.len()).into());
+    }
+}
+
+fn content(text: &mut String, level: usize, map: &Map<String, Value>) {
+    let indent = "  ".repeat(level);
+    for (field, value) in map {
+        let label = label(field);
+        match value {
+            Value::Object(inner) => {
+                *text += &format!("{indent}{label}:\n");
+                content(text, level + 1, inner);
+            }
+            Value::Array(entries) => {
+                *text += &format!("{indent}{label}:\n");
+                for entry in entries {
+                    match entry {
+                        Value::Object(inner) => content(text, level + 1, inner),
+                        other => *text += &format!("{indent}  {}\n", harmless(&go_text(other))),
+                    }
+                }
+            }
+            other => line(text, level, &label, &go_text(other)),
+        }
+    }
+}
+
+/// A field's name in words: `bootMACAddress` is `Boot MAC Address`.
+fn label(field: &str) -> String {
+    const ACRONYMS: [&str; 5] = ["API", "URL", "UID", "OSB", "GUID"];
+    let words: Vec<String> = words(field)
+        .into_iter()
+        .map(|word| {
+            let upper = word.to_uppercase();
+            if ACRONYMS.contains(&upper.as_str()) {
+                return upper;
+            }
+            let mut chars = word.chars();
+            chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+        })
+        .collect();
+    words.join(" ")
+}
+
+/// Splits camel case where the class of the letters changes; the last capital of a run begins the next word.
+fn words(field: &str) -> Vec<String> {
+    #[derive(PartialEq, Clone, Copy)]
+    enum Class {
+        Lower,
+        Upper,
+        Digit,
+        Other,
+    }
+    let class = |char: char| match char {
+        char if char.is_lowercase() => Class::Lower,
+        char if char.is_uppercase() => Class::Upper,
+        char if char.is_ascii_digit() => Class::Digit,
+        _ => Class::Other,
+    };
+    let mut runs: Vec<(Class, String)> = Vec::new();
+    for char in field.chars() {
+        let kind = class(char);
+        match runs.last_mut() {
+            Some((last, run)) if *last == kind => run.push(char),
+            _ => runs.push((kind, char.to_string())),
+        }
+    }
+    for index in 1..runs.len() {
+        if runs[index - 1].0 == Class::Upper
+            && runs[index].0 == Class::Lower
+            && let Some(capital) = runs[index - 1].1.pop()
+        {
+            runs[index].1.insert(0, capital);
+        }
+    }
+    runs.into_iter().map(|(_, run)| run).filter(|run| !run.is_empty() && run != "_").collect()
+}
+
+/// The conditions of a status, where they have the usual form.
+fn conditions_of(object: &Value) -> Vec<&Value> {
+    let all = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let usual = all.iter().all(|condition| condition["type"].is_string() && condition["status"].is_string());
+    if usual { all.iter().collect() } else { Vec::new() }
+}
+
+fn conditions_table(conditions: &[&Value], now: Timestamp) -> String {
+    let mut text = String::from("  Type\tStatus\tAge\tReason\tMessage\n  ----\t------\t---\t------\t-------\n");
+    for condition in conditions {
+        let cell = |field: &str| harmless(condition[field].as_str().unwrap_or_default());
+        let age = age(&condition["lastTransitionTime"], now);
+        text += &format!(
+            "  {}\t{}\t{}\t{}\t{}\n",
+            cell("type"),
+            cell("status"),
+            go_text(&age),
+            cell("reason"),
+            cell("message")
+        );
+    }
+    let aligned = align(&text, 2);
+    // Most messages are empty: no spaces where nothing follows.
+    let lines: Vec<&str> = aligned.lines().map(str::trim_end).collect();
+    format!("Conditions:\n{}\n", lines.join("\n"))
+}
+
+fn events_table(events: &[Value], now: Timestamp) -> String {
+    if events.is_empty() {
+        return "Events:  <none>\n".into();
+    }
+    let mut text = String::from("  Type\tReason\tAge\tFrom\tMessage\n  ----\t------\t----\t----\t-------\n");
+    for event in events {
+        let cell = |pointer: &str| harmless(event.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
+        let since =
+            |pointer: &str| event.pointer(pointer).filter(|value| value.is_string()).map(|at| go_text(&age(at, now)));
+        let first = since("/eventTime").or_else(|| since("/firstTimestamp")).unwrap_or_else(|| "<unknown>".into());
+        let series = event.pointer("/series/count").and_then(Value::as_i64);
+        let count = event["count"].as_i64().unwrap_or_default();
+        let interval = match (series, count) {
+            (Some(count), _) => {
+                format!("{} (x{count} over {first})", since("/series/lastObservedTime").unwrap_or_default())
+            }
+            (None, 2..) => format!("{} (x{count} over {first})", since("/lastTimestamp").unwrap_or_default()),
+            (None, _) => first,
+        };
+        let from = [cell("/source/component"), cell("/reportingComponent")].into_iter().find(|from| !from.is_empty());
+        text += &format!(
+            "  {}\t{}\t{interval}\t{}\t{}\n",
+            cell("/type"),
+            cell("/reason"),
+            from.unwrap_or_default(),
+            cell("/message").trim()
+        );
+    }
+    format!("Events:\n{}", align(&text, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_are_named_in_words() {
+        for (field, wanted) in [
+            ("apiVersion", "API Version"),
+            ("bootMACAddress", "Boot MAC Address"),
+            ("online", "Online"),
+            ("url", "URL"),
+            ("uid", "UID"),
+            ("creationTimestamp", "Creation Timestamp"),
+            ("rootDeviceHints", "Root Device Hints"),
+            ("sha256sum", "Sha 256 Sum"),
+            ("BMC", "BMC"),
+        ] {
+            assert_eq!(label(field), wanted);
+        }
+    }
+
+    #[test]
+    fn a_host_says_what_it_waits_for_before_anything_else() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let object = json!({
+            "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
+            "metadata": {"name": "web-1", "namespace": "rack", "uid": "u", "labels": {"a": "b", "c": "d"}, "managedFields": []},
+            "spec": {"online": true, "bmc": {"address": "ipmi://x"}, "taints": ["x", {"key": "k"}]},
+            "status": {"provisioning": {"state": "registering"}, "errorMessage": "no answer\nat all", "errorType": "registration error",
+                "errorCount": 3, "poweredOn": false,
+                "conditions": [{"type": "Progressing", "status": "True", "reason": "Registering", "message": "tries again in 60s",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        });
+        let events = [
+            json!({"type": "Warning", "reason": "Bad", "message": "no ", "count": 3, "source": {"component": "slipway-host"},
+                "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:09:55Z"}),
+        ];
+        let of = Type { group: "metal3.io".into(), ..Type::default() };
+        let wanted = "\
+Name:         web-1
+Namespace:    rack
+Labels:       a=b
+              c=d
+Annotations:  <none>
+State:        registering
+Power:        off
+Last Error:   registration error: no answer
+              at all (3 times)
+Waits For:    tries again in 60s
+API Version:  metal3.io/v1alpha1
+Kind:         BareMetalHost
+Metadata:
+  UID:  u
+Spec:
+  Bmc:
+    Address:  ipmi://x
+  Online:     true
+  Taints:
+    x
+    Key:  k
+Status:
+  Error Count:    3
+  Error Message:  no answer
+                  at all
+  Error Type:     registration error
+  Powered On:     false
+  Provisioning:
+    State:  registering
+Conditions:
+  Type         Status  Age  Reason       Message
+  ----         ------  ---  ------       -------
+  Progressing  True    10m  Registering  tries again in 60s
+Events:
+  Type     Reason  Age               From          Message
+  ----     ------  ----              ----          -------
+  Warning  Bad     5s (x3 over 10m)  slipway-host  no
+";
+        assert_eq!(describe(&of, &object, Some(&events), now), wanted);
+        assert!(describe(&of, &object, Some(&[]), now).ends_with("Events:  <none>\n"));
+    }
+
+    #[test]
+    fn secrets_stay_secret() {
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"password": "aHVudGVyMg=="}});
+        let text = describe(&Type::default(), &object, None, Timestamp::UNIX_EPOCH);
+        assert!(text.contains("Password:  7 bytes") && !text.contains("aHVudGVyMg"), "{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! What a failed request means for the person who made it.
+
+use kube::core::Status;
+
+use super::connect::Session;
+
+/// An answer that is not a success, or no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The server refused.
+    #[error("{}", refusal(.0))]
+    Refused(Box<Status>),
+    /// There was no answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The answer makes no sense.
+    #[error("the server's answer cannot be read: {0}")]
+    Nonsense(String),
+}
+
+impl RequestError {
+    /// Whether the object is not there.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 404)
+    }
+
+    /// Whether a revision is too old to go on from.
+    pub(super) fn is_expired(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 410)
+    }
+}
+
+/// In words: what kubectl says, with what to do about it.
+fn refusal(status: &Status) -> String {
+    let message = status.message.trim();
+    let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+    match (status.code, status.reason.as_str()) {
+        (401, _) => "the server does not accept these credentials (401 Unauthorized): the certificate or token is \
+                     unknown, expired or revoked. `slipway kubeconfig` on the appliance prints good ones"
+            .into(),
+        (403, _) => format!("forbidden: {message}"),
+        (422, "Invalid") if causes.len() > 1 => {
+            let head = message.split(" is invalid").next().unwrap_or_default();
+            let lines: Vec<String> =
+                causes.iter().map(|cause| format!("\n* {}: {}", cause.field, cause.message)).collect();
+            format!("{head} is invalid:{}", lines.concat())
+        }
+        (422, "Invalid") => message.to_owned(),
+        (409, "Conflict") if causes.iter().any(|cause| cause.reason == "FieldManagerConflict") => {
+            format!("{message}\nSomebody else manages these fields. --force-conflicts takes them over")
+        }
+        (code, "") => format!("error from server ({code}): {message}"),
+        (_, reason) => format!("error from server ({reason}): {message}"),
+    }
+}
+
+/// Why there was no answer, and what helps.
+pub(super) fn unreachable(session: &Session, error: &(dyn std::error::Error + 'static)) -> String {
+    let mut reasons: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        reasons.push(error.to_string());
+        next = error.source();
+    }
+    advice(&session.endpoint, &session.source, &reasons)
+}
+
+fn advice(endpoint: &str, source: &str, reasons: &[String]) -> String {
+    let all = reasons.join(": ");
+    let has = |word: &str| all.to_lowercase().contains(word);
+    let last = reasons.last().map_or("no reason given", String::as_str);
+    let from = format!("{endpoint} (from {source})");
+    // Every appliance calls its CA the same: a wrong one is told by the signature.
+    if has("unknownissuer") || has("badsignature") {
+        return format!(
+            "the certificate of {from} is not signed by the CA of the credentials: another server, or a new CA. \
+             `slipway kubeconfig` on the appliance prints fresh ones"
+        );
+    }
+    if has("notvalidforname") || has("not valid for name") {
+        return format!(
+            "the certificate of {from} is not made for this name: add it to api.names in slipway.toml. {last}"
+        );
+    }
+    if has("certificate") || has("tls") || has("invalidcontenttype") {
+        return format!("no TLS with {from}: {last}");
+    }
+    let why = if has("connection refused") {
+        "nothing listens there: is `slipway serve` running?".to_owned()
+    } else if has("dns") || has("failed to lookup") {
+        format!("the name cannot be resolved: {last}")
+    } else {
+        last.to_owned()
+    };
+    format!("cannot reach the server {from}: {why}\nAnother server: --kubeconfig FILE, or $KUBECONFIG")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let status = |value: Value| refusal(&serde_json::from_value(value).unwrap());
+        for (value, wanted) in [
+            (json!({"code": 401, "reason": "Unauthorized", "message": "Unauthorized"}), "slipway kubeconfig"),
+            (
+                json!({"code": 403, "reason": "Forbidden", "message": "User \"x\" cannot list"}),
+                "forbidden: User \"x\" cannot list",
+            ),
+            (json!({"code": 500, "reason": "InternalError", "message": "no"}), "error from server (InternalError): no"),
+            (json!({"code": 503, "message": "no"}), "error from server (503): no"),
+            (
+                json!({"code": 422, "reason": "Invalid", "message": "B \"x\" is invalid: a: no", "details": {"causes": [{"field": "a", "message": "no"}]}}),
+                "B \"x\" is invalid: a: no",
+            ),
+            (
+                json!({"code": 422, "reason": "Invalid", "message": "B \"x\" is invalid: [a: no, b: bad]",
+                    "details": {"causes": [{"field": "a", "message": "no"}, {"field": "b", "message": "bad"}]}}),
+                "B \"x\" is invalid:\n* a: no\n* b: bad",
+            ),
+            (
+                json!({"code": 409, "reason": "Conflict", "message": "Apply failed with 1 conflict",
+                    "details": {"causes": [{"reason": "FieldManagerConflict"}]}}),
+                "--force-conflicts",
+            ),
+        ] {
+            let text = status(value.clone());
+            assert!(text.contains(wanted), "{value}: {text}");
+        }
+    }
+
+    #[test]
+    fn without_an_answer_there_is_advice() {
+        for (reason, wanted) in [
+            ("tcp connect error: Connection refused (os error 111)", "is `slipway serve` running?"),
+            ("invalid peer certificate: UnknownIssuer", "not signed by the CA"),
+            ("invalid peer certificate: BadSignature", "not signed by the CA"),
+            ("invalid peer certificate: NotValidForName", "api.names"),
+            ("invalid peer certificate: Expired", "no TLS with"),
+            ("dns error: failed to lookup address information", "cannot be resolved"),
+            ("deadline has elapsed", "deadline has elapsed"),
+        ] {
+            let text = advice("https://a:1", "kubeconfig f", &["client error".into(), reason.into()]);
+            assert!(text.contains(wanted) && text.contains("https://a:1 (from kubeconfig f)"), "{reason}: {text}");
+        }
+    }
+}

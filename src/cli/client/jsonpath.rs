@@ -1,0 +1,477 @@
+//! JSONPath as kubectl has it: templates of text and `{…}`, paths with filters, unions and slices, `range` and `end`.
+//!
+//! `-o jsonpath`, custom columns, `--sort-by` and `--for=jsonpath` speak it. Missing fields are no error.
+
+use std::cmp::Ordering;
+
+use serde_json::Value;
+
+/// A template with its parts.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Template(Vec<Part>);
+
+/// One path.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Path {
+    /// Whether it begins at the document (`$`) instead of at the current object.
+    root: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Path(Path),
+    Range(Path, Vec<Part>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Fields(Vec<String>),
+    Indexes(Vec<i64>),
+    Slice(Option<i64>, Option<i64>, i64),
+    All,
+    Descend,
+    Filter(Path, Option<(Comparison, Operand)>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Comparison {
+    Equal,
+    Unequal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Operand {
+    Value(Value),
+    Path(Path),
+}
+
+/// The text is no template.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("JSONPath {text:?}: {reason}")]
+pub(super) struct JsonPathError {
+    text: String,
+    reason: String,
+}
+
+impl Template {
+    /// Reads a template as `{range .items[*]}{.metadata.name}{"\n"}{end}`.
+    pub(super) fn parse(text: &str) -> Result<Self, JsonPathError> {
+        let fail = |reason: String| JsonPathError { text: text.to_owned(), reason };
+        let mut open: Vec<(Path, Vec<Part>)> = Vec::new();
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let Some(begin) = rest.find('{') else {
+                parts.push(Part::Text(rest.to_owned()));
+                break;
+            };
+            if begin > 0 {
+                parts.push(Part::Text(rest[..begin].to_owned()));
+            }
+            let inner = &rest[begin + 1..];
+            let end = closing(inner, '{', '}').ok_or_else(|| fail("unclosed action".into()))?;
+            rest = &inner[end + 1..];
+            let action = inner[..end].trim();
+            if action == "end" {
+                let (path, before) = open.pop().ok_or_else(|| fail("end without range".into()))?;
+                let body = std::mem::replace(&mut parts, before);
+                parts.push(Part::Range(path, body));
+            } else if let Some(path) =
+                action.strip_prefix("range").filter(|path| path.starts_with([' ', '.', '[', '$', '@']))
+            {
+                let path = Path::read(path.trim()).map_err(fail)?;
+                open.push((path, std::mem::take(&mut parts)));
+            } else if let Some(literal) = quoted(action) {
+                parts.push(Part::Text(literal));
+            } else {
+                parts.push(Part::Path(Path::read(action).map_err(fail)?));
+            }
+        }
+        if open.is_empty() { Ok(Self(parts)) } else { Err(fail("range without end".into())) }
+    }
+
+    /// The text for an object.
+    pub(super) fn render(&self, object: &Value) -> String {
+        let mut out = String::new();
+        render(&self.0, object, object, &mut out);
+        out
+    }
+}
+
+fn render(parts: &[Part], root: &Value, current: &Value, out: &mut String) {
+    for part in parts {
+        match part {
+            Part::Text(text) => out.push_str(text),
+            Part::Path(path) => {
+                let found: Vec<String> = path.find_in(root, current).into_iter().map(shown).collect();
+                out.push_str(&found.join(" "));
+            }
+            Part::Range(path, body) => {
+                for entry in path.find_in(root, current) {
+                    render(body, root, entry, out);
+                }
+            }
+        }
+    }
+}
+
+/// A value as templates print it.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+impl Path {
+    /// Reads one path, with or without braces, `$` and the first dot.
+    pub(super) fn parse(text: &str) -> Result<Self, JsonPathError> {
+        let inner = text.trim();
+        let inner = inner.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(inner);
+        Self::read(inner).map_err(|reason| JsonPathError { text: text.to_owned(), reason })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (root, text) = match text.strip_prefix('$') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('@').unwrap_or(text)),
+        };
+        steps(text).map(|steps| Self { root, steps })
+    }
+
+    /// Everything at the path.
+    pub(super) fn find<'v>(&self, object: &'v Value) -> Vec<&'v Value> {
+        self.find_in(object, object)
+    }
+
+    fn find_in<'v>(&self, root: &'v Value, current: &'v Value) -> Vec<&'v Value> {
+        let mut found = vec![if self.root { root } else { current }];
+        for step in &self.steps {
+            found = found.into_iter().flat_map(|value| step.of(root, value)).collect();
+        }
+        found
+    }
+}
+
+impl Step {
+    fn of<'v>(&self, root: &'v Value, value: &'v Value) -> Vec<&'v Value> {
+        let entries = || value.as_array().map_or(&[][..], Vec::as_slice);
+        match self {
+            Self::Fields(names) => names.iter().filter_map(|name| value.get(name)).collect(),
+            Self::Indexes(all) => {
+                all.iter().filter_map(|index| entries().get(place(*index, entries().len())?)).collect()
+            }
+            Self::Slice(from, to, step) => slice(entries(), *from, *to, *step),
+            Self::All => children(value),
+            Self::Descend => {
+                let mut all = vec![value];
+                let mut at = 0;
+                while at < all.len() {
+                    all.extend(children(all[at]));
+                    at += 1;
+                }
+                all
+            }
+            Self::Filter(path, test) => {
+                children(value).into_iter().filter(|entry| holds(root, entry, path, test.as_ref())).collect()
+            }
+        }
+    }
+}
+
+fn children(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(entries) => entries.iter().collect(),
+        Value::Object(map) => map.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The place that an index stands for; negative ones count from the end.
+fn place(index: i64, length: usize) -> Option<usize> {
+    let length = i64::try_from(length).ok()?;
+    usize::try_from(if index < 0 { length + index } else { index }).ok()
+}
+
+fn slice(entries: &[Value], from: Option<i64>, to: Option<i64>, step: i64) -> Vec<&Value> {
+    let length = entries.len();
+    let clamp = |index: i64| place(index, length).unwrap_or(0).min(length);
+    let (from, to) = (from.map_or(0, clamp), to.map_or(length, clamp));
+    let step = usize::try_from(step).unwrap_or(1).max(1);
+    if from >= to { Vec::new() } else { entries[from..to].iter().step_by(step).collect() }
+}
+
+fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(Comparison, Operand)>) -> bool {
+    let found = path.find_in(root, entry);
+    let Some((comparison, operand)) = test else { return !found.is_empty() };
+    let Some(left) = found.first() else { return false };
+    let right = match operand {
+        Operand::Value(value) => Some(value),
+        Operand::Path(path) => path.find_in(root, entry).first().copied(),
+    };
+    let Some(right) = right else { return false };
+    let order = match (left, right) {
+        (Value::Number(a), Value::Number(b)) => {
+            a.as_f64().unwrap_or_default().partial_cmp(&b.as_f64().unwrap_or_default())
+        }
+        (left, right) => Some(shown(left).cmp(&shown(right))),
+    };
+    match comparison {
+        Comparison::Equal => order == Some(Ordering::Equal),
+        Comparison::Unequal => order != Some(Ordering::Equal),
+        Comparison::Less => order == Some(Ordering::Less),
+        Comparison::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+        Comparison::Greater => order == Some(Ordering::Greater),
+        Comparison::GreaterOrEqual => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+    }
+}
+
+fn steps(mut rest: &str) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let end = closing(inner, '[', ']').ok_or("unclosed bracket")?;
+            steps.push(bracket(inner[..end].trim())?);
+            rest = &inner[end + 1..];
+        } else if let Some(after) = rest.strip_prefix("..") {
+            steps.push(Step::Descend);
+            rest = after;
+            if !rest.is_empty() && !rest.starts_with('[') {
+                rest = one_field(rest, &mut steps)?;
+            }
+        } else {
+            let named = rest.strip_prefix('.').unwrap_or(rest);
+            if named.is_empty() {
+                break;
+            }
+            rest = if named.starts_with('[') { named } else { one_field(named, &mut steps)? };
+        }
+    }
+    Ok(steps)
+}
+
+fn one_field<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, String> {
+    let mut name = String::new();
+    let mut rest = "";
+    let mut chars = text.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '.' | '[' => {
+                rest = &text[at..];
+                break;
+            }
+            '\\' => name.push(chars.next().ok_or("ends in a backslash")?.1),
+            ' ' | '{' | '}' | '(' | ')' => return Err(format!("unexpected {char:?}")),
+            other => name.push(other),
+        }
+    }
+    steps.push(match name.as_str() {
+        "" => return Err("empty field name".into()),
+        "*" => Step::All,
+        _ => Step::Fields(vec![name]),
+    });
+    Ok(rest)
+}
+
+fn bracket(text: &str) -> Result<Step, String> {
+    if text == "*" {
+        return Ok(Step::All);
+    }
+    if let Some(condition) = text.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
+        return filter(condition.trim());
+    }
+    if text.contains(':') && !text.starts_with(['\'', '"']) {
+        let mut bounds = Vec::new();
+        for part in text.split(':') {
+            let part = part.trim();
+            bounds.push(if part.is_empty() { None } else { Some(part.parse::<i64>().map_err(|_| bad(text))?) });
+        }
+        return match bounds.as_slice() {
+            [from, to] => Ok(Step::Slice(*from, *to, 1)),
+            [from, to, step] => Ok(Step::Slice(*from, *to, step.unwrap_or(1))),
+            _ => Err(bad(text)),
+        };
+    }
+    let parts = split_outside_quotes(text);
+    if let Some(names) = parts.iter().map(|part| quoted(part.trim())).collect::<Option<Vec<_>>>() {
+        return Ok(Step::Fields(names));
+    }
+    let indexes = parts.iter().map(|part| part.trim().parse::<i64>()).collect::<Result<Vec<_>, _>>();
+    indexes.map(Step::Indexes).map_err(|_| bad(text))
+}
+
+fn bad(text: &str) -> String {
+    format!("[{text}] is neither an index, a name in quotes nor a filter")
+}
+
+fn filter(condition: &str) -> Result<Step, String> {
+    const OPERATORS: [(&str, Comparison); 6] = [
+        ("==", Comparison::Equal),
+        ("!=", Comparison::Unequal),
+        ("<=", Comparison::LessOrEqual),
+        (">=", Comparison::GreaterOrEqual),
+        ("<", Comparison::Less),
+        (">", Comparison::Greater),
+    ];
+    let path = |text: &str| {
+        let text = text.trim();
+        if text.starts_with(['@', '$', '.']) { Path::read(text) } else { Err("a filter begins with @".to_owned()) }
+    };
+    let mut quote = None;
+    for (at, char) in condition.char_indices() {
+        match (quote, char) {
+            (Some(open), _) if open == char => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(char),
+            (None, _) => {
+                let here = &condition[at..];
+                let Some((sign, comparison)) = OPERATORS.iter().find(|(sign, _)| here.starts_with(sign)) else {
+                    continue;
+                };
+                let right = here[sign.len()..].trim();
+                let operand = match quoted(right) {
+                    Some(text) => Operand::Value(text.into()),
+                    None if right.starts_with(['@', '$']) => Operand::Path(path(right)?),
+                    None => Operand::Value(serde_json::from_str(right).unwrap_or_else(|_| right.into())),
+                };
+                return Ok(Step::Filter(path(&condition[..at])?, Some((*comparison, operand))));
+            }
+        }
+    }
+    Ok(Step::Filter(path(condition)?, None))
+}
+
+fn split_outside_quotes(text: &str) -> Vec<&str> {
+    let (mut quote, mut begin, mut parts) = (None, 0, Vec::new());
+    for (at, char) in text.char_indices() {
+        match (quote, char) {
+            (Some(open), _) if open == char => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(char),
+            (None, ',') => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            (None, _) => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+/// Where the bracket ends, quotes and inner brackets respected.
+fn closing(text: &str, opens: char, closes: char) -> Option<usize> {
+    let (mut quote, mut depth, mut escaped) = (None, 0_u32, false);
+    for (at, char) in text.char_indices() {
+        if std::mem::take(&mut escaped) {
+            continue;
+        }
+        match (quote, char) {
+            (_, '\\') => escaped = true,
+            (Some(open), _) if open == char => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(char),
+            (None, _) if char == opens => depth += 1,
+            (None, _) if char == closes && depth == 0 => return Some(at),
+            (None, _) if char == closes => depth -= 1,
+            (None, _) => {}
+        }
+    }
+    None
+}
+
+/// The text inside quotes, with `\n`, `\t` and the like resolved.
+fn quoted(text: &str) -> Option<String> {
+    let quote = text.chars().next().filter(|char| ['"', '\''].contains(char))?;
+    let inner = text.strip_prefix(quote)?.strip_suffix(quote)?;
+    let mut out = String::new();
+    let mut chars = inner.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '\\' => match chars.next()? {
+                'n' => out.push('\n'),
+                't' => out.push('\t'),
+                'r' => out.push('\r'),
+                other => out.push(other),
+            },
+            char if char == quote => return None,
+            other => out.push(other),
+        }
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn list() -> Value {
+        json!({"kind": "List", "items": [
+            {"metadata": {"name": "a", "labels": {"example.org/role": "edge"}}, "n": 1,
+             "status": {"conditions": [{"type": "A", "status": "False"}, {"type": "Ready", "status": "True"}]}},
+            {"metadata": {"name": "b"}, "n": 2, "status": {"conditions": []}},
+            {"metadata": {"name": "c"}, "n": 3, "tags": ["x", "y"]},
+        ]})
+    }
+
+    #[test]
+    fn templates_print_what_kubectl_prints() {
+        for (template, wanted) in [
+            ("{.items[*].metadata.name}", "a b c"),
+            ("{$.kind}: {.items[0].metadata.name}!", "List: a!"),
+            ("{.items[-1:].metadata.name}", "c"),
+            ("{.items[0:2].n}", "1 2"),
+            ("{.items[::2].n}", "1 3"),
+            ("{.items[0,2].n}", "1 3"),
+            ("{range .items[*]}{.metadata.name}{\"\\t\"}{.n}{\"\\n\"}{end}", "a\t1\nb\t2\nc\t3\n"),
+            ("{range.items[?(@.n>1)]}[{.metadata['name']}]{end}", "[b][c]"),
+            ("{.items[?(@.metadata.name==\"b\")].n}", "2"),
+            ("{.items[?(@.metadata.name!='b')].n}", "1 3"),
+            ("{.items[?(@.tags)].metadata.name}", "c"),
+            ("{.items[0].metadata.labels.example\\.org/role}", "edge"),
+            ("{.items[0].metadata.labels['example.org/role']}", "edge"),
+            ("{.items[0].status.conditions[?(@.type=='Ready')].status}", "True"),
+            ("{.items[0].none.deeper}", ""),
+            ("{..name}", "a b c"),
+            ("{.items[2].tags}", "[\"x\",\"y\"]"),
+            (
+                "{.items[0]['n','status']}",
+                "1 {\"conditions\":[{\"status\":\"False\",\"type\":\"A\"},{\"status\":\"True\",\"type\":\"Ready\"}]}",
+            ),
+            ("{\"a } in quotes\"}", "a } in quotes"),
+        ] {
+            assert_eq!(Template::parse(template).unwrap().render(&list()), wanted, "{template}");
+        }
+    }
+
+    #[test]
+    fn single_paths_need_no_braces() {
+        for path in [".kind", "kind", "{.kind}", "$.kind", "{$.kind}"] {
+            assert_eq!(Path::parse(path).unwrap().find(&list()), [&json!("List")], "{path}");
+        }
+        assert_eq!(Path::parse(".").unwrap().find(&json!(5)), [&json!(5)]);
+    }
+
+    #[test]
+    fn what_is_no_template_says_why() {
+        for (text, reason) in [
+            ("{.a", "unclosed action"),
+            ("{range .a}", "range without end"),
+            ("{end}", "end without range"),
+            ("{.a[}", "unclosed bracket"),
+            ("{.a[x]}", "neither an index"),
+            ("{.a[?(b==1)]}", "begins with @"),
+        ] {
+            let error = Template::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The built-in client: `apply`, `get`, `describe`, `delete`, `wait`, `watch`, for a box without kubectl.
+//!
+//! It speaks the same API as kubectl, with the same tables and the same short names, to the appliance on this box or
+//! to any server of a kubeconfig. What is decided and printed is in pure functions; [`request`] does the I/O.
+
+mod apply;
+mod connect;
+mod delete;
+mod describe;
+mod errors;
+mod get;
+mod jsonpath;
+mod manifests;
+mod missing;
+mod names;
+mod output;
+mod request;
+mod suggest;
+mod table;
+mod tabs;
+mod types;
+mod until;
+mod wait;
+
+use std::io::Write;
+
+use super::local;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Create objects from files, or change what differs
+    ///
+    /// Objects become as the files say, by server-side apply: fields that the files do not name stay as they are, and
+    /// those that an earlier apply named and this one does not are removed.
+    Apply(apply::Options),
+    /// Print objects: a table, or what -o says
+    Get(get::Options),
+    /// Say everything about objects, with what happened to them
+    Describe(describe::Options),
+    /// Delete objects, and wait until they are gone
+    Delete(delete::Options),
+    /// Wait until objects are in a state or have a condition
+    Wait(wait::Options),
+    /// Print objects and go on printing what changes: get --watch
+    Watch(get::Options),
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    local::block_on(async {
+        let mut out = std::io::stdout().lock();
+        let done = match command {
+            Command::Apply(options) => apply::run(options, &mut out).await,
+            Command::Get(options) => get::run(options, false, &mut out).await,
+            Command::Watch(options) => get::run(options, true, &mut out).await,
+            Command::Describe(options) => describe::run(options, &mut out).await,
+            Command::Delete(options) => delete::run(options, &mut out).await,
+            Command::Wait(options) => wait::run(options, &mut out).await,
+        };
+        let done = done.and_then(|()| Ok(out.flush()?));
+        // Whoever reads the output may have had enough.
+        match done {
+            Err(error) if is_broken_pipe(&error) => Ok(()),
+            done => done,
+        }
+    })
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

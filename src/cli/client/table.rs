@@ -1,0 +1,224 @@
+//! The server's tables as kubectl prints them.
+
+use serde_json::Value;
+
+use super::tabs::Rows;
+
+/// What to show of a table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Show {
+    /// Also columns of lower priority.
+    pub wide: bool,
+    /// A column with the namespace.
+    pub namespaces: bool,
+    /// Labels that have columns of their own.
+    pub label_columns: Vec<String>,
+    /// A column with all labels.
+    pub labels: bool,
+    /// Leave the headings out.
+    pub no_headers: bool,
+    /// What stands before names, as `secret/`.
+    pub prefix: String,
+    /// A first column with the type of the event.
+    pub events: bool,
+}
+
+/// Prints the tables of one type, one after the other, under one line of headings.
+#[derive(Debug)]
+pub(super) struct Printer {
+    show: Show,
+    columns: Vec<Column>,
+    rows: Rows,
+    headed: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Column {
+    name: String,
+    priority: i64,
+    is_name: bool,
+}
+
+impl Printer {
+    pub(super) fn new(show: Show) -> Self {
+        Self { show, columns: Vec::new(), rows: Rows::default(), headed: false }
+    }
+
+    /// The table as lines; `event` says what a watch saw. Tables after the first may come without their columns.
+    pub(super) fn lines(&mut self, table: &Value, event: &str) -> String {
+        let defined = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
+        if !defined.is_empty() {
+            self.columns = defined.iter().map(Column::read).collect();
+        }
+        let mut rows = Vec::new();
+        let found = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        if !self.headed && !self.show.no_headers && !found.is_empty() {
+            rows.push(self.headings());
+            self.headed = true;
+        }
+        rows.extend(found.iter().map(|row| self.row(row, event)));
+        self.rows.lines(&rows)
+    }
+
+    fn shown(&self) -> impl Iterator<Item = (usize, &Column)> {
+        self.columns.iter().enumerate().filter(|(_, column)| self.show.wide || column.priority == 0)
+    }
+
+    fn headings(&self) -> Vec<String> {
+        let mut cells = Vec::new();
+        if self.show.events {
+            cells.push("EVENT".to_owned());
+        }
+        if self.show.namespaces {
+            cells.push("NAMESPACE".to_owned());
+        }
+        cells.extend(self.shown().map(|(_, column)| column.name.to_uppercase()));
+        // As kubectl: the part of the label after the slash.
+        let label = |label: &String| label.rsplit('/').next().unwrap_or_default().to_uppercase();
+        cells.extend(self.show.label_columns.iter().map(label));
+        if self.show.labels {
+            cells.push("LABELS".to_owned());
+        }
+        cells
+    }
+
+    fn row(&self, row: &Value, event: &str) -> Vec<String> {
+        let metadata = &row["object"]["metadata"];
+        let mut cells = Vec::new();
+        if self.show.events {
+            cells.push(event.to_owned());
+        }
+        if self.show.namespaces {
+            cells.push(metadata["namespace"].as_str().unwrap_or_default().to_owned());
+        }
+        for (index, column) in self.shown() {
+            let text = cell(&row["cells"][index]);
+            cells.push(if column.is_name { format!("{}{text}", self.show.prefix) } else { text });
+        }
+        let labels = &metadata["labels"];
+        for label in &self.show.label_columns {
+            cells.push(labels[label].as_str().unwrap_or_default().to_owned());
+        }
+        if self.show.labels {
+            cells.push(all_labels(labels));
+        }
+        cells
+    }
+}
+
+impl Column {
+    fn read(definition: &Value) -> Self {
+        Self {
+            name: definition["name"].as_str().unwrap_or_default().to_owned(),
+            priority: definition["priority"].as_i64().unwrap_or_default(),
+            is_name: definition["format"] == "name",
+        }
+    }
+}
+
+fn all_labels(labels: &Value) -> String {
+    let pairs = labels.as_object().into_iter().flatten();
+    let pairs: Vec<String> =
+        pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    if pairs.is_empty() { "<none>".into() } else { pairs.join(",") }
+}
+
+/// A cell on one line, without anything that a terminal would obey.
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.find(['\n', '\r', '\u{c}']) {
+        Some(end) => format!("{}...", harmless(&text[..end])),
+        None => harmless(&text),
+    }
+}
+
+/// Without control characters; tabs become spaces.
+pub(super) fn harmless(text: &str) -> String {
+    let shown = |char: char| match char {
+        '\t' => " ".to_owned(),
+        '\u{1b}' => "^[".to_owned(),
+        char if char.is_control() => String::new(),
+        char => char.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+/// A table of objects that the server sent as they are: name and time of creation.
+pub(super) fn of_objects(objects: &[Value]) -> Value {
+    let rows: Vec<Value> = objects
+        .iter()
+        .map(|object| {
+            let metadata = &object["metadata"];
+            serde_json::json!({"cells": [metadata["name"], metadata["creationTimestamp"]], "object": {"metadata": metadata}})
+        })
+        .collect();
+    serde_json::json!({
+        "kind": "Table",
+        "columnDefinitions": [{"name": "Name", "format": "name", "priority": 0}, {"name": "Created at", "priority": 0}],
+        "rows": rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn table() -> Value {
+        let object =
+            |name: &str, labels: Value| json!({"metadata": {"name": name, "namespace": "rack", "labels": labels}});
+        json!({
+            "columnDefinitions": [
+                {"name": "Name", "format": "name", "priority": 0},
+                {"name": "State", "priority": 0},
+                {"name": "BMC", "priority": 1},
+                {"name": "Age", "priority": 0},
+            ],
+            "rows": [
+                {"cells": ["web-1", "provisioned", "ipmi://x", "5s"], "object": object("web-1", json!({"example.org/role": "edge"}))},
+                {"cells": ["db", null, 7, "2m\nx\u{1b}[1m"], "object": object("db", Value::Null)},
+            ],
+        })
+    }
+
+    #[test]
+    fn what_is_asked_for_is_shown() {
+        let print = |show: Show| Printer::new(show).lines(&table(), "ADDED");
+        for (show, wanted) in [
+            (Show::default(), "NAME    STATE         AGE\nweb-1   provisioned   5s\ndb                    2m...\n"),
+            (
+                Show { wide: true, ..Show::default() },
+                "NAME    STATE         BMC        AGE\nweb-1   provisioned   ipmi://x   5s\ndb                    7          2m...\n",
+            ),
+            (
+                Show { namespaces: true, no_headers: true, prefix: "bmh/".into(), ..Show::default() },
+                "rack   bmh/web-1   provisioned   5s\nrack   bmh/db                    2m...\n",
+            ),
+            (
+                Show { label_columns: vec!["example.org/role".into()], labels: true, ..Show::default() },
+                "NAME    STATE         AGE     ROLE   LABELS\n\
+                 web-1   provisioned   5s      edge   example.org/role=edge\n\
+                 db                    2m...          <none>\n",
+            ),
+            (
+                Show { events: true, ..Show::default() },
+                "EVENT   NAME    STATE         AGE\nADDED   web-1   provisioned   5s\nADDED   db                    2m...\n",
+            ),
+        ] {
+            assert_eq!(print(show), wanted);
+        }
+    }
+
+    #[test]
+    fn a_watch_heads_once_and_remembers_the_columns() {
+        let mut printer = Printer::new(Show::default());
+        assert_eq!(printer.lines(&json!({"rows": []}), ""), "");
+        assert!(printer.lines(&table(), "").starts_with("NAME"));
+        let next = json!({"columnDefinitions": null, "rows": [{"cells": ["a", "b", "c", "d"]}]});
+        assert_eq!(printer.lines(&next, ""), "a       b             d\n");
+    }
+}

@@ -1,0 +1,33 @@
+use clap::CommandFactory;
+use clap_complete::aot;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  slipway completion bash > /etc/bash_completion.d/slipway
+  slipway completion zsh > \"${fpath[1]}/_slipway\"
+  slipway completion fish > ~/.config/fish/completions/slipway.fish")]
+pub(super) struct Options {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let shell = match options.shell {
+        Shell::Bash => aot::Shell::Bash,
+        Shell::Zsh => aot::Shell::Zsh,
+        Shell::Fish => aot::Shell::Fish,
+    };
+    let mut script = Vec::new();
+    aot::generate(shell, &mut super::Cli::command(), "slipway", &mut script);
+    print!("{}", String::from_utf8(script)?);
+    Ok(())
+}

@@ -1,0 +1,37 @@
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::api;
+
+#[derive(clap::Args)]
+pub(super) struct Options {
+    /// Write a file for each, named <group>_<plural>.yaml, into this folder
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let crds = api::kinds().into_iter().map(|kind| kind.crd);
+    let Some(folder) = &options.output_dir else {
+        let mut all = String::new();
+        for crd in crds {
+            write!(all, "---\n{}", yaml(&crd)?)?;
+        }
+        print!("{all}");
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for crd in crds {
+        let file = folder.join(format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural));
+        std::fs::write(&file, yaml(&crd)?).with_context(|| file.display().to_string())?;
+        println!("{}", file.display());
+    }
+    Ok(())
+}
+
+fn yaml(crd: &impl serde::Serialize) -> anyhow::Result<String> {
+    let text = serde_saphyr::to_string(crd)?;
+    Ok(if text.ends_with('\n') { text } else { text + "\n" })
+}
