@@ -28,12 +28,8 @@ use super::auth::Identity;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 4096;
-/// A TLS handshake takes at most this long.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A request's head takes at most this long; on HTTP/1 that includes the wait for it.
-const HEAD: Duration = Duration::from_secs(90);
-/// A connection without requests is closed after this time.
-const IDLE: Duration = Duration::from_secs(180);
+/// What was sent to a peer and not taken for this long ends its connection: a watch that nobody reads, a cut cable.
+const STALL: Duration = Duration::from_secs(60);
 /// HTTP/2 peers are asked for life this often, and given up after the same time.
 const PING: Duration = Duration::from_secs(30);
 /// Streams of one HTTP/2 connection.
@@ -42,6 +38,23 @@ const STREAMS_MAX: u32 = 250;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Connections get this long to end when the server does.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long a peer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a TLS handshake.
+    pub handshake: Duration,
+    /// For a request's head; on HTTP/1 that includes the wait for it.
+    pub head: Duration,
+    /// Without requests.
+    pub idle: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { handshake: Duration::from_secs(10), head: Duration::from_secs(90), idle: Duration::from_secs(180) }
+    }
+}
 
 /// Address of the peer, put into the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +72,17 @@ pub async fn serve(
     tls: Arc<ServerConfig>,
     router: Router,
     shutdown: CancellationToken,
+) -> io::Result<()> {
+    serve_with(listener, tls, router, shutdown, Patience::default()).await
+}
+
+/// As [`serve`], with other patience.
+pub async fn serve_with(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    shutdown: CancellationToken,
+    patience: Patience,
 ) -> io::Result<()> {
     let local = listener.local_addr()?;
     tracing::info!(address = %local, "HTTPS is served");
@@ -84,7 +108,7 @@ pub async fn serve(
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
         tasks.spawn(async move {
-            connection(stream, peer, acceptor, router, shutdown).await;
+            connection(stream, peer, acceptor, router, shutdown, patience).await;
             drop(slot);
         });
     }
@@ -141,9 +165,14 @@ async fn connection(
     acceptor: TlsAcceptor,
     router: Router,
     shutdown: CancellationToken,
+    patience: Patience,
 ) {
+    // Without these the connection works all the same.
     stream.set_nodelay(true).ok();
-    let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    let socket = socket2::SockRef::from(&stream);
+    socket.set_tcp_user_timeout(Some(STALL)).ok();
+    socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(STALL).with_interval(STALL / 6)).ok();
+    let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%peer, %error, "TLS handshake failed");
@@ -186,7 +215,7 @@ async fn connection(
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.head);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -197,7 +226,8 @@ async fn connection(
     tokio::pin!(serving);
     let mut ending = false;
     loop {
-        let wait = if ending { DRAIN } else { IDLE.saturating_sub(activity.idle()).max(Duration::from_secs(1)) };
+        let wait =
+            if ending { DRAIN } else { patience.idle.saturating_sub(activity.idle()).max(Duration::from_millis(100)) };
         tokio::select! {
             done = &mut serving => {
                 if let Err(error) = done {
@@ -213,7 +243,7 @@ async fn connection(
                 if ending {
                     return;
                 }
-                if activity.idle() >= IDLE {
+                if activity.idle() >= patience.idle {
                     ending = true;
                     serving.as_mut().graceful_shutdown();
                 }

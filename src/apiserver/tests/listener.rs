@@ -61,3 +61,62 @@ async fn certificates_say_who_calls() {
     tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
     assert!(code(&admin, "/version").await.is_err());
 }
+
+/// Whether the server has closed a connection: it reads to the end.
+async fn closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    // A reset is an end, too.
+    tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_peers_are_dropped_while_others_are_served() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = rig.api.shutdown().clone();
+    let short = Duration::from_millis(300);
+    let patience = tls::Patience { handshake: short, head: short, idle: short };
+    let serving = tokio::spawn(tls::serve_with(
+        listener,
+        pki.server_config().unwrap(),
+        rig.api.router(),
+        shutdown.clone(),
+        patience,
+    ));
+    let mut slow = Vec::new();
+    for start in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"] {
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(start).await.unwrap();
+            slow.push(stream);
+        }
+    }
+    let admin = client(&format!("https://{address}"), pki.ca_pem(), pki.admin()).await;
+    assert_eq!(code(&admin, SECRETS).await.unwrap(), 200);
+    for stream in slow {
+        assert!(closed(stream).await);
+    }
+    // A request's head that comes drop by drop, inside TLS.
+    let mut roots = rustls::RootCertStore::empty();
+    let ca = rustls_pki_types::pem::PemObject::from_pem_slice(pki.ca_pem().as_bytes()).unwrap();
+    roots.add(ca).unwrap();
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let plain = TcpStream::connect(address).await.unwrap();
+    let mut tls = connector.connect("localhost".try_into().unwrap(), plain).await.unwrap();
+    let dripping = async {
+        for byte in b"GET /version HTTP/1.1\r\nX-Slow: ".iter().chain(std::iter::repeat(&b'x')) {
+            if tls.write_all(&[*byte]).await.is_err() || tls.flush().await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, dripping).await.expect("the server gives up on it");
+    assert_eq!(code(&admin, SECRETS).await.unwrap(), 200);
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+}
