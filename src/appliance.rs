@@ -119,12 +119,16 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let intents = Intents::default();
 
     let api = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await?;
+    api.keep_events(config.api.event_lifetime.0);
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
     let client = api.client();
     let mut services = JoinSet::<Ended>::new();
     let token = || shutdown.clone();
 
     let (listed, mut was_listed) = watch::channel(false);
+    let synced = was_listed.clone();
+    let synced = move || if *synced.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
+    api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
     let sessions = Sessions::new(

@@ -77,11 +77,14 @@ pub struct ApiConfig {
     pub listen: SocketAddr,
     /// Further names and addresses for the server's certificate; the first is the kubeconfig's endpoint.
     pub names: Vec<String>,
+    /// How long events are kept after they were last seen.
+    pub event_lifetime: Span,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new() }
+        let event_lifetime = Span(Duration::from_secs(3600));
+        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new(), event_lifetime }
     }
 }
 

@@ -1,12 +1,12 @@
-//! Events: stored once as core/v1, served as core/v1 and events.k8s.io/v1, forgotten after an hour.
+//! Events: stored once as core/v1, served as core/v1 and events.k8s.io/v1, forgotten after a time.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::table::{Column, age};
 
-/// How long an event is kept after it was last seen.
-pub(super) const LIFETIME: jiff::SignedDuration = jiff::SignedDuration::from_hours(1);
+/// Events kept at most; beyond that the oldest go before their time.
+pub(super) const COUNT_MAX: usize = 20_000;
 
 /// Core field and the same in events.k8s.io/v1. Fields that are called the same in both are not listed.
 const RENAMED: [(&str, &str); 7] = [
@@ -85,11 +85,11 @@ fn last_seen(event: &Value) -> &Value {
     }
 }
 
-/// Whether a stored event is too old to keep. One without any time goes too.
-pub(super) fn expired(event: &Value, now: Timestamp) -> bool {
+/// Whether a stored event was last seen longer ago than events are kept. One without any time goes too.
+pub(super) fn expired(event: &Value, now: Timestamp, lifetime: SignedDuration) -> bool {
     let times = [last_seen(event), &event["metadata"]["creationTimestamp"]];
     let newest = times.into_iter().filter_map(|time| time.as_str()?.parse::<Timestamp>().ok()).max();
-    newest.is_none_or(|newest| now.duration_since(newest) > LIFETIME)
+    newest.is_none_or(|newest| now.duration_since(newest) > lifetime)
 }
 
 /// Columns as upstream prints events.
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn an_event_lives_an_hour_after_it_was_last_seen() {
         for (now, gone) in [("2026-01-01T01:29:00Z", false), ("2026-01-01T01:31:00Z", true)] {
-            assert_eq!(expired(&core_event(), now.parse().unwrap()), gone, "{now}");
+            assert_eq!(expired(&core_event(), now.parse().unwrap(), SignedDuration::from_hours(1)), gone, "{now}");
         }
-        assert!(expired(&json!({}), "2026-01-01T00:00:00Z".parse().unwrap()));
+        assert!(expired(&json!({}), "2026-01-01T00:00:00Z".parse().unwrap(), SignedDuration::from_hours(1)));
     }
 
     #[test]

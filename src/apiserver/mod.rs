@@ -8,8 +8,9 @@
 //! The same router serves the network and, without a socket, this process ([`ApiServer::client`]).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -24,6 +25,7 @@ use crate::api::{Keep, Kind};
 use crate::store::{Change, Expect, Store, WriteError};
 
 pub mod auth;
+pub mod health;
 pub mod registry;
 pub mod tls;
 
@@ -36,7 +38,9 @@ mod items;
 mod jsonpath;
 mod list;
 mod meta;
+mod metrics;
 mod openapi;
+mod overload;
 mod patch;
 mod pick;
 mod protobuf;
@@ -61,6 +65,9 @@ pub use status::{ApiError, FieldError, FieldFault};
 pub(crate) use table::age;
 
 use request::{Form, Params, Route};
+
+/// Seconds that events are kept unless [`ApiServer::keep_events`] says otherwise, as upstream.
+const EVENT_SECONDS: i64 = 3600;
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +132,11 @@ struct Inner {
     namespace_gate: tokio::sync::RwLock<()>,
     sweeper: tokio::sync::Notify,
     shutdown: CancellationToken,
+    /// Seconds that an event is kept after it was last seen.
+    event_seconds: AtomicI64,
+    checks: health::Checks,
+    metrics: metrics::Metrics,
+    places: overload::Places,
 }
 
 impl ApiServer {
@@ -143,8 +155,13 @@ impl ApiServer {
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
                 shutdown,
+                event_seconds: AtomicI64::new(EVENT_SECONDS),
+                checks: health::Checks::default(),
+                metrics: metrics::Metrics::default(),
+                places: overload::Places::default(),
             }),
         };
+        server.add_own_checks();
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }
@@ -176,6 +193,31 @@ impl ApiServer {
             Ok(_) | Err(WriteError::Exists) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Says how long events are kept after they were last seen; an hour otherwise.
+    pub fn keep_events(&self, lifetime: Duration) {
+        let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        self.inner.event_seconds.store(seconds, Ordering::Relaxed);
+    }
+
+    fn event_lifetime(&self) -> jiff::SignedDuration {
+        jiff::SignedDuration::from_secs(self.inner.event_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Adds a check to `/healthz`, `/livez` and `/readyz`, or to the last of them only.
+    pub fn add_check(&self, name: &'static str, scope: health::Scope, check: health::Check) {
+        self.inner.checks.add(name, scope, check);
+    }
+
+    fn add_own_checks(&self) {
+        self.add_check("ping", health::Scope::Life, Arc::new(|| Ok(())));
+        let store = self.store().clone();
+        let writable = move || store.writable().map_err(|error| error.to_string());
+        self.add_check("store", health::Scope::Life, Arc::new(writable));
+        let shutdown = self.shutdown().clone();
+        let stays = move || if shutdown.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
+        self.add_check("shutdown", health::Scope::Readiness, Arc::new(stays));
     }
 
     /// Adds a room's rules for a resource, named `<group>/<plural>`.
@@ -272,7 +314,12 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let identity = request.extensions().get::<Identity>().cloned();
-    let response = serve(&api, identity.as_ref(), request).await.unwrap_or_else(IntoResponse::into_response);
+    let route = Route::parse(&path);
+    let watches = method == Method::GET && request.uri().query().is_some_and(request::asks_to_watch);
+    let about = metrics::About::of(api.registry(), &route, &method, watches);
+    let response =
+        bounded(&api, identity.as_ref(), route, watches, request).await.unwrap_or_else(IntoResponse::into_response);
+    api.inner.metrics.answered(about, response.status(), started.elapsed());
     tracing::debug!(
         %method,
         path,
@@ -284,8 +331,30 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     response
 }
 
-async fn serve(api: &ApiServer, identity: Option<&Identity>, request: Request) -> Result<Response, ApiError> {
-    let route = Route::parse(request.uri().path());
+/// Serves a request about a resource when there is a place for it; watches find theirs when they begin.
+async fn bounded(
+    api: &ApiServer,
+    identity: Option<&Identity>,
+    route: Route,
+    watches: bool,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let counts = matches!(route, Route::Resource(_)) && !watches && !identity.is_some_and(Identity::is_in_process);
+    let place = counts.then(|| api.inner.places.for_request(request.method())).transpose().inspect_err(|_| {
+        let kind = if overload::is_read(request.method()) { "readOnly" } else { "mutating" };
+        api.inner.metrics.refused(kind);
+    })?;
+    let response = serve(api, identity, route, request).await;
+    drop(place);
+    response
+}
+
+async fn serve(
+    api: &ApiServer,
+    identity: Option<&Identity>,
+    route: Route,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     if let Route::Resource(target) = route {
@@ -300,10 +369,11 @@ async fn serve(api: &ApiServer, identity: Option<&Identity>, request: Request) -
     let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
     match route {
         Route::Version => Ok(ok(discovery::version())),
-        Route::Health => Ok(health(api)),
-        Route::Root => {
-            Ok(ok(json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]})))
-        }
+        Route::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
+        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.places),
+        Route::Root => Ok(ok(
+            json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
+        )),
         Route::CoreVersions => discovery::core_versions(registry, &parts.headers),
         Route::Groups => discovery::groups(registry, &parts.headers),
         Route::Group(group) => discovery::group(registry, &group).map(ok),
@@ -312,15 +382,6 @@ async fn serve(api: &ApiServer, identity: Option<&Identity>, request: Request) -
         Route::OpenApiV3 => Ok(api.documents().index()),
         Route::OpenApiV3Of(name) => api.documents().of(&name, parts.uri.query()),
         Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
-    }
-}
-
-/// Ready until the shutdown begins.
-fn health(api: &ApiServer) -> Response {
-    if api.shutdown().is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "shutting down").into_response()
-    } else {
-        "ok".into_response()
     }
 }
 

@@ -54,6 +54,7 @@ impl Target {
 pub(super) enum Route {
     Version,
     Health,
+    Metrics,
     Root,
     /// `/api`
     CoreVersions,
@@ -82,6 +83,7 @@ impl Route {
             [] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz", ..] => Self::Health,
+            ["metrics"] => Self::Metrics,
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3,
             ["openapi", "v3", rest @ ..] => Self::OpenApiV3Of(rest.join("/")),
@@ -151,6 +153,11 @@ pub(super) struct Params {
     pub include: Option<Include>,
     pub propagation: Option<String>,
     pub orphan_dependents: Option<bool>,
+}
+
+/// Whether a query asks for a watch.
+pub(super) fn asks_to_watch(query: &str) -> bool {
+    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
 impl Params {
@@ -350,7 +357,8 @@ mod tests {
             ("/apis/g/v1/hosts/%zz", Route::Unknown),
             ("/apis/g/v1/hosts/%ff", Route::Unknown),
             ("/apis/g/v1/hosts/%+1", Route::Unknown),
-            ("/metrics", Route::Unknown),
+            ("/metrics", Route::Metrics),
+            ("/metrics/x", Route::Unknown),
         ] {
             assert_eq!(Route::parse(path), wanted, "{path}");
         }

@@ -25,7 +25,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time to the next sweep after one that failed or left something to do.
 const RETRY: Duration = Duration::from_secs(5);
 /// How often old events are looked for.
-const EVENTS_EVERY: Duration = Duration::from_secs(60);
+const EVENTS_EVERY: Duration = Duration::from_secs(10);
+/// One of so many looks at events reads them all for their age; each sees whether they are too many.
+const EVENTS_READ: u32 = 6;
 
 /// Whether an owner is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,7 @@ impl ApiServer {
     /// Sweeps until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
         let mut next_events = Instant::now();
+        let mut looks = 0_u32;
         loop {
             let mut wait = EVERY;
             if let Err(error) = self.sweep().await {
@@ -50,7 +53,11 @@ impl ApiServer {
             }
             if Instant::now() >= next_events {
                 next_events = Instant::now() + EVENTS_EVERY;
-                self.forget_events(Timestamp::now()).await;
+                if looks.is_multiple_of(EVENTS_READ) {
+                    self.forget_events(Timestamp::now()).await;
+                }
+                self.bound_events(events::COUNT_MAX).await;
+                looks = looks.wrapping_add(1);
             }
             tokio::select! {
                 () = self.shutdown().cancelled() => return,
@@ -288,13 +295,31 @@ impl ApiServer {
         }
     }
 
+    /// Removes the oldest events when there are too many. Failures wait for the next time.
+    pub(super) async fn bound_events(&self, limit: usize) {
+        let counts = self.store().counts();
+        if counts.iter().all(|(resource, count)| &**resource != "/events" || *count <= limit) {
+            return;
+        }
+        let mut events = self.store().list("/events", None).objects;
+        events.sort_by_key(|event| event.revision);
+        events.truncate(events.len().saturating_sub(limit));
+        tracing::warn!(events = events.len(), "there are too many events: the oldest are removed");
+        self.remove_events(&events).await;
+    }
+
     /// Removes events that are too old. Failures wait for the next time.
     pub(super) async fn forget_events(&self, now: Timestamp) {
-        let Some(resource) = self.registry().find("", "v1", "events").cloned() else { return };
-        let listing = self.store().list(&resource.storage, None);
-        for event in listing.objects.iter().filter(|event| events::expired(&event.value(), now)) {
+        let lifetime = self.event_lifetime();
+        let mut old = self.store().list("/events", None).objects;
+        old.retain(|event| events::expired(&event.value(), now, lifetime));
+        self.remove_events(&old).await;
+    }
+
+    async fn remove_events(&self, events: &[Arc<Object>]) {
+        for event in events {
             let change = Change {
-                resource: Arc::clone(&resource.storage),
+                resource: Arc::clone(&event.resource),
                 namespace: event.namespace.clone(),
                 name: event.name.clone(),
                 expect: Expect::Revision(event.revision),

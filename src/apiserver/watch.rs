@@ -16,11 +16,13 @@ use http::StatusCode;
 use jiff::Timestamp;
 use rand::Rng;
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::items::{self, ListHead};
 use super::list::invalid_options;
+use super::metrics::Watching;
 use super::read::reach;
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
@@ -51,6 +53,10 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         selector.only(name);
     }
     let initial = initial_wish(params)?;
+    let place = match call.identity.is_in_process() {
+        true => None,
+        false => Some(call.api.inner.places.for_watch().inspect_err(|_| call.api.inner.metrics.refused("watch"))?),
+    };
     let store = call.api.store();
     let storage = &call.resource.storage;
     let from = parse_revision(&params.resource_version)?;
@@ -70,6 +76,8 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         deadline: Instant::now() + length(params),
         bookmark: Instant::now() + BOOKMARK_EVERY,
         over: false,
+        counted: call.api.inner.metrics.watching(call.resource, call.target),
+        _place: place,
     };
     let wants_list = initial.unwrap_or(from.is_none());
     let after = if wants_list || from.is_none() {
@@ -176,6 +184,8 @@ struct State {
     deadline: Instant,
     bookmark: Instant,
     over: bool,
+    counted: Watching,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a wait ended.
@@ -305,6 +315,7 @@ impl State {
     }
 
     fn put(&mut self, chunk: &mut BytesMut, kind: &str, object: &Object) {
+        self.counted.sent();
         if self.form == Form::Json && self.resource.conversion.is_none() {
             return put_line(chunk, kind, &object.json);
         }

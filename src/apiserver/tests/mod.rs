@@ -4,6 +4,7 @@ mod client;
 mod delete_rules;
 mod hostile;
 mod listener;
+mod observed;
 mod read_rules;
 mod watch_rules;
 mod write_rules;

@@ -225,6 +225,29 @@ async fn an_event_is_one_in_both_groups() {
 }
 
 #[tokio::test]
+async fn events_are_bounded_by_time_and_number() {
+    let rig = Rig::new().await;
+    let core = "/api/v1/namespaces/rack/events";
+    let seen = |name: &str, at: &str| {
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name},
+        "involvedObject": {"kind": "X", "name": "x", "namespace": "rack"}, "reason": "R", "message": "m", "count": 1,
+        "firstTimestamp": at, "lastTimestamp": at})
+    };
+    for name in ["e1", "e2", "e3"] {
+        rig.call("POST", core, &seen(name, "2126-01-01T00:00:00Z")).await.expect(201);
+    }
+    // A client that sees the same again counts up, as client-go's recorder does, and the event lives on.
+    let again = json!({"count": 2, "lastTimestamp": "2126-01-01T00:30:00Z"});
+    let strategic = "application/strategic-merge-patch+json";
+    assert_eq!(rig.patch(&path(core, "e1"), strategic, &again).await.expect(200)["count"], 2);
+    rig.api.bound_events(2).await;
+    assert_eq!(names(&rig.get(core).await.expect(200)), ["e1", "e3"]);
+    rig.api.keep_events(Duration::from_secs(60));
+    rig.api.forget_events("2126-01-01T00:30:30Z".parse().unwrap()).await;
+    assert_eq!(names(&rig.get(core).await.expect(200)), ["e1"]);
+}
+
+#[tokio::test]
 async fn discovery_and_documents_are_served() {
     let rig = Rig::new().await;
     assert_eq!(rig.get("/api").await.expect(200)["kind"], "APIVersions");

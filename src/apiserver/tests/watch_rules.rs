@@ -126,5 +126,7 @@ async fn a_watched_table_has_its_headings_once_and_a_shutdown_ends_it() {
     }
     rig.api.shutdown().cancel();
     assert!(lines.next().await.is_none());
-    assert_eq!(rig.get("/readyz").await.code, 503);
+    for (at, code) in [("/readyz", 500), ("/readyz/shutdown", 500), ("/livez", 200), ("/healthz", 200)] {
+        assert_eq!(rig.get(at).await.code, code, "{at}");
+    }
 }

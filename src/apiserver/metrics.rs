@@ -1,0 +1,361 @@
+//! `/metrics`: what Prometheus scrapes, in the OpenMetrics text format.
+//!
+//! Requests, watches and the process have the names that dashboards of Kubernetes expect (`apiserver_…`, `process_…`);
+//! what is Slipway's own begins with `slipway_`. Labels come from the table of resources and from fixed lists, never from
+//! what a client wrote, so that their number is bounded.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderValue, Method, StatusCode, header};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::overload::Places;
+use super::request::{Route, Target};
+use super::status::ApiError;
+use super::{Resource, registry};
+use crate::store::Store;
+
+/// Seconds that divide requests by how long they took: upstream's, and below them what this server mostly needs.
+const SECONDS: [f64; 15] = [0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0];
+
+/// What a request was about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct About {
+    verb: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    component: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    #[prometheus(flatten)]
+    about: About,
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Watched {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+/// Counters of one server.
+#[derive(Clone)]
+pub(super) struct Metrics {
+    requests: Family<Answered, Counter>,
+    seconds: Family<About, Histogram, fn() -> Histogram>,
+    watches: Family<About, Gauge>,
+    events: Family<Watched, Counter>,
+    refused: Family<[(&'static str, &'static str); 1], Counter>,
+    started: SystemTime,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(SECONDS);
+        Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            watches: Family::default(),
+            events: Family::default(),
+            refused: Family::default(),
+            started: SystemTime::now(),
+        }
+    }
+}
+
+impl About {
+    /// What a request is about, by its path and method.
+    pub fn of(registry: &registry::Registry, route: &Route, method: &Method, watch: bool) -> Self {
+        let target = match route {
+            Route::Resource(target) => {
+                registry.find(&target.group, &target.version, &target.plural).map(|resource| (target, resource))
+            }
+            _ => None,
+        };
+        let named = target.is_some_and(|(target, _)| target.name.is_some());
+        let verb = match *method {
+            Method::GET if watch => "WATCH",
+            Method::GET if target.is_some() && !named => "LIST",
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::PATCH => "PATCH",
+            Method::DELETE if target.is_some() && !named => "DELETECOLLECTION",
+            Method::DELETE => "DELETE",
+            Method::HEAD => "HEAD",
+            Method::OPTIONS => "OPTIONS",
+            _ => "other",
+        };
+        let Some((target, resource)) = target else { return Self { verb, component: "apiserver", ..Self::default() } };
+        Self {
+            verb,
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            resource: resource.plural.clone(),
+            subresource: subresource(target),
+            scope: match (named, &target.namespace) {
+                (true, _) => "resource",
+                (false, Some(_)) => "namespace",
+                (false, None) => "cluster",
+            },
+            component: "apiserver",
+        }
+    }
+}
+
+/// The subresource, when it is one that anything has.
+fn subresource(target: &Target) -> String {
+    let known = ["status", "scale", "token", "finalize"];
+    target.subresource.as_deref().filter(|name| known.contains(name)).unwrap_or_default().to_owned()
+}
+
+/// Counts one watch for as long as it lasts.
+pub(super) struct Watching {
+    gauge: Gauge,
+    events: Counter,
+}
+
+impl Watching {
+    pub fn sent(&self) {
+        self.events.inc();
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.gauge.dec();
+    }
+}
+
+impl Metrics {
+    /// Notes an answer.
+    pub fn answered(&self, about: About, code: StatusCode, took: Duration) {
+        if about.verb != "WATCH" {
+            self.seconds.get_or_create(&about).observe(took.as_secs_f64());
+        }
+        self.requests.get_or_create(&Answered { about, code: code.as_u16() }).inc();
+    }
+
+    /// Notes a request that was one too many.
+    pub fn refused(&self, kind: &'static str) {
+        self.refused.get_or_create(&[("request_kind", kind)]).inc();
+    }
+
+    /// Notes a watch.
+    pub fn watching(&self, resource: &Resource, target: &Target) -> Watching {
+        let about = About {
+            verb: "WATCH",
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            resource: resource.plural.clone(),
+            subresource: String::new(),
+            scope: if target.namespace.is_some() { "namespace" } else { "cluster" },
+            component: "apiserver",
+        };
+        let watched =
+            Watched { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() };
+        let gauge = self.watches.get_or_create_owned(&about);
+        gauge.inc();
+        Watching { gauge, events: self.events.get_or_create_owned(&watched) }
+    }
+
+    /// Answers a scrape.
+    pub fn serve(&self, store: &Store, places: &Places) -> Result<Response, ApiError> {
+        let mut registry = Registry::default();
+        registry.register("apiserver_request", "Answered requests", self.requests.clone());
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Time to the head of the answer; watches are left out",
+            self.seconds.clone(),
+        );
+        registry.register("apiserver_longrunning_requests", "Watches that last", self.watches.clone());
+        registry.register("apiserver_watch_events", "Events sent to watches", self.events.clone());
+        registry.register("apiserver_dropped_requests", "Requests refused with 429", self.refused.clone());
+        let meters = store.meters();
+        registry.register("slipway_store_commits", "Groups of changes put on disk", meters.commits.clone());
+        registry.register("slipway_store_commit_requests", "Changes in a group", meters.group_size.clone());
+        registry.register(
+            "slipway_store_commit_duration_seconds",
+            "Time for a group to be on disk",
+            meters.commit_seconds.clone(),
+        );
+        let (reads, writes) = places.taken();
+        registry.register_collector(Box::new(Now {
+            counts: store
+                .counts()
+                .into_iter()
+                .map(|(name, count)| (name.trim_start_matches('/').to_owned(), count))
+                .collect(),
+            revision: store.revision(),
+            writable: store.writable().is_ok(),
+            reads,
+            writes,
+            process: Process::read(),
+            started: self.started,
+        }));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry)
+            .map_err(|error| ApiError::internal(format!("metrics cannot be written: {error}")))?;
+        let mut response = Response::new(Body::from(text));
+        let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+        Ok(response)
+    }
+}
+
+/// What is measured when it is asked for.
+#[derive(Debug)]
+struct Now {
+    counts: Vec<(String, usize)>,
+    revision: u64,
+    writable: bool,
+    reads: usize,
+    writes: usize,
+    process: Process,
+    started: SystemTime,
+}
+
+impl Collector for Now {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut one = |name: &str, help: &str, value: f64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        one("slipway_store_revision", "Newest revision", self.revision as f64)?;
+        one("slipway_store_writable", "1 while the disk takes writes", f64::from(u8::from(self.writable)))?;
+        one("process_resident_memory_bytes", "Resident memory size in bytes", self.process.resident as f64)?;
+        one("process_virtual_memory_bytes", "Virtual memory size in bytes", self.process.size as f64)?;
+        one("process_open_fds", "Number of open file descriptors", self.process.open_files as f64)?;
+        one("process_max_fds", "Maximum number of open file descriptors", self.process.max_files as f64)?;
+        one("process_threads", "Number of threads", self.process.threads as f64)?;
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        one("process_start_time_seconds", "Start of the server since the Unix epoch in seconds", started)?;
+        let cpu = ConstCounter::new(self.process.cpu_seconds);
+        cpu.encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            "Total user and system CPU time spent in seconds",
+            None,
+            cpu.metric_type(),
+        )?)?;
+        let gauge = ConstGauge::new(0_u64);
+        let mut family =
+            encoder.encode_descriptor("apiserver_storage_objects", "Stored objects", None, gauge.metric_type())?;
+        for (resource, count) in &self.counts {
+            ConstGauge::new(*count as u64).encode(family.encode_family(&[("resource", resource.as_str())])?)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "apiserver_current_inflight_requests",
+            "Requests under way",
+            None,
+            gauge.metric_type(),
+        )?;
+        for (kind, count) in [("readOnly", self.reads), ("mutating", self.writes)] {
+            ConstGauge::new(count as u64).encode(family.encode_family(&[("request_kind", kind)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel says of this process. Zero what it does not.
+#[derive(Debug, Default)]
+struct Process {
+    resident: u64,
+    size: u64,
+    threads: u64,
+    open_files: u64,
+    max_files: u64,
+    cpu_seconds: f64,
+}
+
+impl Process {
+    fn read() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let mut process = Self::parse(&status, &stat);
+        process.open_files = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        process.max_files = files.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+        process
+    }
+
+    fn parse(status: &str, stat: &str) -> Self {
+        let fields: HashMap<&str, u64> = status
+            .lines()
+            .filter_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                Some((key, value.split_whitespace().next()?.parse().ok()?))
+            })
+            .collect();
+        let field = |key: &str| fields.get(key).copied().unwrap_or(0);
+        // After the name, which may have spaces: state is the third field, user and system time the 14th and 15th.
+        let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let times: Vec<f64> =
+            after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
+        Self {
+            resident: field("VmRSS") * 1024,
+            size: field("VmSize") * 1024,
+            threads: field("Threads"),
+            // Linux counts for programs in hundredths of a second on every machine (USER_HZ).
+            cpu_seconds: times.iter().sum::<f64>() / 100.0,
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_come_from_the_table_only() {
+        let registry = registry::Registry::new(&crate::api::kinds()).unwrap();
+        for (method, path, watch, wanted) in [
+            ("GET", "/api/v1/secrets", false, "LIST /v1/secrets"),
+            ("GET", "/api/v1/secrets", true, "WATCH /v1/secrets"),
+            ("GET", "/api/v1/namespaces/a/secrets/b", false, "GET /v1/secrets"),
+            ("DELETE", "/api/v1/namespaces/a/secrets", false, "DELETECOLLECTION /v1/secrets"),
+            (
+                "PATCH",
+                "/apis/metal3.io/v1alpha1/namespaces/a/baremetalhosts/b/status",
+                false,
+                "PATCH metal3.io/v1alpha1/baremetalhosts/status",
+            ),
+            ("PUT", "/api/v1/namespaces/a/secrets/b/evil", false, "PUT /v1/secrets"),
+            ("GET", "/apis/evil.example/v1/evils", false, "GET //"),
+            ("GET", "/evil", false, "GET //"),
+            ("EVIL", "/version", false, "other //"),
+        ] {
+            let about = About::of(&registry, &Route::parse(path), &method.parse().unwrap(), watch);
+            let named = if about.subresource.is_empty() { String::new() } else { format!("/{}", about.subresource) };
+            let shown = format!("{} {}/{}/{}{named}", about.verb, about.group, about.version, about.resource);
+            assert_eq!(shown, wanted, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_words_are_read() {
+        let status = "Name:\tslip way\nVmSize:\t  2048 kB\nVmRSS:\t     512 kB\nThreads:\t7\n";
+        let stat = "42 (slip ) way) S 1 42 42 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 7 0 100 2097152 128";
+        let process = Process::parse(status, stat);
+        assert_eq!((process.size, process.resident, process.threads), (2 << 20, 512 << 10, 7));
+        assert!((process.cpu_seconds - 2.0).abs() < 1e-9);
+        assert!(Process::parse("", "").cpu_seconds.abs() < 1e-9);
+    }
+}

@@ -1,0 +1,95 @@
+//! Health, metrics, and what happens when there is too much.
+
+use super::*;
+
+#[tokio::test]
+async fn health_is_told_to_everybody_and_metrics_to_those_who_may() {
+    let rig = Rig::new().await;
+    let nobody = async |at: &str| rig.send(None, http::Request::get(at), Body::empty()).await;
+    let verbose = nobody("/readyz?verbose").await;
+    assert_eq!(
+        (verbose.code, verbose.text.as_str()),
+        (200, "[+]ping ok\n[+]store ok\n[+]shutdown ok\nreadyz check passed\n")
+    );
+    for (at, code) in [
+        ("/livez/store", 200),
+        ("/livez/shutdown", 404),
+        ("/healthz/none", 404),
+        ("/healthz/a/b", 404),
+        ("/metrics", 401),
+    ] {
+        assert_eq!(nobody(at).await.code, code, "{at}");
+    }
+    rig.api.add_check("informer-sync", health::Scope::Readiness, Arc::new(|| Err("hosts are not listed".into())));
+    let failed = nobody("/readyz").await;
+    assert_eq!(failed.code, 500);
+    assert!(
+        failed.text.contains("[-]informer-sync failed: reason withheld\n") && !failed.text.contains("hosts"),
+        "{}",
+        failed.text
+    );
+    assert_eq!(nobody("/readyz?exclude=informer-sync").await.text, "ok");
+    rig.api.store().close().await;
+    assert_eq!(nobody("/livez").await.code, 500);
+}
+
+#[tokio::test]
+async fn metrics_count_what_was_asked_and_kept() {
+    let rig = Rig::new().await;
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    rig.call("POST", HOSTS, &host("a")).await.expect(409);
+    rig.get(&path(HOSTS, "none")).await.expect(404);
+    rig.get("/apis/evil.example/v1/evils").await.expect(404);
+    let mut request = http::Request::get(format!("{HOSTS}?watch=true")).body(Body::empty()).unwrap();
+    request.extensions_mut().insert(admin().unwrap());
+    let watching = rig.api.router().oneshot(request).await.unwrap();
+    let text = rig.get("/metrics").await.text;
+    for line in [
+        "apiserver_request_total{verb=\"POST\",group=\"metal3.io\",version=\"v1alpha1\",resource=\"baremetalhosts\",\
+         subresource=\"\",scope=\"namespace\",component=\"apiserver\",code=\"409\"} 1",
+        "apiserver_request_duration_seconds_count{verb=\"GET\",group=\"metal3.io\",version=\"v1alpha1\",\
+         resource=\"baremetalhosts\",subresource=\"\",scope=\"resource\",component=\"apiserver\"} 1",
+        "apiserver_longrunning_requests{verb=\"WATCH\",group=\"metal3.io\",version=\"v1alpha1\",\
+         resource=\"baremetalhosts\",subresource=\"\",scope=\"namespace\",component=\"apiserver\"} 1",
+        "apiserver_storage_objects{resource=\"metal3.io/baremetalhosts\"} 1",
+        "slipway_store_writable 1",
+        "# EOF",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(!text.contains("evil"), "{text}");
+    let resident = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes ")).unwrap();
+    assert!(resident.parse::<f64>().unwrap() > 1e6, "{resident}");
+    drop(watching);
+    let text = rig.get("/metrics").await.text;
+    assert!(text.contains("scope=\"namespace\",component=\"apiserver\"} 0"), "{text}");
+}
+
+#[tokio::test]
+async fn too_much_at_once_is_refused_and_may_come_again() {
+    let rig = Rig::new().await;
+    let places = &rig.api.inner.places;
+    let (reads, writes) = (Arc::clone(&places.reads), Arc::clone(&places.writes));
+    let held = writes.try_acquire_many_owned(overload::WRITES as u32).unwrap();
+    let refused = rig.call("POST", HOSTS, &host("a")).await;
+    assert_eq!((refused.code, &refused.headers["retry-after"]), (429, &"1".parse::<http::HeaderValue>().unwrap()));
+    assert_eq!((&refused.json()["reason"], &refused.json()["kind"]), (&json!("TooManyRequests"), &json!("Status")));
+    // Reads have places of their own, and so have those who ask how the server does, and Slipway itself.
+    rig.get(HOSTS).await.expect(200);
+    let own = Some(Identity::in_process());
+    let made = rig.send(own, http::Request::post(HOSTS), host("own").to_string()).await;
+    assert_eq!(made.code, 201);
+    drop(held);
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    let held = reads.try_acquire_many_owned(overload::READS as u32).unwrap();
+    rig.get(HOSTS).await.expect(429);
+    assert_eq!(rig.get("/livez").await.code, 200);
+    assert!(
+        rig.get("/metrics").await.text.contains("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 400")
+    );
+    drop(held);
+    let all = Arc::clone(&places.watches).try_acquire_many_owned(overload::WATCHES as u32).unwrap();
+    rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);
+    rig.get(HOSTS).await.expect(200);
+    drop(all);
+}
