@@ -118,7 +118,11 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let index = HostIndex::default();
     let intents = Intents::default();
 
-    let api = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await?;
+    let access = apiserver::auth::AuthOptions {
+        token_key: Some(apiserver::auth::TokenKey::from_pkcs8(pki.token_key())?),
+        ca_pem: pki.ca_pem().to_owned(),
+    };
+    let api = ApiServer::with_auth(store.clone(), &kinds(), access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
     let client = api.client();

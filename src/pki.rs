@@ -92,6 +92,7 @@ pub struct Pki {
     issuer: Issuer<'static, KeyPair>,
     server: Credential,
     admin: Credential,
+    token_key: Vec<u8>,
 }
 
 impl std::fmt::Debug for Pki {
@@ -158,7 +159,8 @@ impl Pki {
                 admin
             }
         };
-        Ok(Self { ca, ca_pem: authority.certificate, issuer, server, admin })
+        let token_key = read_token_key(&folder.join("tokens.key"))?;
+        Ok(Self { ca, ca_pem: authority.certificate, issuer, server, admin, token_key })
     }
 
     /// The CA certificate.
@@ -174,6 +176,11 @@ impl Pki {
     /// SHA-256 of the CA certificate's DER form: what agents are given to trust.
     pub fn ca_fingerprint(&self) -> [u8; 32] {
         Sha256::digest(&self.ca).into()
+    }
+
+    /// The key that signs bearer tokens, PKCS #8. Whoever has it can be anybody; without its file all tokens end.
+    pub fn token_key(&self) -> &[u8] {
+        &self.token_key
     }
 
     /// The administrator's certificate.
@@ -413,6 +420,24 @@ fn read_credential(folder: &Path, name: &str) -> Result<Option<Credential>, PkiE
     }
 }
 
+/// The key that signs tokens, made when it is not there.
+fn read_token_key(path: &Path) -> Result<Vec<u8>, PkiError> {
+    let pem = match fs::read_to_string(path) {
+        Ok(pem) => pem,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let pem = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?.serialize_pem();
+            write_file(path, &pem, 0o600)?;
+            pem
+        }
+        Err(source) => return Err(PkiError::File { path: path.to_owned(), source }),
+    };
+    KeyPair::from_pem(&pem)
+        .ok()
+        .filter(|key| key.is_compatible(&PKCS_ECDSA_P256_SHA256))
+        .map(|key| key.serialize_der())
+        .ok_or_else(|| PkiError::Content { path: path.to_owned(), reason: "it holds no ECDSA P-256 key".into() })
+}
+
 /// Writes the key, then the certificate, each whole or not at all.
 fn write_credential(folder: &Path, name: &str, credential: &Credential) -> Result<(), PkiError> {
     write_file(&folder.join(format!("{name}.key")), &credential.key, 0o600)?;
@@ -504,6 +529,20 @@ mod tests {
         assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
         fs::write(folder.path().join("ca.key"), "junk").unwrap();
         assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+    }
+
+    #[test]
+    fn the_token_key_stays_and_a_damaged_one_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let first = open(folder.path(), &[], now).unwrap();
+        assert_eq!(open(folder.path(), &[], now).unwrap().token_key(), first.token_key());
+        let path = folder.path().join("tokens.key");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "junk").unwrap();
+        assert!(matches!(open(folder.path(), &[], now), Err(PkiError::Content { .. })));
+        fs::remove_file(&path).unwrap();
+        assert_ne!(open(folder.path(), &[], now).unwrap().token_key(), first.token_key());
     }
 
     #[test]

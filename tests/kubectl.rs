@@ -372,7 +372,10 @@ async fn wrong_input_and_strangers_are_told_why() {
         std::fs::write(&config, nobody).unwrap();
         contains(&lab.fails("get --raw /api/v1/secrets", "").await, &["Unauthorized"]);
         contains(&lab.fails("get ns", "").await, &["logged in to the server"]);
-        contains(&lab.ok("version", "").await, &["v1.34.0+slipway"]);
+        contains(&lab.fails("get --raw /version", "").await, &["Unauthorized"]);
+        let anonymous = std::fs::read_to_string(&config).unwrap().replace("token: guessed", "username: a, password: b");
+        std::fs::write(&config, anonymous).unwrap();
+        contains(&lab.ok("get --raw /version", "").await, &["v1.34.0+slipway"]);
         lab.ends().await;
     }
 }

@@ -21,6 +21,8 @@ pub enum Keep {
     Internal,
     /// In memory, published by the room that owns the truth; read-only for clients.
     View,
+    /// Not at all: what a client creates is answered and forgotten.
+    Review,
 }
 
 /// A kind that Slipway defines beside the core kinds.

@@ -84,6 +84,8 @@ pub(super) fn prepare_secret(new: &mut Value, old: Option<&Value>, errors: &mut 
         }
     }
     map.entry("type").or_insert_with(|| "Opaque".into());
+    super::auth::accounts::check_secret(new, errors);
+    let Some(map) = new.as_object_mut() else { return };
     check_data(map.get("data"), "data", true, errors);
     let required: &[&str] = match map.get("type").and_then(Value::as_str) {
         Some("kubernetes.io/tls") => &["tls.crt", "tls.key"],

@@ -5,9 +5,12 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
+use super::auth::accounts;
+use super::auth::kinds::AUTHENTICATION;
 use super::registry::{Registry, Resource};
 use super::request::accepted;
 use super::status::{ApiError, json_response};
+use crate::api::Keep;
 
 /// Version of the Kubernetes API that is served.
 const MINOR: u32 = 34;
@@ -132,8 +135,10 @@ pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
             "namespaced": resource.namespaced,
             "kind": resource.kind,
             "verbs": resource.verbs(),
-            "storageVersionHash": storage_hash(resource),
         });
+        if resource.keep != Keep::Review {
+            entry["storageVersionHash"] = storage_hash(resource).into();
+        }
         if !resource.short_names.is_empty() {
             entry["shortNames"] = resource.short_names.clone().into();
         }
@@ -148,6 +153,17 @@ pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
                 "namespaced": resource.namespaced,
                 "kind": resource.kind,
                 "verbs": status_verbs(resource),
+            }));
+        }
+        if &*resource.storage == accounts::STORAGE {
+            resources.push(json!({
+                "name": format!("{}/token", resource.plural),
+                "singularName": "",
+                "namespaced": true,
+                "group": AUTHENTICATION,
+                "version": "v1",
+                "kind": "TokenRequest",
+                "verbs": ["create"],
             }));
         }
     }
@@ -214,6 +230,10 @@ fn aggregated_resource(resource: &Resource) -> Value {
     if resource.status {
         entry["subresources"] =
             json!([{"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}]);
+    }
+    if &*resource.storage == accounts::STORAGE {
+        let kind = json!({"group": AUTHENTICATION, "version": "v1", "kind": "TokenRequest"});
+        entry["subresources"] = json!([{"subresource": "token", "responseKind": kind, "verbs": ["create"]}]);
     }
     entry
 }

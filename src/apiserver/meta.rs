@@ -106,6 +106,9 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     } else if old.is_none() {
         let (good, rule) = if &*resource.storage == "/namespaces" {
             (is_dns_label(name), "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
+        } else if resource.group == super::auth::GROUP {
+            let fault = super::auth::kinds::path_segment_fault(name);
+            (fault.is_none(), fault.unwrap_or_default())
         } else {
             (
                 is_dns_subdomain(name),

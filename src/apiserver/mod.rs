@@ -106,6 +106,12 @@ pub enum ApiServerError {
     /// A kind is defined wrongly.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// Tokens cannot be signed.
+    #[error(transparent)]
+    TokenKey(#[from] auth::KeyError),
+    /// The default roles cannot be written.
+    #[error("cannot write the default roles: {0}")]
+    Roles(WriteError),
     /// The permanent namespaces cannot be written.
     #[error("cannot create namespace {name}: {source}")]
     Namespace {
@@ -126,6 +132,7 @@ struct Inner {
     store: Store,
     registry: Registry,
     documents: OnceLock<openapi::Documents>,
+    auth: auth::Auth,
     // std's lock: held for a look-up only.
     admissions: RwLock<HashMap<String, Vec<Admission>>>,
     /// Read by creations, written by the end of a namespace.
@@ -146,8 +153,23 @@ impl ApiServer {
     ///
     /// [`ApiServerError`] when a kind is defined wrongly or the store refuses to write.
     pub async fn new(store: Store, kinds: &[Kind], shutdown: CancellationToken) -> Result<Self, ApiServerError> {
+        Self::with_auth(store, kinds, auth::AuthOptions::default(), shutdown).await
+    }
+
+    /// As [`ApiServer::new`], with a key for tokens that outlives the process.
+    ///
+    /// # Errors
+    ///
+    /// As [`ApiServer::new`].
+    pub async fn with_auth(
+        store: Store,
+        kinds: &[Kind],
+        auth: auth::AuthOptions,
+        shutdown: CancellationToken,
+    ) -> Result<Self, ApiServerError> {
         let server = Self {
             inner: Arc::new(Inner {
+                auth: auth::Auth::new(&store, auth)?,
                 store,
                 registry: Registry::new(kinds)?,
                 documents: OnceLock::new(),
@@ -165,6 +187,7 @@ impl ApiServer {
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }
+        server.make_default_roles().await.map_err(ApiServerError::Roles)?;
         Ok(server)
     }
 
@@ -249,6 +272,10 @@ impl ApiServer {
         &self.inner.store
     }
 
+    fn auth(&self) -> &auth::Auth {
+        &self.inner.auth
+    }
+
     fn shutdown(&self) -> &CancellationToken {
         &self.inner.shutdown
     }
@@ -313,17 +340,22 @@ impl Call<'_> {
 async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let identity = request.extensions().get::<Identity>().cloned();
+    let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
     let route = Route::parse(&path);
     let watches = method == Method::GET && request.uri().query().is_some_and(request::asks_to_watch);
     let about = metrics::About::of(api.registry(), &route, &method, watches);
-    let response =
-        bounded(&api, identity.as_ref(), route, watches, request).await.unwrap_or_else(IntoResponse::into_response);
+    let response = match &identity {
+        Ok(identity) => {
+            let answer = bounded(&api, identity.as_ref(), route, watches, request).await;
+            answer.unwrap_or_else(IntoResponse::into_response)
+        }
+        Err(error) => error.clone().into_response(),
+    };
     api.inner.metrics.answered(about, response.status(), started.elapsed());
     tracing::debug!(
         %method,
         path,
-        user = identity.as_ref().map(|identity| identity.user.as_str()),
+        user = identity.as_ref().ok().and_then(Option::as_ref).map(|identity| identity.user.as_str()),
         status = response.status().as_u16(),
         elapsed_us = started.elapsed().as_micros() as u64,
         "api request"
@@ -360,8 +392,8 @@ async fn serve(
     if let Route::Resource(target) = route {
         return serve_resource(api, identity, &parts, &target, body).await;
     }
-    let verb = if parts.method == Method::GET { "get" } else { "other" };
-    auth::authorize(identity, &auth::Attributes { verb, target: None, path })?;
+    let verb = parts.method.as_str().to_ascii_lowercase();
+    api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;
     if parts.method != Method::GET {
         return Err(ApiError::method_not_allowed("only GET is served here"));
     }
@@ -378,6 +410,13 @@ async fn serve(
         Route::Groups => discovery::groups(registry, &parts.headers),
         Route::Group(group) => discovery::group(registry, &group).map(ok),
         Route::Resources(group, version) => discovery::resources(registry, &group, &version).map(ok),
+        Route::TokenKeys => Ok(ok(api.auth().key_set())),
+        Route::TokenIssuer => {
+            let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+            Ok(ok(auth::openid_configuration(
+                parts.uri.authority().map(http::uri::Authority::as_str).or(named).unwrap_or_default(),
+            )))
+        }
         Route::OpenApiV2 => openapi::v2(&parts.headers),
         Route::OpenApiV3 => Ok(api.documents().index()),
         Route::OpenApiV3Of(name) => api.documents().of(&name, parts.uri.query()),
@@ -405,7 +444,7 @@ async fn serve_resource(
         Method::DELETE => "deletecollection",
         _ => "other",
     };
-    auth::authorize(identity, &auth::Attributes { verb, target: Some(target), path: parts.uri.path() })?;
+    api.auth().authorize(identity, &auth::attributes(verb, target, &params, parts.uri.path()))?;
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
     let resource =
         api.registry().find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
@@ -418,11 +457,25 @@ async fn serve_resource(
     match target.subresource.as_deref() {
         None => {}
         Some("status") if resource.status => {}
+        Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
         Some(_) => return Err(ApiError::no_such_path()),
     }
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
     let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
     match verb {
+        _ if target.subresource.as_deref() == Some("token") || resource.keep == Keep::Review => {
+            if verb != "create" {
+                return Err(ApiError::method_not_allowed(
+                    "the server does not allow this method on the requested resource",
+                ));
+            }
+            let body = body::read_body(body).await?;
+            let answer = match resource.keep {
+                Keep::Review => auth::reviews::answer(&call, &body)?,
+                _ => auth::reviews::make_token(&call, &body)?,
+            };
+            Ok(auth::reviews::send(&answer))
+        }
         "watch" => watch::watch(&call).await,
         "get" => read::get(&call).await,
         "list" => list::list(&call).await,

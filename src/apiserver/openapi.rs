@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::registry::{Registry, Resource, SCHEMAS};
 use super::request::accepted;
 use super::status::{ApiError, json_response};
+use crate::api::Keep;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Media type of OpenAPI v2 as protobuf, the only form in which kubectl asks for v2.
@@ -122,6 +123,10 @@ fn add_schemas(resource: &Resource, schemas: &mut BTreeMap<String, Value>) {
     let name = resource.schema_name();
     let mut schema = resource.openapi.clone();
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
+    if resource.keep == Keep::Review {
+        schemas.insert(name, schema);
+        return;
+    }
     let list = json!({
         "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
         "type": "object",
@@ -228,7 +233,9 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
         .collect();
 
     let mut collection = Map::new();
-    collection.insert("get".into(), operation("list", list_parameters(), respond(&list)));
+    if has("list") {
+        collection.insert("get".into(), operation("list", list_parameters(), respond(&list)));
+    }
     if has("create") {
         let mut post = operation("post", write_parameters(), respond(&object));
         post["requestBody"] = body(&object);
@@ -258,7 +265,9 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
 
     let base = if resource.namespaced {
         let everywhere = operation("list", list_parameters(), respond(&list));
-        paths.insert(format!("{root}/{}", resource.plural), json!({ "get": everywhere }));
+        if has("list") {
+            paths.insert(format!("{root}/{}", resource.plural), json!({ "get": everywhere }));
+        }
         format!("{root}/namespaces/{{namespace}}/{}", resource.plural)
     } else {
         format!("{root}/{}", resource.plural)
@@ -268,6 +277,16 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
     let item_parameters: Value = std::iter::once(path_parameter("name")).chain(namespace()).collect();
     item.insert("parameters".into(), item_parameters.clone());
     paths.insert(base.clone(), Value::Object(collection));
+    if resource.keep == Keep::Review {
+        return;
+    }
+    if &*resource.storage == super::auth::accounts::STORAGE {
+        let request = reference("io.k8s.api.authentication.v1.TokenRequest");
+        let mut post = operation("post", write_parameters(), respond(&request));
+        post["requestBody"] = body(&request);
+        let parameters = item_parameters.clone();
+        paths.insert(format!("{base}/{{name}}/token"), json!({"post": post, "parameters": parameters}));
+    }
     paths.insert(format!("{base}/{{name}}"), Value::Object(item));
     if resource.status {
         let mut item = Map::new();

@@ -170,6 +170,8 @@ const DELETE_OPTIONS: &[Field] = &[
 /// `runtime.Unknown`: what kind of object, and the object.
 const TYPE_META: &[Field] = &[plain(1, "apiVersion", Type::Text), plain(2, "kind", Type::Text)];
 
+mod access;
+
 /// Why a body cannot be read.
 type Fault = &'static str;
 
@@ -197,6 +199,9 @@ fn decode(body: &[u8]) -> Result<Value, Fault> {
         ("v1", "Event") => EVENT,
         ("events.k8s.io/v1", "Event") => NEW_EVENT,
         (_, "DeleteOptions") => DELETE_OPTIONS,
+        ("v1", "ServiceAccount") => access::ACCOUNT,
+        ("rbac.authorization.k8s.io/v1", kind) => access::role_kind(kind)?,
+        ("authorization.k8s.io/v1" | "authentication.k8s.io/v1", kind) => access::review(kind)?,
         _ => return Err("it is of a kind that is not served as protobuf"),
     };
     let mut object = message(raw, fields, &mut budget)?;

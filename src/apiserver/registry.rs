@@ -14,7 +14,7 @@ use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
-use super::{core_kinds, events};
+use super::{auth, core_kinds, events};
 use crate::api::{Keep, Kind};
 
 /// Name of the schema of `metadata` in OpenAPI documents.
@@ -26,6 +26,8 @@ pub(super) const SCHEMAS: &str = "#/components/schemas/";
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Verbs of a resource that clients may read and delete.
 const VERBS_INTERNAL: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
+/// Verbs of what is answered and not kept.
+const VERBS_REVIEW: [&str; 1] = ["create"];
 /// Verbs of a view.
 const VERBS_VIEW: [&str; 3] = ["get", "list", "watch"];
 
@@ -100,6 +102,7 @@ impl Resource {
             Keep::Durable => &VERBS,
             Keep::Internal => &VERBS_INTERNAL,
             Keep::View => &VERBS_VIEW,
+            Keep::Review => &VERBS_REVIEW,
         }
     }
 
@@ -169,7 +172,8 @@ impl Registry {
     /// One entry for each stored resource, in the version it is stored in.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let mut seen = std::collections::HashSet::new();
-        self.resources.iter().filter(move |r| r.conversion.is_none() && seen.insert(Arc::clone(&r.storage)))
+        let kept = |r: &&Arc<Resource>| r.conversion.is_none() && r.keep != Keep::Review;
+        self.resources.iter().filter(kept).filter(move |r| seen.insert(Arc::clone(&r.storage)))
     }
 
     /// Whether a group and version are served.
@@ -197,16 +201,16 @@ impl Registry {
 }
 
 /// Parts of a core kind that are not in its schema.
-struct CoreKind {
-    group: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-    short_names: &'static [&'static str],
-    namespaced: bool,
-    status: bool,
-    columns: fn() -> Vec<Column>,
-    conversion: Option<Conversion>,
-    prepare: Option<Prepare>,
+pub(super) struct CoreKind {
+    pub group: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub short_names: &'static [&'static str],
+    pub namespaced: bool,
+    pub status: bool,
+    pub columns: fn() -> Vec<Column>,
+    pub conversion: Option<Conversion>,
+    pub prepare: Option<Prepare>,
 }
 
 fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), RegistryError> {
@@ -315,6 +319,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             },
         ),
     ];
+    let access = auth::kinds::all(&mut documented, &mut inlined);
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
@@ -335,7 +340,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = "uid".into();
     }
     let mut resources = Vec::new();
-    for (schema, core) in kinds {
+    for (schema, core) in kinds.into_iter().chain(access) {
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
         let mut resource = Resource {
             group: core.group.into(),
@@ -347,7 +352,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             short_names: core.short_names.iter().map(|name| (*name).to_owned()).collect(),
             categories: Vec::new(),
             namespaced: core.namespaced,
-            keep: Keep::Durable,
+            keep: auth::kinds::keep(core.group),
             status: core.status,
             core: true,
             schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
@@ -481,7 +486,9 @@ mod tests {
         let stored: Vec<&str> = registry.stored().map(|r| &*r.storage).filter(|name| *name == "/events").collect();
         assert_eq!(stored, ["/events"]);
         let groups: Vec<&str> = registry.groups().into_iter().map(|(group, _)| group).collect();
-        assert_eq!(groups, ["events.k8s.io", "coordination.k8s.io", "metal3.io", "slipway.dev"]);
+        for group in ["events.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io", "metal3.io", "slipway.dev"] {
+            assert!(groups.contains(&group), "{group}");
+        }
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub(super) enum Route {
     Group(String),
     /// `/api/v1`, `/apis/G/V`
     Resources(String, String),
+    /// `/.well-known/openid-configuration`
+    TokenIssuer,
+    /// `/openid/v1/jwks`
+    TokenKeys,
     OpenApiV2,
     OpenApiV3,
     /// `/openapi/v3/<group version path>`
@@ -84,6 +88,8 @@ impl Route {
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz", ..] => Self::Health,
             ["metrics"] => Self::Metrics,
+            [".well-known", "openid-configuration"] => Self::TokenIssuer,
+            ["openid", "v1", "jwks"] => Self::TokenKeys,
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3,
             ["openapi", "v3", rest @ ..] => Self::OpenApiV3Of(rest.join("/")),
@@ -101,8 +107,13 @@ impl Route {
     }
 }
 
-/// Undoes percent encoding; `None` when what comes out is no text.
+/// Undoes percent encoding; `None` when what comes out cannot be part of a path.
 fn decode(segment: &str) -> Option<String> {
+    unescape(segment).filter(|text| !text.contains(['/', '\0']))
+}
+
+/// Undoes percent encoding; `None` when what comes out is no text.
+pub(super) fn unescape(segment: &str) -> Option<String> {
     if !segment.contains('%') {
         return Some(segment.to_owned());
     }
@@ -121,7 +132,7 @@ fn decode(segment: &str) -> Option<String> {
             rest = tail;
         }
     }
-    String::from_utf8(bytes).ok().filter(|text| !text.contains(['/', '\0']))
+    String::from_utf8(bytes).ok()
 }
 
 /// What to do with fields that the schema does not know, or that occur twice.

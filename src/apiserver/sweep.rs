@@ -41,8 +41,12 @@ enum Owner {
 }
 
 impl ApiServer {
-    /// Sweeps until the server is shut down. To be run once, by the owner of the server.
+    /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
+        tokio::join!(self.keep_sweeping(), self.keep_access());
+    }
+
+    async fn keep_sweeping(&self) {
         let mut next_events = Instant::now();
         let mut looks = 0_u32;
         loop {

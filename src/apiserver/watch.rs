@@ -28,11 +28,14 @@ use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::{Rows, definitions};
-use super::{ApiServer, Call, Resource};
+use super::{ApiServer, Call, Identity, Resource, auth};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long a watch may go on, while nothing happens, after its caller's token ended or its permission was taken.
+/// Events are held back at once.
+const RECHECK: Duration = Duration::from_secs(5);
 /// Shortest time of a watch that does not say how long it wants; a random part comes on top, so that clients do not
 /// all return at once.
 const DEFAULT_SECONDS: u64 = 1800;
@@ -65,6 +68,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         resource: Arc::clone(call.resource),
         target: call.target.clone(),
         params: params.clone(),
+        identity: call.identity.clone(),
         form: call.form,
         selector,
         source: None,
@@ -75,6 +79,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         shutdown: call.api.shutdown().clone(),
         deadline: Instant::now() + length(params),
         bookmark: Instant::now() + BOOKMARK_EVERY,
+        recheck: Instant::now() + RECHECK,
         over: false,
         counted: call.api.inner.metrics.watching(call.resource, call.target),
         _place: place,
@@ -170,6 +175,7 @@ struct State {
     resource: Arc<Resource>,
     target: Target,
     params: Params,
+    identity: Identity,
     form: Form,
     selector: Selector,
     source: Option<Watch>,
@@ -183,6 +189,7 @@ struct State {
     shutdown: CancellationToken,
     deadline: Instant,
     bookmark: Instant,
+    recheck: Instant,
     over: bool,
     counted: Watching,
     _place: Option<OwnedSemaphorePermit>,
@@ -193,6 +200,7 @@ enum Woken {
     Event(StoreEvent),
     Gone(ApiError),
     Bookmark,
+    Recheck,
     Deadline,
     End,
 }
@@ -201,6 +209,9 @@ impl State {
     /// The next lines; `None` when the watch is over.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         let mut chunk = BytesMut::new();
+        if !self.may_go_on() {
+            return None;
+        }
         while let Some(object) = self.first.pop_front() {
             self.put(&mut chunk, "ADDED", &object);
             if chunk.len() >= CHUNK {
@@ -218,7 +229,12 @@ impl State {
             if self.over {
                 return None;
             }
-            match self.wait().await {
+            let woken = self.wait().await;
+            if !self.may_go_on() {
+                return None;
+            }
+            match woken {
+                Woken::Recheck => self.recheck = Instant::now() + RECHECK,
                 Woken::Event(event) => {
                     self.put_event(&mut chunk, &event);
                     self.drain(&mut chunk);
@@ -242,6 +258,15 @@ impl State {
         Some(chunk.freeze())
     }
 
+    /// Whether the caller is still who it was and still may; the watch is over when not.
+    fn may_go_on(&mut self) -> bool {
+        let wanted = auth::attributes("watch", &self.target, &self.params, "");
+        let auth = self.api.auth();
+        let may = auth.holds(&self.identity) && auth.authorize(Some(&self.identity), &wanted).is_ok();
+        self.over |= !may;
+        may
+    }
+
     async fn wait(&mut self) -> Woken {
         let bookmark = if self.params.bookmarks { self.bookmark } else { self.deadline };
         let Some(source) = &mut self.source else { return Woken::End };
@@ -254,6 +279,7 @@ impl State {
             },
             () = tokio::time::sleep_until(self.deadline) => Woken::Deadline,
             () = tokio::time::sleep_until(bookmark) => Woken::Bookmark,
+            () = tokio::time::sleep_until(self.recheck) => Woken::Recheck,
         }
     }
 

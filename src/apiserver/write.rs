@@ -53,7 +53,7 @@ impl ApiServer {
             });
         let written = match resource.keep {
             Keep::View => self.store().publish(change).await,
-            Keep::Durable | Keep::Internal => self.store().write(change).await,
+            Keep::Durable | Keep::Internal | Keep::Review => self.store().write(change).await,
         };
         if written.is_ok() && touches_owners {
             self.wake_sweeper();
@@ -228,7 +228,7 @@ fn to_stored(resource: &Resource, value: Value) -> Value {
 }
 
 /// The body must be an object of the kind that the path names. Core kinds may leave it out.
-fn check_type(resource: &Resource, value: &mut Value) -> Result<(), ApiError> {
+pub(super) fn check_type(resource: &Resource, value: &mut Value) -> Result<(), ApiError> {
     let Some(map) = value.as_object_mut() else {
         return Err(ApiError::bad_request("the object provided is unrecognized: not an object"));
     };
@@ -385,7 +385,11 @@ fn shape(
         };
         errors = call.api.admit(&request);
     }
-    if errors.is_empty() { Ok(new) } else { Err(ApiError::invalid(resource, &name, &errors)) }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(resource, &name, &errors));
+    }
+    call.api.auth().check_escalation(call.identity, resource, &new, old.map(|(old, _)| old))?;
+    Ok(new)
 }
 
 fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {

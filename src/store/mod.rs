@@ -358,6 +358,11 @@ impl Store {
         self.shared.read().revision()
     }
 
+    /// Whether [`Store::close`] was called or the store ended by itself.
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
     /// A table of bytes beside the objects, durable, without revisions: leases. It need not exist before.
     ///
     /// # Errors

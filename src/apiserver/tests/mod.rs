@@ -1,5 +1,6 @@
 //! The router as clients see it, in this process.
 
+mod access_rules;
 mod client;
 mod delete_rules;
 mod hostile;
@@ -48,7 +49,7 @@ impl Answer {
 }
 
 fn admin() -> Option<Identity> {
-    Some(Identity { user: "root".into(), groups: vec![auth::ADMIN_GROUP.into()], proof: auth::Proof::Certificate })
+    Some(Identity::new("root", vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
 }
 
 impl Rig {

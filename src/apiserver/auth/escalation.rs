@@ -1,0 +1,131 @@
+//! Nobody gives away what they do not have: checks of changes to roles, bindings and the groups of an account.
+//!
+//! Who writes a role must hold all that is in it, or be allowed to `escalate`; who writes a binding must hold all that
+//! its role gives, or be allowed to `bind` it. Members of `system:masters` need neither.
+
+use serde_json::Value;
+
+use super::accounts;
+use super::authorizer::Authorizer;
+use super::identity::Identity;
+use super::index::{self, GROUP};
+use super::rules::{self, Attributes, Rule};
+use crate::apiserver::registry::Resource;
+use crate::apiserver::status::ApiError;
+
+/// Refuses a change by which the caller would gain or give more than it has.
+pub fn check(
+    authorizer: &Authorizer,
+    identity: &Identity,
+    resource: &Resource,
+    new: &Value,
+    old: Option<&Value>,
+) -> Result<(), ApiError> {
+    let is_account = &*resource.storage == accounts::STORAGE;
+    if (resource.group != GROUP && !is_account) || identity.is_superuser() {
+        return Ok(());
+    }
+    // The garbage collector's fields give nothing.
+    if old.is_some_and(|old| same_but_metadata(new, old)) && !is_account {
+        return Ok(());
+    }
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
+    let namespace = new["metadata"]["namespace"].as_str().unwrap_or_default();
+    let may = |wanted: Attributes<'_>| authorizer.decide(identity, &wanted).allowed;
+    if is_account {
+        let before = old.map(|old| accounts::given_groups(&old["metadata"])).unwrap_or_default();
+        for group in accounts::given_groups(&new["metadata"]).iter().filter(|group| !before.contains(group)) {
+            let wanted = Attributes { verb: "impersonate", resource: "groups", name: group, ..Attributes::default() };
+            if !may(wanted) {
+                let user = &identity.user;
+                let detail =
+                    format!("user {user:?} may not impersonate group {group:?}, so it cannot be given to an account");
+                return Err(ApiError::forbidden(resource, name, detail));
+            }
+        }
+        return Ok(());
+    }
+    if new.get("roleRef").is_some() {
+        let role = index::role_of(new);
+        let plural = if role.kind == "ClusterRole" { "clusterroles" } else { "roles" };
+        let bind = Attributes {
+            verb: "bind",
+            group: GROUP,
+            resource: plural,
+            namespace,
+            name: &role.name,
+            ..Attributes::default()
+        };
+        if may(bind) {
+            return Ok(());
+        }
+        let index = authorizer.index();
+        let Some(asked) = index.role(&role, namespace) else {
+            let mut error = ApiError::new(
+                http::StatusCode::NOT_FOUND,
+                "NotFound",
+                format!("{plural}.{GROUP} \"{}\" not found", role.name),
+            );
+            error.details = serde_json::json!({"name": role.name, "group": GROUP, "kind": plural});
+            return Err(error);
+        };
+        return confirm(&index, identity, namespace, asked).map_err(|why| ApiError::forbidden(resource, name, why));
+    }
+    let escalate = Attributes {
+        verb: "escalate",
+        group: GROUP,
+        resource: &resource.plural,
+        namespace,
+        name: if old.is_some() { name } else { "" },
+        ..Attributes::default()
+    };
+    if may(escalate) {
+        return Ok(());
+    }
+    let index = authorizer.index();
+    let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
+    if aggregates(new) || old.is_some_and(aggregates) {
+        confirm(&index, identity, "", &everything()).map_err(|_| {
+            ApiError::forbidden(resource, name, "must have cluster-admin privileges to use the aggregationRule")
+        })?;
+    }
+    confirm(&index, identity, namespace, &index::rules_of(new)).map_err(|why| ApiError::forbidden(resource, name, why))
+}
+
+/// What `cluster-admin` has.
+pub fn everything() -> Vec<Rule> {
+    let all = || vec!["*".to_owned()];
+    vec![
+        Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() },
+        Rule { verbs: all(), paths: all(), ..Rule::default() },
+    ]
+}
+
+fn same_but_metadata(new: &Value, old: &Value) -> bool {
+    let rest = |value: &Value| {
+        let mut map = value.as_object().cloned().unwrap_or_default();
+        map.remove("metadata");
+        map
+    };
+    // Labels decide what is aggregated where.
+    rest(new) == rest(old) && new["metadata"]["labels"] == old["metadata"]["labels"]
+}
+
+/// Whether the caller holds all of these rules; otherwise what it lacks, in upstream's words.
+fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[Rule]) -> Result<(), String> {
+    let (owned, faults) = index.rules(identity.caller(), namespace);
+    let missing = rules::missing(&owned, asked).ok_or("there are too many rules to compare")?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut message = format!(
+        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        identity.user,
+        rules::quoted(&identity.groups),
+        missing.join("\n")
+    );
+    if !faults.is_empty() {
+        message += &format!("; resolution errors: [{}]", faults.join(", "));
+    }
+    Err(message)
+}

@@ -1,0 +1,357 @@
+//! The kinds of this room: ServiceAccount, the four of `rbac.authorization.k8s.io`, and the reviews, which are answered
+//! and not kept.
+
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
+use k8s_openapi::api::authorization::v1::{
+    LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use schemars::SchemaGenerator;
+use serde_json::{Value, json};
+
+use super::accounts;
+use super::index::{self, GROUP, Subject};
+use crate::api::Keep;
+use crate::apiserver::registry::{CoreKind, Prepare};
+use crate::apiserver::selectors::is_dns_subdomain;
+use crate::apiserver::status::{FieldError, FieldFault};
+use crate::apiserver::table::Column;
+
+/// Group of the reviews about permissions.
+pub const AUTHORIZATION: &str = "authorization.k8s.io";
+/// Group of the reviews about callers.
+pub const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// How objects of a core kind are kept.
+pub fn keep(group: &str) -> Keep {
+    if matches!(group, AUTHORIZATION | AUTHENTICATION) { Keep::Review } else { Keep::Durable }
+}
+
+/// Schema and the rest of each kind. `documented` keeps definitions for OpenAPI documents, `inlined` makes whole schemas.
+pub fn all(documented: &mut SchemaGenerator, inlined: &mut SchemaGenerator) -> Vec<(Value, CoreKind)> {
+    macro_rules! schema {
+        ($kind:ty) => {{
+            documented.subschema_for::<$kind>();
+            inlined.subschema_for::<$kind>().to_value()
+        }};
+    }
+    let core = |group, kind, plural, namespaced, columns, prepare| CoreKind {
+        group,
+        kind,
+        plural,
+        short_names: &[],
+        namespaced,
+        status: false,
+        columns,
+        conversion: None,
+        prepare,
+    };
+    let stored =
+        |kind, plural, namespaced, columns, prepare| core(GROUP, kind, plural, namespaced, columns, Some(prepare));
+    let unkept = || vec![Column::name(), Column::age()];
+    let review = |group, kind, plural, namespaced| core(group, kind, plural, namespaced, unkept, None);
+    let account = CoreKind {
+        short_names: &["sa"],
+        ..core("", "ServiceAccount", "serviceaccounts", true, accounts::columns, None)
+    };
+    documented.subschema_for::<TokenRequest>();
+    vec![
+        (schema!(ServiceAccount), account),
+        (schema!(ClusterRole), stored("ClusterRole", "clusterroles", false, role_columns, prepare_cluster_role)),
+        (
+            schema!(ClusterRoleBinding),
+            stored(
+                "ClusterRoleBinding",
+                "clusterrolebindings",
+                false,
+                binding_columns,
+                prepare_cluster_binding as Prepare,
+            ),
+        ),
+        (schema!(Role), stored("Role", "roles", true, role_columns, prepare_role)),
+        (schema!(RoleBinding), stored("RoleBinding", "rolebindings", true, binding_columns, prepare_binding)),
+        (schema!(SelfSubjectReview), review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews", false)),
+        (schema!(TokenReview), review(AUTHENTICATION, "TokenReview", "tokenreviews", false)),
+        (
+            schema!(LocalSubjectAccessReview),
+            review(AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", true),
+        ),
+        (
+            schema!(SelfSubjectAccessReview),
+            review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", false),
+        ),
+        (
+            schema!(SelfSubjectRulesReview),
+            review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews", false),
+        ),
+        (schema!(SubjectAccessReview), review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", false)),
+    ]
+}
+
+fn role_columns() -> Vec<Column> {
+    let created = Column::cell("Created At", "date", 0, |object, _| object["metadata"]["creationTimestamp"].clone());
+    vec![Column::name(), created]
+}
+
+fn binding_columns() -> Vec<Column> {
+    fn named(binding: &Value, kind: &str) -> Value {
+        let subjects = index::subjects_of(binding);
+        let name = |one: &Subject| match kind {
+            "ServiceAccount" => format!("{}/{}", one.namespace, one.name),
+            _ => one.name.clone(),
+        };
+        let names: Vec<String> = subjects.iter().filter(|one| one.kind == kind).map(name).collect();
+        names.join(", ").into()
+    }
+    let role = Column::cell("Role", "string", 0, |object, _| {
+        let role = index::role_of(object);
+        format!("{}/{}", role.kind, role.name).into()
+    });
+    vec![
+        Column::name(),
+        role,
+        Column::age(),
+        Column::cell("Users", "string", 1, |object, _| named(object, "User")),
+        Column::cell("Groups", "string", 1, |object, _| named(object, "Group")),
+        Column::cell("ServiceAccounts", "string", 1, |object, _| named(object, "ServiceAccount")),
+    ]
+}
+
+/// What is left out is empty, and told as that.
+fn require(object: &mut Value, field: &str, empty: Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.entry(field).or_insert(empty);
+    }
+}
+
+fn prepare_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_rules(new, true, errors);
+}
+
+fn prepare_cluster_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_rules(new, false, errors);
+    if new.get("aggregationRule").is_some_and(Value::is_object)
+        && new["aggregationRule"]["clusterRoleSelectors"].as_array().is_none_or(Vec::is_empty)
+    {
+        errors.push(FieldError::required(
+            "aggregationRule.clusterRoleSelectors",
+            "at least one clusterRoleSelector required if aggregationRule is non-nil",
+        ));
+    }
+}
+
+fn check_rules(role: &mut Value, namespaced: bool, errors: &mut Vec<FieldError>) {
+    for rule in role["rules"].as_array_mut().into_iter().flatten() {
+        require(rule, "verbs", json!([]));
+    }
+    for (at, rule) in index::rules_of(role).iter().enumerate() {
+        let mut required = |field: &str, detail: &str| {
+            errors.push(FieldError::required(format!("rules[{at}].{field}"), detail));
+        };
+        if rule.verbs.is_empty() {
+            required("verbs", "verbs must contain at least one value");
+        }
+        if rule.paths.is_empty() {
+            if rule.groups.is_empty() {
+                required("apiGroups", "resource rules must supply at least one api group");
+            }
+            if rule.resources.is_empty() {
+                required("resources", "resource rules must supply at least one resource");
+            }
+            continue;
+        }
+        let mixed = !(rule.groups.is_empty() && rule.resources.is_empty() && rule.names.is_empty());
+        for (wrong, detail) in [
+            (namespaced, "namespaced rules cannot apply to non-resource URLs"),
+            (mixed && !namespaced, "rules cannot apply to both regular resources and non-resource URLs"),
+        ] {
+            if wrong {
+                let path = format!("rules[{at}].nonResourceURLs");
+                errors.push(invalid(path, &json!(rule.paths), detail));
+            }
+        }
+    }
+}
+
+/// A fault that shows a list or an object, which [`FieldError::invalid`] leaves out.
+fn invalid(path: String, value: &Value, detail: &str) -> FieldError {
+    let shown = crate::apiserver::status::shorten(&value.to_string(), 256);
+    FieldError { fault: FieldFault::Invalid, path, message: format!("Invalid value: {shown}: {detail}") }
+}
+
+fn prepare_binding(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_binding(new, old, &["Role", "ClusterRole"], errors);
+}
+
+fn prepare_cluster_binding(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_binding(new, old, &["ClusterRole"], errors);
+}
+
+fn check_binding(new: &mut Value, old: Option<&Value>, kinds: &[&str], errors: &mut Vec<FieldError>) {
+    if new["roleRef"].is_null() {
+        new["roleRef"] = json!({});
+    }
+    let role = &mut new["roleRef"];
+    if !role.is_object() {
+        return;
+    }
+    require(role, "kind", "".into());
+    require(role, "name", "".into());
+    if role["apiGroup"].as_str().is_none_or(str::is_empty) {
+        role["apiGroup"] = GROUP.into();
+    }
+    if role["apiGroup"] != GROUP {
+        errors.push(not_supported("roleRef.apiGroup", &role["apiGroup"], &[GROUP]));
+    }
+    if !kinds.iter().any(|kind| role["kind"] == *kind) {
+        errors.push(not_supported("roleRef.kind", &role["kind"], kinds));
+    }
+    match role["name"].as_str().unwrap_or_default() {
+        "" => errors.push(FieldError::required("roleRef.name", "")),
+        name => errors
+            .extend(path_segment_fault(name).map(|fault| FieldError::invalid("roleRef.name", &name.into(), fault))),
+    }
+    if let Some(subjects) = new["subjects"].as_array_mut() {
+        for (at, subject) in subjects.iter_mut().enumerate() {
+            check_subject(subject, &format!("subjects[{at}]"), errors);
+        }
+    }
+    if old.is_some_and(|old| old["roleRef"] != new["roleRef"]) {
+        errors.push(invalid("roleRef".into(), &new["roleRef"], "cannot change roleRef"));
+    }
+}
+
+fn not_supported(path: impl Into<String>, value: &Value, allowed: &[&str]) -> FieldError {
+    let list: Vec<String> = allowed.iter().map(|one| format!("{one:?}")).collect();
+    let detail = format!("supported values: {}", list.join(", "));
+    FieldError::with_value(FieldFault::NotSupported, path, value, detail)
+}
+
+fn check_subject(subject: &mut Value, at: &str, errors: &mut Vec<FieldError>) {
+    if !subject.is_object() {
+        return;
+    }
+    require(subject, "kind", "".into());
+    require(subject, "name", "".into());
+    let group = subject["apiGroup"].as_str().unwrap_or_default().to_owned();
+    let name = subject["name"].as_str().unwrap_or_default().to_owned();
+    if name.is_empty() {
+        errors.push(FieldError::required(format!("{at}.name"), ""));
+    }
+    match subject["kind"].as_str().unwrap_or_default() {
+        "ServiceAccount" => {
+            if !name.is_empty() && !is_dns_subdomain(&name) {
+                let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
+                            '.', and must start and end with an alphanumeric character";
+                errors.push(FieldError::invalid(format!("{at}.name"), &name.into(), rule));
+            }
+            if !group.is_empty() {
+                errors.push(not_supported(format!("{at}.apiGroup"), &group.into(), &[""]));
+            }
+            if subject["namespace"].as_str().is_none_or(str::is_empty) {
+                errors.push(FieldError::required(format!("{at}.namespace"), ""));
+            }
+        }
+        "User" | "Group" if group.is_empty() => subject["apiGroup"] = GROUP.into(),
+        "User" | "Group" if group == GROUP => {}
+        "User" | "Group" => errors.push(not_supported(format!("{at}.apiGroup"), &group.into(), &[GROUP])),
+        other => {
+            let kinds = ["ServiceAccount", "User", "Group"];
+            errors.push(not_supported(format!("{at}.kind"), &other.into(), &kinds));
+        }
+    }
+}
+
+/// What is wrong with a name of one of the four kinds, which may hold whatever a path segment can.
+pub fn path_segment_fault(name: &str) -> Option<&'static str> {
+    match name {
+        "." => Some("may not be '.'"),
+        ".." => Some("may not be '..'"),
+        other if other.contains('/') => Some("may not contain '/'"),
+        other if other.contains('%') => Some("may not contain '%'"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(prepare: Prepare, mut new: Value, old: Option<Value>) -> Vec<String> {
+        let mut errors = Vec::new();
+        prepare(&mut new, old.as_ref(), &mut errors);
+        errors.into_iter().map(|error| format!("{}: {}", error.path, error.message)).collect()
+    }
+
+    #[test]
+    fn rules_are_whole() {
+        let good = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]});
+        let path = json!({"verbs": ["get"], "nonResourceURLs": ["/x"]});
+        let mixed = json!({"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["a"]});
+        for (prepare, rule, wanted) in [
+            (prepare_role as Prepare, good.clone(), ""),
+            (prepare_cluster_role, good, ""),
+            (prepare_cluster_role, path.clone(), ""),
+            (prepare_role, path, "namespaced rules cannot apply to non-resource URLs"),
+            (prepare_cluster_role, mixed, "cannot apply to both regular resources and non-resource URLs"),
+            (
+                prepare_role,
+                json!({"apiGroups": [""], "resources": ["a"]}),
+                "rules[0].verbs: Required value: verbs must",
+            ),
+            (prepare_role, json!({"verbs": ["get"], "resources": ["a"]}), "at least one api group"),
+            (prepare_role, json!({"verbs": ["get"], "apiGroups": [""]}), "rules[0].resources: Required value"),
+        ] {
+            let found = faults(prepare, json!({"rules": [rule.clone()]}), None);
+            assert_eq!(found.len(), usize::from(!wanted.is_empty()), "{rule}: {found:?}");
+            assert!(found.iter().all(|fault| fault.contains(wanted)), "{rule}: {found:?}");
+        }
+        let empty = json!({"aggregationRule": {}});
+        assert_eq!(faults(prepare_cluster_role, empty, None).len(), 1);
+    }
+
+    #[test]
+    fn bindings_name_a_role_and_subjects() {
+        let binding = |role: Value, subject: Value| json!({"roleRef": role, "subjects": [subject]});
+        let role = json!({"kind": "ClusterRole", "name": "view"});
+        let eve = json!({"kind": "User", "name": "eve"});
+        let account = |fields: Value| {
+            let mut subject = json!({"kind": "ServiceAccount", "name": "bot", "namespace": "ci"});
+            subject.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            subject
+        };
+        for (value, wanted) in [
+            (binding(role.clone(), eve.clone()), ""),
+            (binding(role.clone(), account(json!({}))), ""),
+            (binding(role.clone(), account(json!({"namespace": ""}))), "subjects[0].namespace: Required value"),
+            (
+                binding(role.clone(), account(json!({"apiGroup": GROUP}))),
+                "subjects[0].apiGroup: Unsupported value: \"rbac.authorization.k8s.io\": supported values: \"\"",
+            ),
+            (binding(role.clone(), account(json!({"name": "A"}))), "subjects[0].name: Invalid value"),
+            (binding(role.clone(), json!({"kind": "Robot", "name": "r"})), "subjects[0].kind: Unsupported value"),
+            (binding(role.clone(), json!({"kind": "Group"})), "subjects[0].name: Required value"),
+            (binding(json!({"kind": "Rule", "name": "a"}), eve.clone()), "roleRef.kind: Unsupported value: \"Rule\""),
+            (binding(json!({"kind": "Role", "name": ""}), eve.clone()), "roleRef.name: Required value"),
+            (binding(json!({"kind": "Role", "name": "a/b"}), eve.clone()), "may not contain '/'"),
+        ] {
+            let found = faults(prepare_binding, value.clone(), None);
+            assert_eq!(found.len(), usize::from(!wanted.is_empty()), "{value}: {found:?}");
+            assert!(found.iter().all(|fault| fault.contains(wanted)), "{value}: {found:?}");
+        }
+        let local = binding(json!({"kind": "Role", "name": "a"}), eve.clone());
+        assert_eq!(faults(prepare_cluster_binding, local.clone(), None).len(), 1);
+        let mut before = binding(role, eve);
+        let mut errors = Vec::new();
+        prepare_binding(&mut before, None, &mut errors);
+        assert_eq!(before["subjects"][0]["apiGroup"], GROUP);
+        let changed = faults(prepare_binding, local, Some(before));
+        assert_eq!(
+            changed,
+            [format!(
+                "roleRef: Invalid value: {{\"apiGroup\":\"{GROUP}\",\"kind\":\"Role\",\"name\":\"a\"}}: cannot change roleRef"
+            )]
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Who calls, and what they may do.
+//!
+//! *Who* ([`Identity`]): the TLS listener puts in the subject of a client certificate; a bearer token is read here
+//! (`tokens`); then another name may be taken on (`impersonation`). *May they* (`authorizer`): members of
+//! `system:masters` may everything, everybody may read the version and the health, the rest is up to the roles and
+//! bindings (`rules`, `index`), of which the usual ones are there from the start (`defaults`). `escalation` keeps
+//! people from giving away what they do not have, `reviews` answers questions about all this, and `upkeep` does what
+//! upstream's controllers do: default accounts, tokens in Secrets, aggregated roles.
+
+use http::{HeaderMap, header};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::registry::Resource;
+use super::request::{Params, Target};
+use super::status::ApiError;
+use crate::store::Store;
+
+pub mod accounts;
+pub mod jwt;
+pub mod rules;
+
+mod authorizer;
+mod defaults;
+mod escalation;
+mod identity;
+mod impersonation;
+mod index;
+pub(super) mod kinds;
+pub(super) mod reviews;
+mod tokens;
+mod upkeep;
+
+pub use identity::{ADMIN_GROUP, AUTHENTICATED, Identity, IdentityError, Proof};
+pub use index::GROUP;
+pub use jwt::{KeyError, TokenKey};
+pub use rules::Attributes;
+pub use tokens::{Claims, ISSUER};
+
+use authorizer::Authorizer;
+use index::Decision;
+use tokens::Tokens;
+
+/// What the API server needs to know who calls and what they may do.
+#[derive(Debug, Default)]
+pub struct AuthOptions {
+    /// The key that signs tokens; without one, tokens end with the process.
+    pub token_key: Option<TokenKey>,
+    /// The CA certificate of the HTTPS listener as PEM, for Secrets that keep tokens.
+    pub ca_pem: String,
+}
+
+/// Callers and permissions of one server.
+pub(super) struct Auth {
+    store: Store,
+    authorizer: Authorizer,
+    tokens: Tokens,
+    audiences: Vec<String>,
+    ca_pem: String,
+}
+
+impl Auth {
+    pub(super) fn new(store: &Store, options: AuthOptions) -> Result<Self, KeyError> {
+        let key = options.token_key.map_or_else(TokenKey::fleeting, Ok)?;
+        Ok(Self {
+            store: store.clone(),
+            authorizer: Authorizer::new(store.clone()),
+            tokens: Tokens::new(key),
+            audiences: vec![ISSUER.to_owned()],
+            ca_pem: options.ca_pem,
+        })
+    }
+
+    /// Who calls: whom the connection proved, or else the bearer token; and then whom they speak for.
+    ///
+    /// A token that is none is refused even where nobody is asked who they are.
+    pub(super) fn identify(
+        &self,
+        connection: Option<&Identity>,
+        headers: &HeaderMap,
+    ) -> Result<Option<Identity>, ApiError> {
+        let identity = match (connection, bearer(headers)) {
+            (Some(identity), _) => {
+                let mut identity = identity.clone();
+                if !identity.is_in_process() {
+                    identity.groups.push(AUTHENTICATED.into());
+                }
+                identity
+            }
+            (None, Some(token)) => {
+                let now = Timestamp::now().as_second();
+                let found = self.tokens.identify(token, &self.audiences, &self.store, now);
+                found.ok_or_else(ApiError::unauthorized)?
+            }
+            (None, None) => return Ok(None),
+        };
+        match impersonation::Wish::read(headers)? {
+            None => Ok(Some(identity)),
+            Some(wish) => wish.grant(identity, |by, wanted| self.authorize(Some(by), wanted)).map(Some),
+        }
+    }
+
+    /// Whether what the caller proved itself with still holds. Certificates do until they end.
+    pub(super) fn holds(&self, identity: &Identity) -> bool {
+        let now = || Timestamp::now().as_second();
+        identity.claims.as_ref().is_none_or(|claims| claims.hold(&self.store, now()))
+    }
+
+    /// Whether the caller may do this.
+    pub(super) fn authorize(&self, identity: Option<&Identity>, wanted: &Attributes<'_>) -> Result<(), ApiError> {
+        if !wanted.is_resource() && is_public(wanted.path) && wanted.verb == "get" {
+            return Ok(());
+        }
+        let Some(identity) = identity else { return Err(ApiError::unauthorized()) };
+        let decision = self.authorizer.decide(identity, wanted);
+        if decision.allowed { Ok(()) } else { Err(refusal(&identity.user, wanted, &decision.reason)) }
+    }
+
+    fn decide(&self, identity: &Identity, wanted: &Attributes<'_>) -> Decision {
+        self.authorizer.decide(identity, wanted)
+    }
+
+    /// Refuses a change by which the caller would gain or give more than it has.
+    pub(super) fn check_escalation(
+        &self,
+        identity: &Identity,
+        resource: &Resource,
+        new: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        escalation::check(&self.authorizer, identity, resource, new, old)
+    }
+
+    /// `/openid/v1/jwks`
+    pub(super) fn key_set(&self) -> Value {
+        self.tokens.key().key_set()
+    }
+}
+
+/// `/.well-known/openid-configuration`; `host` is how the caller reaches this server.
+pub(super) fn openid_configuration(host: &str) -> Value {
+    json!({
+        "issuer": ISSUER,
+        "jwks_uri": format!("https://{host}/openid/v1/jwks"),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    })
+}
+
+/// The token of an Authorization header; other schemes prove nothing here.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(header::AUTHORIZATION)?;
+    // What is no text is no token of ours, and is refused as one.
+    let Ok(text) = text.to_str() else { return Some("") };
+    let (scheme, token) = text.trim().split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+/// Paths that everybody may read.
+fn is_public(path: &str) -> bool {
+    let head = path.trim_end_matches('/').split('/').nth(1).unwrap_or_default();
+    matches!(head, "version" | "healthz" | "livez" | "readyz")
+}
+
+/// The name that a field selector asks for.
+fn selected_name(selector: &str) -> &str {
+    let name = selector.split(',').find_map(|part| part.trim().strip_prefix("metadata.name="));
+    name.map(|name| name.trim_start_matches('=')).unwrap_or_default()
+}
+
+/// What a request about a resource wants. A namespace lies in itself, and a list of one name is for that name.
+pub(super) fn attributes<'r>(verb: &'r str, target: &'r Target, params: &'r Params, path: &'r str) -> Attributes<'r> {
+    let mut name = target.name.as_deref().unwrap_or_default();
+    let mut namespace = target.namespace.as_deref().unwrap_or_default();
+    if name.is_empty() && matches!(verb, "list" | "watch") {
+        name = selected_name(&params.fields);
+    }
+    if target.group.is_empty() && target.plural == "namespaces" {
+        namespace = target.name.as_deref().unwrap_or_default();
+    }
+    Attributes {
+        verb,
+        group: &target.group,
+        version: &target.version,
+        resource: &target.plural,
+        subresource: target.subresource.as_deref().unwrap_or_default(),
+        namespace,
+        name,
+        path,
+    }
+}
+
+/// 403 in upstream's words.
+fn refusal(user: &str, wanted: &Attributes<'_>, reason: &str) -> ApiError {
+    let verb = wanted.verb;
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let forbidden = |message| ApiError::new(http::StatusCode::FORBIDDEN, "Forbidden", message);
+    if !wanted.is_resource() {
+        let mut error = forbidden(format!("forbidden: User \"{user}\" cannot {verb} path \"{}\"{reason}", wanted.path));
+        error.details = json!({});
+        return error;
+    }
+    let place = match wanted.namespace {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace \"{namespace}\""),
+    };
+    let resource = match wanted.subresource {
+        "" => wanted.resource.to_owned(),
+        subresource => format!("{}/{subresource}", wanted.resource),
+    };
+    let group = wanted.group;
+    let qualified = if group.is_empty() { wanted.resource.to_owned() } else { format!("{}.{group}", wanted.resource) };
+    let subject = if wanted.name.is_empty() { String::new() } else { format!(" \"{}\"", wanted.name) };
+    let mut error = forbidden(format!(
+        "{qualified}{subject} is forbidden: User \"{user}\" cannot {verb} resource \"{resource}\" in API group \
+         \"{group}\" {place}{reason}"
+    ));
+    let mut details = serde_json::Map::new();
+    for (key, value) in [("name", wanted.name), ("group", group), ("kind", wanted.resource)] {
+        if !value.is_empty() {
+            details.insert(key.into(), value.into());
+        }
+    }
+    error.details = details.into();
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_paths_are_few() {
+        for (path, public) in [
+            ("/version", true),
+            ("/version/", true),
+            ("/healthz", true),
+            ("/readyz/ping", true),
+            ("/", false),
+            ("/api", false),
+            ("/apis", false),
+            ("/openapi/v3", false),
+            ("/versions", false),
+        ] {
+            assert_eq!(is_public(path), public, "{path}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_worded_as_upstream_words_them() {
+        let on = Attributes {
+            verb: "list",
+            group: "metal3.io",
+            resource: "baremetalhosts",
+            namespace: "rack",
+            ..Attributes::default()
+        };
+        for (wanted, reason, message) in [
+            (
+                on,
+                "",
+                "baremetalhosts.metal3.io is forbidden: User \"eve\" cannot list resource \"baremetalhosts\" in API \
+                 group \"metal3.io\" in the namespace \"rack\"",
+            ),
+            (
+                Attributes { verb: "patch", subresource: "status", name: "a", ..on },
+                "RBAC: x",
+                "baremetalhosts.metal3.io \"a\" is forbidden: User \"eve\" cannot patch resource \
+                 \"baremetalhosts/status\" in API group \"metal3.io\" in the namespace \"rack\": RBAC: x",
+            ),
+            (
+                Attributes { verb: "impersonate", resource: "users", name: "bob", ..Attributes::default() },
+                "",
+                "users \"bob\" is forbidden: User \"eve\" cannot impersonate resource \"users\" in API group \"\" at the \
+                 cluster scope",
+            ),
+            (
+                Attributes { verb: "get", path: "/metrics", ..Attributes::default() },
+                "",
+                "forbidden: User \"eve\" cannot get path \"/metrics\"",
+            ),
+        ] {
+            let error = refusal("eve", &wanted, reason);
+            assert_eq!((error.code.as_u16(), error.message.as_str()), (403, message));
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_is_read_off_the_request() {
+        let target = |plural: &str, namespace: Option<&str>, name: Option<&str>| Target {
+            plural: plural.into(),
+            version: "v1".into(),
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            ..Target::default()
+        };
+        let fields = |fields: &str| Params { fields: fields.into(), ..Params::default() };
+        for (verb, target, params, namespace, name) in [
+            ("get", target("namespaces", None, Some("a")), fields(""), "a", "a"),
+            ("list", target("namespaces", None, None), fields(""), "", ""),
+            ("list", target("secrets", Some("a"), None), fields("x=y,metadata.name=b"), "a", "b"),
+            ("watch", target("secrets", None, None), fields("metadata.name==b"), "", "b"),
+            ("list", target("secrets", Some("a"), None), fields("metadata.name!=b"), "a", ""),
+            ("deletecollection", target("secrets", Some("a"), None), fields("metadata.name=b"), "a", ""),
+        ] {
+            let found = attributes(verb, &target, &params, "/");
+            assert_eq!((found.namespace, found.name), (namespace, name), "{verb} {target:?}");
+        }
+    }
+
+    #[test]
+    fn only_bearer_tokens_are_read() {
+        for (value, wanted) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc ", Some("abc")),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Basic abc", None),
+            ("abc", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(bearer(&headers), wanted, "{value}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What upstream's controllers do for this room: a `default` account in every namespace, tokens in the Secrets that ask
+//! for one, the rules of aggregating roles, and the default roles of a start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt;
+use futures::future::{join_all, try_join_all};
+use serde_json::{Value, json};
+
+use super::tokens::Named;
+use super::{accounts, defaults};
+use crate::apiserver::registry::Resource;
+use crate::apiserver::status::ApiError;
+use crate::apiserver::{ApiServer, meta};
+use crate::store::{Change, Expect, Object, StoreEvent, WriteError};
+
+/// Time to the next try after the store refused a write.
+const RETRY: Duration = Duration::from_secs(5);
+/// Changes of cluster roles that come within this time are answered together.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Aggregating roles may choose each other; this many levels are followed at once.
+const LEVELS: usize = 16;
+
+/// A change of one object.
+fn change(resource: &Resource, namespace: &str, name: &str, expect: Expect, value: Option<Value>) -> Change {
+    Change { resource: Arc::clone(&resource.storage), namespace: namespace.into(), name: name.into(), expect, value }
+}
+
+/// Fills in the server's fields of a new object.
+fn born(mut value: Value) -> Value {
+    value["metadata"]["uid"] = uuid::Uuid::new_v4().to_string().into();
+    value["metadata"]["creationTimestamp"] = json!(meta::now());
+    value
+}
+
+/// Gives every aggregating role its rules; the names of those that changed.
+fn settle(roles: &mut BTreeMap<String, Value>) -> Vec<String> {
+    let mut changed: Vec<String> = Vec::new();
+    for _ in 0..LEVELS {
+        let others: Vec<&Value> = roles.values().collect();
+        let news: Vec<(String, Value)> =
+            roles.iter().filter_map(|(name, role)| Some((name.clone(), defaults::aggregate(role, &others)?))).collect();
+        if news.is_empty() {
+            break;
+        }
+        for (name, rules) in news {
+            if let Some(role) = roles.get_mut(&name) {
+                role["rules"] = rules;
+            }
+            if !changed.contains(&name) {
+                changed.push(name);
+            }
+        }
+    }
+    changed
+}
+
+impl ApiServer {
+    /// Makes or completes the default roles and bindings.
+    pub(in crate::apiserver) async fn make_default_roles(&self) -> Result<(), WriteError> {
+        let mut wanted: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
+        for (plural, default) in defaults::all(self.registry()) {
+            let name = default["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            wanted.entry(plural).or_default().insert(name, default);
+        }
+        let mut writes = Vec::new();
+        for (plural, defaults) in wanted {
+            let Some(resource) = self.registry().find(super::GROUP, "v1", plural) else { continue };
+            let listing = self.store().list(&resource.storage, None).objects;
+            let before: BTreeMap<&str, &Arc<Object>> =
+                listing.iter().map(|object| (object.name.as_str(), object)).collect();
+            let mut after: BTreeMap<String, Value> =
+                listing.iter().map(|object| (object.name.clone(), object.value())).collect();
+            for (name, default) in defaults {
+                let new = match after.get(&name) {
+                    None => Some(born(default)),
+                    Some(found) => defaults::complete(found, &default),
+                };
+                after.extend(new.map(|new| (name, new)));
+            }
+            settle(&mut after);
+            for (name, value) in after {
+                let expect = match before.get(name.as_str()) {
+                    None => Expect::Absent,
+                    Some(object) if object.value() == value => continue,
+                    Some(object) => Expect::Revision(object.revision),
+                };
+                let write = change(resource, "", &name, expect, Some(value));
+                writes.push(async move { self.commit(resource, write).await });
+            }
+        }
+        // Together: one wait for the disk.
+        try_join_all(writes).await.map(drop)
+    }
+
+    /// Keeps accounts, their Secrets and aggregating roles in order until the server shuts down.
+    pub(in crate::apiserver) async fn keep_access(&self) {
+        while !self.shutdown().is_cancelled() {
+            let kept = tokio::select! {
+                () = self.shutdown().cancelled() => return,
+                kept = self.follow_access() => kept,
+            };
+            if let Err(error) = kept {
+                tracing::warn!(%error, "accounts and roles could not be kept in order");
+                tokio::select! {
+                    () = self.shutdown().cancelled() => {}
+                    () = tokio::time::sleep(RETRY) => {}
+                }
+            }
+        }
+    }
+
+    /// One look at everything, then every change. Ends well when some changes are no longer kept.
+    async fn follow_access(&self) -> Result<(), ApiError> {
+        let find = |group: &str, plural: &str| {
+            self.registry().find(group, "v1", plural).cloned().ok_or_else(ApiError::no_such_path)
+        };
+        let namespaces = find("", "namespaces")?;
+        let accounts = find("", "serviceaccounts")?;
+        let secrets = find("", "secrets")?;
+        let roles = find(super::GROUP, "clusterroles")?;
+        let list = |resource: &Resource| self.store().list(&resource.storage, None);
+        let watch = |resource: &Resource, after| self.store().watch(&resource.storage, after);
+        let (all_namespaces, all_accounts, all_secrets) = (list(&namespaces), list(&accounts), list(&secrets));
+        let (Ok(mut namespace_feed), Ok(mut account_feed), Ok(mut secret_feed), Ok(mut role_feed)) = (
+            watch(&namespaces, all_namespaces.revision),
+            watch(&accounts, all_accounts.revision),
+            watch(&secrets, all_secrets.revision),
+            watch(&roles, list(&roles).revision),
+        ) else {
+            return Ok(());
+        };
+        self.aggregate_roles(&roles).await?;
+        let made = join_all(all_namespaces.objects.iter().map(|one| self.make_account(&accounts, &one.name))).await;
+        made.into_iter().collect::<Result<(), _>>()?;
+        for secret in &all_secrets.objects {
+            self.fill_secret(&secrets, secret).await?;
+        }
+        drop((all_namespaces, all_accounts, all_secrets));
+        loop {
+            tokio::select! {
+                event = role_feed.next() => {
+                    if event.is_err() { return Ok(()) }
+                    tokio::time::sleep(PAUSE).await;
+                    // What came meanwhile is answered too; a feed that ran away says so with the next event.
+                    while let Some(Ok(_)) = role_feed.next().now_or_never() {}
+                    self.aggregate_roles(&roles).await?;
+                }
+                event = namespace_feed.next() => match event {
+                    Ok(StoreEvent::Added(namespace)) => self.make_account(&accounts, &namespace.name).await?,
+                    Ok(_) => {}
+                    Err(_) => return Ok(()),
+                },
+                event = account_feed.next() => match event {
+                    Ok(StoreEvent::Deleted(account)) => {
+                        self.forget_account(&secrets, &account).await?;
+                        if account.name == accounts::DEFAULT {
+                            self.make_account(&accounts, &account.namespace).await?;
+                        }
+                    }
+                    Ok(StoreEvent::Added(account)) => {
+                        for secret in self.store().list(&secrets.storage, Some(&account.namespace)).objects {
+                            self.fill_secret(&secrets, &secret).await?;
+                        }
+                    }
+                    Ok(StoreEvent::Modified { .. }) => {}
+                    Err(_) => return Ok(()),
+                },
+                event = secret_feed.next() => match event {
+                    Ok(StoreEvent::Added(secret) | StoreEvent::Modified { object: secret, .. }) => {
+                        self.fill_secret(&secrets, &secret).await?;
+                    }
+                    Ok(StoreEvent::Deleted(_)) => {}
+                    Err(_) => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// What another write forestalled is seen again as that write's event.
+    async fn put(&self, resource: &Resource, change: Change) -> Result<(), ApiError> {
+        let name = change.name.clone();
+        match self.commit(resource, change).await {
+            Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),
+            Err(error) => Err(ApiError::from_write(&error, resource, &name)),
+        }
+    }
+
+    async fn aggregate_roles(&self, resource: &Resource) -> Result<(), ApiError> {
+        let listing = self.store().list(&resource.storage, None).objects;
+        let mut roles = listing.iter().map(|object| (object.name.clone(), object.value())).collect();
+        for name in settle(&mut roles) {
+            let (Some(value), Some(object)) = (roles.remove(&name), listing.iter().find(|one| one.name == name)) else {
+                continue;
+            };
+            self.put(resource, change(resource, "", &name, Expect::Revision(object.revision), Some(value))).await?;
+        }
+        Ok(())
+    }
+
+    async fn make_account(&self, accounts: &Resource, namespace: &str) -> Result<(), ApiError> {
+        // As every creation does: the namespace cannot end in between.
+        let _gate = self.namespace_gate().read().await;
+        let found = self.store().get("/namespaces", "", namespace);
+        if found.is_none_or(|found| found.is_ending())
+            || self.store().get(&accounts.storage, namespace, accounts::DEFAULT).is_some()
+        {
+            return Ok(());
+        }
+        let account = born(json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": accounts::DEFAULT, "namespace": namespace},
+        }));
+        self.put(accounts, change(accounts, namespace, accounts::DEFAULT, Expect::Absent, Some(account))).await
+    }
+
+    /// Puts a token into a Secret that is for one, and removes the Secret when its account is another or gone.
+    async fn fill_secret(&self, secrets: &Resource, secret: &Object) -> Result<(), ApiError> {
+        let value = &secret.value();
+        if value["type"] != accounts::SECRET_TYPE || secret.is_ending() {
+            return Ok(());
+        }
+        let annotations = &value["metadata"]["annotations"];
+        let Some(name) = annotations[accounts::SECRET_ACCOUNT].as_str() else { return Ok(()) };
+        let account = self.store().get(accounts::STORAGE, &secret.namespace, name);
+        let account = account.map(|account| account.metadata());
+        let uid = account.as_ref().and_then(|account| account["uid"].as_str());
+        let known = annotations[accounts::SECRET_UID].as_str();
+        let of = Expect::Revision(secret.revision);
+        let write = |value| change(secrets, &secret.namespace, &secret.name, of, value);
+        let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        if known.is_some() && known != uid {
+            return if held { Ok(()) } else { self.put(secrets, write(None)).await };
+        }
+        let Some(uid) = uid else { return Ok(()) };
+        let mut new = value.clone();
+        new["metadata"]["annotations"][accounts::SECRET_UID] = uid.into();
+        let mut set = |key: &str, text: &str| {
+            if new["data"][key].as_str().is_none_or(str::is_empty) && !text.is_empty() {
+                new["data"][key] = STANDARD.encode(text).into();
+            }
+        };
+        set("ca.crt", &self.auth().ca_pem);
+        set("namespace", &secret.namespace);
+        if value["data"]["token"].as_str().is_none_or(str::is_empty) {
+            let account = Named { name: name.to_owned(), uid: uid.to_owned() };
+            let token = self
+                .auth()
+                .tokens
+                .issue_kept(&secret.namespace, &account, &secret.name)
+                .map_err(|error| ApiError::internal(error.to_string()))?;
+            set("token", &token);
+        }
+        if new == *value { Ok(()) } else { self.put(secrets, write(Some(new))).await }
+    }
+
+    /// Removes the Secrets that keep tokens of an account that is gone.
+    async fn forget_account(&self, secrets: &Resource, account: &Object) -> Result<(), ApiError> {
+        for secret in self.store().list(&secrets.storage, Some(&account.namespace)).objects {
+            if secret.metadata()["annotations"][accounts::SECRET_ACCOUNT] == account.name {
+                self.fill_secret(secrets, &secret).await?;
+            }
+        }
+        Ok(())
+    }
+}
