@@ -10,7 +10,6 @@ import base64
 import http.client
 import json
 import os
-import secrets
 import signal
 import socket
 import ssl
@@ -24,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
 import tools  # noqa: E402
 from wait import GiveUp, LabError, check_output, fail, say, tail, wait_for  # noqa: E402
 
-# Those that Kubernetes clients notice: deletion of a namespace empties it, dependents go with their owners, roles with a
-# rule for aggregation get theirs, and a namespace has its ServiceAccount and its CA.
+# Those that clients notice: deletion of a namespace empties it, dependents go with their owners, roles with a rule for
+# aggregation get theirs, and a namespace has its ServiceAccount.
 CONTROLLERS = ["namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
-               "clusterrole-aggregation-controller", "root-ca-certificate-publisher-controller",
-               "serviceaccount-token-controller"]
+               "clusterrole-aggregation-controller", "serviceaccount-token-controller"]
+# As Slipway names the administrator.
+ADMIN = "slipway-admin"
 
 
 def free_port():
@@ -106,7 +106,7 @@ class Client:
     """Plain HTTPS with the identity of a kubeconfig."""
 
     def __init__(self, path, identity=None):
-        config = json.loads(Path(path).read_text()) if Path(path).read_text().startswith("{") else load_yaml(path)
+        config = load_config(path)
         cluster = config["clusters"][0]["cluster"]
         user = config["users"][0]["user"] if identity is None else identity
         self.url = urlsplit(cluster["server"])
@@ -148,9 +148,28 @@ class Client:
         return json.loads(answer)
 
 
-def load_yaml(path):
-    """kubectl turns a kubeconfig into JSON: no YAML library is needed."""
+def load_config(path):
+    """A kubeconfig, which is JSON or the few lines of YAML that kubectl can turn into it."""
+    text = Path(path).read_text()
+    if text.startswith("{"):
+        return json.loads(text)
     return json.loads(check_output([tools.kubectl(), "--kubeconfig", path, "config", "view", "--raw", "-o", "json"], deadline=30))
+
+
+def install_kinds(peer):
+    """Slipway's own kinds into a real API server, as `slipway crds` prints them."""
+    crds = Path(os.environ["SLIPWAY_CRDS"]).read_text() if "SLIPWAY_CRDS" in os.environ else check_output([binary(), "crds"], deadline=20)
+    kubectl = [tools.kubectl(), "--kubeconfig", peer.kubeconfig]
+    check_output([*kubectl, "apply", "--server-side", "-f", "-"], input=crds)
+    check_output([*kubectl, "wait", "crd", "--all", "--for=condition=established", "--timeout=30s"])
+
+
+def binary():
+    """The release binary, or $SLIPWAY."""
+    path = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/x86_64-unknown-linux-gnu/release/slipway")
+    if not path.exists():
+        raise LabError(f"{path} does not exist: run `make build`")
+    return path
 
 
 class Peer(Server):
@@ -170,18 +189,18 @@ class Peer(Server):
                             "--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls", f"http://127.0.0.1:{client}",
                             "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                             "--initial-cluster", f"judge=http://127.0.0.1:{peer}"])
-        token = secrets.token_hex(16)
-        (self.folder / "tokens.csv").write_text(f"{token},judge-admin,judge-admin,system:masters\n")
         pki, self.url = self.folder / "pki", f"https://127.0.0.1:{port}"
         self.spawn("kube-apiserver", [
             programs / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", "--bind-address=127.0.0.1", f"--secure-port={port}",
             "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
             f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key", f"--client-ca-file={pki}/ca.crt",
-            f"--token-auth-file={self.folder}/tokens.csv", "--authorization-mode=RBAC", "--anonymous-auth=true", "--allow-privileged",
+            "--authorization-mode=RBAC", "--anonymous-auth=true", "--allow-privileged",
             f"--service-account-key-file={pki}/sa.pub", f"--service-account-signing-key-file={pki}/sa.key",
             "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.96.0.0/16",
             "--enable-priority-and-fairness=false", "--profiling=false", "--v=1"])
-        self.kubeconfig.write_text(kubeconfig(self.url, (pki / "ca.crt").read_bytes(), {"token": token}))
+        self.kubeconfig.write_text(kubeconfig(self.url, (pki / "ca.crt").read_bytes(), {
+            f"client-{name}-data": base64.b64encode((pki / f"admin.{end}").read_bytes()).decode()
+            for name, end in (("certificate", "crt"), ("key", "key"))}))
         self.ready("kube-apiserver", "kube-apiserver to be ready", lambda: self.client().request("GET", "/readyz")[0] == 200)
         self.spawn("kube-controller-manager", [
             programs / "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--bind-address=127.0.0.1", f"--secure-port={free_port()}",
@@ -204,6 +223,9 @@ class Peer(Server):
         run("req", "-x509", "-CA", "ca.crt", "-CAkey", "ca.key", *key, "-keyout", "server.key", "-out", "server.crt",
             "-subj", "/CN=kube-apiserver", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc",
             "-addext", "basicConstraints=critical,CA:FALSE")
+        run("req", "-x509", "-CA", "ca.crt", "-CAkey", "ca.key", *key, "-keyout", "admin.key", "-out", "admin.crt",
+            "-subj", f"/O=system:masters/CN={ADMIN}", "-addext", "basicConstraints=critical,CA:FALSE",
+            "-addext", "extendedKeyUsage=clientAuth")
         run("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", "sa.key")
         run("pkey", "-in", "sa.key", "-pubout", "-out", "sa.pub")
 
@@ -214,9 +236,7 @@ class Slipway(Server):
     name = "slipway"
 
     def start(self):
-        program = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/x86_64-unknown-linux-gnu/release/slipway")
-        if not program.exists():
-            raise LabError(f"{program} does not exist: run `make build`")
+        program = binary()
         config = self.folder / "slipway.toml"
         if not config.exists():
             port, boot = free_port(), free_port()
