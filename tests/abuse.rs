@@ -1,0 +1,293 @@
+//! Connections made by hand that mean harm, or are only clumsy, against the appliance as a process.
+//!
+//! Whatever comes: it answers others, it does not panic, and its memory is bounded and given back.
+
+mod process;
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::future::join_all;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, PostParams};
+use kube::config::Kubeconfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use process::{Appliance, DEADLINE, PAUSE};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// Watches at once: so many connections with so many streams each.
+const CONNECTIONS: usize = 50;
+const STREAMS: usize = 200;
+/// What they may need all together, in KiB.
+const WATCHES_MEMORY: u64 = 200_000;
+
+/// A way to the API, as the administrator or as nobody.
+struct Door {
+    appliance: Appliance,
+    admin: TlsConnector,
+    nobody: TlsConnector,
+}
+
+impl Door {
+    async fn new() -> Self {
+        slipway::appliance::install_tls_provider();
+        let appliance = Appliance::new().await;
+        appliance.client().await;
+        let config = Kubeconfig::from_yaml(&appliance.kubeconfig().await).unwrap();
+        let decode = |text: &Option<String>| STANDARD.decode(text.as_deref().unwrap()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        let cluster = config.clusters[0].cluster.as_ref().unwrap();
+        for certificate in CertificateDer::pem_slice_iter(&decode(&cluster.certificate_authority_data)) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let roots = Arc::new(roots);
+        let user = config.auth_infos[0].auth_info.as_ref().unwrap();
+        let chain =
+            CertificateDer::pem_slice_iter(&decode(&user.client_certificate_data)).map(Result::unwrap).collect();
+        let key = user.client_key_data.as_ref().map(|key| {
+            use secrecy::ExposeSecret;
+            STANDARD.decode(key.expose_secret()).unwrap()
+        });
+        let key = PrivateKeyDer::from_pem_slice(&key.unwrap()).unwrap();
+        let builder = || rustls::ClientConfig::builder().with_root_certificates(roots.clone());
+        let mut admin = builder().with_client_auth_cert(chain, key).unwrap();
+        admin.alpn_protocols = vec![b"h2".to_vec()];
+        let nobody = builder().with_no_client_auth();
+        Self { appliance, admin: TlsConnector::from(Arc::new(admin)), nobody: TlsConnector::from(Arc::new(nobody)) }
+    }
+
+    async fn tls(&self, connector: &TlsConnector) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.appliance.address).await.unwrap();
+        connector.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
+    }
+
+    /// What comes back for these bytes on a connection of HTTP/1, until the server closes it or has answered.
+    async fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = self.tls(&self.nobody).await;
+        // The server may answer and close before everything is sent.
+        stream.write_all(bytes).await.ok();
+        let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(Ok(count @ 1..)) = timeout(DEADLINE, stream.read(&mut buffer)).await {
+            answer.extend_from_slice(&buffer[..count]);
+            if answer.windows(4).any(|end| end == b"\r\n\r\n") {
+                break;
+            }
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// An HTTP/2 connection of the administrator.
+    async fn h2(&self) -> SendRequest<Full<Bytes>> {
+        let stream = self.tls(&self.admin).await;
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+
+    /// It still answers, and nothing in it panicked.
+    async fn is_well(&self) {
+        let mut sender = self.h2().await;
+        let answer = timeout(DEADLINE, send(&mut sender, Method::GET, "/readyz", "")).await.expect("it hangs");
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert!(!self.appliance.log().contains("panicked"), "{}", self.appliance.log());
+    }
+
+    /// Resident memory in KiB.
+    fn memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.appliance.pid())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Open sockets and files.
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.appliance.pid())).unwrap().count()
+    }
+}
+
+async fn send(
+    sender: &mut SendRequest<Full<Bytes>>,
+    method: Method,
+    path: &str,
+    body: &str,
+) -> http::Response<Incoming> {
+    sender.ready().await.unwrap();
+    let request = Request::builder()
+        .method(method)
+        .uri(format!("https://127.0.0.1{path}"))
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap();
+    sender.send_request(request).await.unwrap()
+}
+
+async fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !check() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        sleep(PAUSE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_and_oversized_requests_get_an_answer_and_harm_nobody() {
+    let door = Door::new().await;
+    let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let many = "X-Filler: 0123456789012345678901234567890123456789\r\n".repeat(5000);
+    for (bytes, status) in [
+        ("\0\x01\x02garbage\r\n\r\n".to_owned(), "400"),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), "400"),
+        (format!("GET /version HTTP/1.1\r\nHost: x\r\n{many}\r\n"), "431"),
+        (format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(100_000)), "414"),
+        (format!("{head}Content-Length: nonsense\r\n\r\n"), "400"),
+        (format!("{head}Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"), "400"),
+        (format!("{head}Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), "40"),
+        // Nobody's body is not even waited for.
+        (format!("{head}Content-Length: 1000000000000\r\n\r\n"), "40"),
+        ("GET /api/v1/../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), "40"),
+        ("GET /version%00%ff HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), "40"),
+    ] {
+        let answer = door.raw(bytes.as_bytes()).await;
+        let name = &bytes[..bytes.len().min(80)];
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")) || answer.starts_with(&format!("HTTP/1.0 {status}")),
+            "{name:?}: {answer:?}"
+        );
+    }
+    let before = door.memory();
+    let mut sender = door.h2().await;
+    for (body, status) in [
+        (format!("{{\"metadata\":{{\"name\":\"x\"}},\"data\":{{\"a\":\"{}\"}}}}", "v".repeat(8_000_000)), 413),
+        (format!("{{\"metadata\":{{\"name\":\"x\"}},\"x\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000)), 400),
+    ] {
+        let answer = send(&mut sender, Method::POST, MAPS, &body).await;
+        assert_eq!(answer.status().as_u16(), status);
+        let text = answer.into_body().collect().await.unwrap().to_bytes();
+        let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(text["kind"], "Status", "{text}");
+    }
+    println!("memory before and after malformed requests: {before} and {} KiB", door.memory());
+    door.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_never_finish_do_not_keep_others_out() {
+    let door = Door::new().await;
+    let (mut silent, mut slow) = (Vec::new(), Vec::new());
+    for _ in 0..300 {
+        // Never says a word, and never finishes its handshake.
+        silent.push(TcpStream::connect(door.appliance.address).await.unwrap());
+    }
+    for i in 0..300_usize {
+        let mut stream = door.tls(&door.nobody).await;
+        let text = "GET /version HTTP/1.1\r\nHost: x\r\nX-Slow: ";
+        stream.write_all(&text.as_bytes()[..i % text.len()]).await.unwrap();
+        slow.push(stream);
+    }
+    door.is_well().await;
+    // One letter after the other is still no request: the others are served meanwhile.
+    for stream in &mut slow {
+        stream.write_all(b"a").await.ok();
+    }
+    door.is_well().await;
+    // Whoever never finishes a handshake is shown the door.
+    for stream in &mut silent {
+        let mut buffer = [0; 64];
+        assert!(matches!(
+            timeout(DEADLINE, stream.read(&mut buffer)).await.expect("it waits for ever"),
+            Ok(0) | Err(_)
+        ));
+    }
+    let open = door.descriptors();
+    drop(slow);
+    until("descriptors to be given back", || door.descriptors() + 290 <= open).await;
+    door.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_watches_are_served_and_given_back() {
+    let door = Door::new().await;
+    let (before, descriptors) = (door.memory(), door.descriptors());
+    let mut senders = join_all((0..CONNECTIONS).map(|_| door.h2())).await;
+    let path = format!("{MAPS}?watch=true&resourceVersion=0");
+    let mut watches = Vec::new();
+    for sender in &mut senders {
+        let opened = (0..STREAMS).map(|_| {
+            let (mut sender, path) = (sender.clone(), path.clone());
+            async move { send(&mut sender, Method::GET, &path, "").await }
+        });
+        watches.extend(join_all(opened).await);
+    }
+    let refused = watches.iter().filter(|watch| watch.status() != StatusCode::OK).count();
+    assert_eq!(refused, 0, "watches that were refused");
+    let during = door.memory();
+
+    let api: Api<ConfigMap> = Api::default_namespaced(door.appliance.client().await);
+    let map = serde_json::from_value(json!({"metadata": {"name": "told"}, "data": {"a": "b"}})).unwrap();
+    api.create(&PostParams::default(), &map).await.unwrap();
+    let told = join_all(watches.iter_mut().map(|watch| async {
+        let mut text = Vec::new();
+        while !String::from_utf8_lossy(&text).contains("\"told\"") {
+            match timeout(DEADLINE, watch.body_mut().frame()).await {
+                Ok(Some(Ok(frame))) => text.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                _ => return false,
+            }
+        }
+        true
+    }))
+    .await;
+    assert_eq!(told.iter().filter(|told| !**told).count(), 0, "watches that were not told");
+    let after = door.memory();
+    println!("{} watches: {before} KiB before, {during} with them, {after} when all were told", watches.len());
+    assert!(after < before + WATCHES_MEMORY, "{after} KiB");
+    door.is_well().await;
+
+    // Half of them go away without a word, the others with their connection.
+    drop(watches);
+    drop(senders);
+    until("descriptors to be given back", || door.descriptors() <= descriptors + 5).await;
+    println!("{} KiB when they are gone", door.memory());
+    door.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_never_read_costs_no_memory() {
+    let door = Door::new().await;
+    let api: Api<ConfigMap> = Api::default_namespaced(door.appliance.client().await);
+    let mut sender = door.h2().await;
+    let mut deaf = Vec::new();
+    for _ in 0..20 {
+        deaf.push(send(&mut sender, Method::GET, &format!("{MAPS}?watch=true"), "").await);
+    }
+    let before = door.memory();
+    let data = "v".repeat(100_000);
+    for i in 0..300 {
+        let name = format!("big-{}", i % 10);
+        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}, "data": {"a": data}})).unwrap();
+        if i < 10 {
+            api.create(&PostParams::default(), &map).await.unwrap();
+        } else {
+            api.replace(&name, &PostParams::default(), &map).await.unwrap();
+        }
+    }
+    // Thirty megabytes went by twenty watches that nobody reads: a copy for each would be six hundred.
+    let after = door.memory();
+    println!("memory before and after 30 MB of changes for 20 deaf watches: {before} and {after} KiB");
+    assert!(after < before + 200_000, "{after} KiB");
+    door.is_well().await;
+}
