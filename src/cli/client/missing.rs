@@ -43,7 +43,7 @@ fn sentence(of: &Type, name: &str, namespace: &str, known: &[(String, String)]) 
     match elsewhere.as_slice() {
         [] => {}
         [one] => return format!("{start}; there is one in namespace {one}: -n {one}"),
-        [all @ ..] => return format!("{start}; there is one in namespaces {}", all.join(", ")),
+        all => return format!("{start}; there is one in namespaces {}", all.join(", ")),
     }
     let here = known.iter().filter(|(other, _)| other == namespace).map(|(_, name)| name.as_str());
     if let Some(meant) = suggest::nearest(name, here) {
