@@ -29,6 +29,8 @@ bench: build ## measure, beside the figures to reach; writes docs/performance.md
 lint: packages rust ## formatting, clippy, scripts, the systemd unit
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
+	cargo fmt --check --manifest-path benches/api/Cargo.toml
+	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
 	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/rack tests/lab/run images/debian-12/build \
 	  benches/run benches/suite/*.py
