@@ -63,6 +63,16 @@ impl Rig {
         Self { api, _folder: folder }
     }
 
+    /// Ends the server and starts another one on its data.
+    async fn restart(&mut self) {
+        self.api.shutdown().cancel();
+        self.api.store().close().await;
+        let folder = self._folder.path();
+        let options = StoreOptions { path: folder.join("db"), key_file: folder.join("key"), history: 100 };
+        let store = Store::open(options).unwrap();
+        self.api = ApiServer::new(store, &crate::api::kinds(), CancellationToken::new()).await.unwrap();
+    }
+
     async fn send(&self, identity: Option<Identity>, request: http::request::Builder, body: impl Into<Body>) -> Answer {
         let mut request = request.body(body.into()).unwrap();
         if let Some(identity) = identity {
