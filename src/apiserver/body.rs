@@ -66,17 +66,41 @@ pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, Api
 
 /// Reads JSON. Nesting is bounded by the reader.
 pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
-    let duplicates = RefCell::new(Vec::new());
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = Noting { duplicates: &duplicates, path: "" }
-        .deserialize(&mut reader)
-        .and_then(|value| reader.end().map(|()| value))
-        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))?;
-    Ok(Parsed { value, duplicates: duplicates.into_inner() })
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))
 }
 
 /// Reads one YAML document.
 pub(super) fn parse_yaml(body: &[u8]) -> Result<Parsed, ApiError> {
+    read_yaml(body, serde_saphyr::options::DuplicateKeyPolicy::LastWins).map_err(|error| {
+        ApiError::bad_request(format!("error converting YAML to JSON: {}", shorten(&error.to_string(), 256)))
+    })
+}
+
+/// Reads a configuration to apply: YAML, which most clients write as JSON.
+pub(super) fn parse_config(body: &[u8]) -> Result<Parsed, ApiError> {
+    let looks_like_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let parsed = if looks_like_json { parse_json(body).or_else(|_| parse_yaml(body)) } else { parse_yaml(body) };
+    parsed.map_err(|error| ApiError { message: format!("error decoding YAML: {}", error.message), ..error })
+}
+
+/// Says as upstream's strict reader where the first of two equal keys of a YAML document is repeated.
+pub(super) fn duplicate_in_yaml(body: &[u8]) -> Option<String> {
+    let error = read_yaml(body, serde_saphyr::options::DuplicateKeyPolicy::Error).err()?;
+    match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key, location } => Some(format!(
+            "error converting YAML to JSON: yaml: unmarshal errors:\n  line {}: key {:?} already set in map",
+            location.line(),
+            shorten(key.as_deref().unwrap_or_default(), 64)
+        )),
+        _ => None,
+    }
+}
+
+fn read_yaml(
+    body: &[u8],
+    duplicates: serde_saphyr::options::DuplicateKeyPolicy,
+) -> Result<Parsed, serde_saphyr::Error> {
     // Far below the reader's own limits, which are meant for files that one trusts.
     let mut budget = serde_saphyr::Budget::default();
     budget.max_reader_input_bytes = Some(BODY_MAX);
@@ -84,11 +108,16 @@ pub(super) fn parse_yaml(body: &[u8]) -> Result<Parsed, ApiError> {
     budget.max_nodes = 100_000;
     budget.max_aliases = 100;
     budget.max_anchors = 100;
-    let options = serde_saphyr::options! { budget: Some(budget), with_snippet: false };
-    let value = serde_saphyr::from_slice_with_options::<Value>(body, options).map_err(|error| {
-        ApiError::bad_request(format!("error converting YAML to JSON: {}", shorten(&error.to_string(), 256)))
-    })?;
-    Ok(Parsed { value, duplicates: Vec::new() })
+    let options = serde_saphyr::options! { budget: Some(budget), with_snippet: false, duplicate_keys: duplicates };
+    serde_saphyr::from_slice_with_options(body, options)
+}
+
+impl<'de> serde::Deserialize<'de> for Parsed {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let duplicates = RefCell::new(Vec::new());
+        let value = Noting { duplicates: &duplicates, path: "" }.deserialize(deserializer)?;
+        Ok(Self { value, duplicates: duplicates.into_inner() })
+    }
 }
 
 /// Whether a value nests deeper than what is stored.
@@ -218,7 +247,9 @@ mod tests {
             text
         });
         let deep = format!("{}1{}", "[".repeat(2000), "]".repeat(2000));
-        for bad in ["a: 1\na: 2\n", "a: [", &bomb, &deep, "a: 1\n---\nb: 2\n"] {
+        assert_eq!(parse_yaml(b"a: {b: 1, b: 2}\n").unwrap().duplicates, ["a.b"]);
+        assert!(duplicate_in_yaml(b"a: 1\na: 2\n").unwrap().ends_with("line 2: key \"a\" already set in map"));
+        for bad in ["a: [", &bomb, &deep, "a: 1\n---\nb: 2\n"] {
             assert!(parse_yaml(bad.as_bytes()).is_err(), "{}", shorten(bad, 40));
         }
     }

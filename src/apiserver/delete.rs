@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::body::parse_body;
+use super::options;
 use super::registry::Resource;
-use super::request;
-use super::status::ApiError;
+use super::status::{ApiError, FieldError, FieldFault};
 use super::write::served;
 use super::{AdmissionRequest, ApiServer, Call, Identity, Operation, meta};
 use crate::api::Keep;
@@ -74,8 +74,32 @@ impl DeleteOptions {
         if options.dry_run.as_ref().is_none_or(Vec::is_empty) {
             options.dry_run = Some(call.params.dry_run.clone());
         }
-        options.propagation()?;
+        options.check()?;
         Ok(options)
+    }
+
+    /// Checks as upstream checks `DeleteOptions`.
+    fn check(&self) -> Result<(), ApiError> {
+        let mut errors = Vec::new();
+        if let Some(policy) = &self.propagation_policy {
+            let shown = super::status::shorten(policy, 32);
+            if self.orphan_dependents.is_some() {
+                errors.push(FieldError::invalid(
+                    "propagationPolicy",
+                    &shown.clone().into(),
+                    "orphanDependents and deletionPropagation cannot be both set",
+                ));
+            }
+            if !["Background", "Foreground", "Orphan"].contains(&policy.as_str()) {
+                let message = format!(
+                    "Unsupported value: {shown:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
+                );
+                let path = "propagationPolicy".into();
+                errors.push(FieldError { fault: FieldFault::NotSupported, path, message });
+            }
+        }
+        options::dry_run(self.dry_run.as_deref().unwrap_or_default(), &mut errors);
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("DeleteOptions", &errors)) }
     }
 
     /// Deletes the object with this uid only.
@@ -84,21 +108,17 @@ impl DeleteOptions {
     }
 
     /// The finalizer that the propagation policy asks for; `None` when it asks for nothing.
-    fn propagation(&self) -> Result<Option<Option<&'static str>>, ApiError> {
+    fn propagation(&self) -> Option<Option<&'static str>> {
         match (self.propagation_policy.as_deref(), self.orphan_dependents) {
-            (Some("Foreground"), _) => Ok(Some(Some(meta::FOREGROUND))),
-            (Some("Orphan"), _) | (None, Some(true)) => Ok(Some(Some(meta::ORPHAN))),
-            (Some("Background"), _) | (None, Some(false)) => Ok(Some(None)),
-            (None | Some(""), None) => Ok(None),
-            (Some(other), _) => Err(ApiError::bad_request(format!(
-                "propagationPolicy: Unsupported value: {:?}: supported values: \"Background\", \"Foreground\", \"Orphan\"",
-                super::status::shorten(other, 32)
-            ))),
+            (Some("Foreground"), _) => Some(Some(meta::FOREGROUND)),
+            (Some("Orphan"), _) | (None, Some(true)) => Some(Some(meta::ORPHAN)),
+            (Some("Background"), _) | (None, Some(false)) => Some(None),
+            (None | Some(_), _) => None,
         }
     }
 
-    fn is_dry_run(&self) -> Result<bool, ApiError> {
-        request::is_dry_run(self.dry_run.as_deref().unwrap_or_default())
+    fn is_dry_run(&self) -> bool {
+        self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
     }
 }
 
@@ -129,7 +149,7 @@ impl ApiServer {
         if is_namespace && PERMANENT_NAMESPACES.contains(&name) {
             return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
-        let dry_run = options.is_dry_run()?;
+        let dry_run = options.is_dry_run();
         for _ in 0..ATTEMPTS {
             let current = self
                 .store()
@@ -152,7 +172,7 @@ impl ApiServer {
                 return Err(ApiError::invalid(resource, name, &errors));
             }
             let mut finalizers = object_meta.finalizers.take().unwrap_or_default();
-            if let Some(wanted) = options.propagation()? {
+            if let Some(wanted) = options.propagation() {
                 finalizers.retain(|one| one != meta::ORPHAN && one != meta::FOREGROUND);
                 finalizers.extend(wanted.map(str::to_owned));
             }
@@ -177,7 +197,11 @@ impl ApiServer {
                 None
             };
             if dry_run {
-                return Ok(if held { Deleted::Held(current) } else { Deleted::Gone(current) });
+                let Some(marked) = value else { return Ok(Deleted::Gone(current)) };
+                let (storage, text) = (Arc::clone(&resource.storage), marked.to_string().into());
+                let marked = Object::new(storage, namespace.to_owned(), name.to_owned(), current.revision, text)
+                    .map_err(|error| ApiError::internal(error.to_string()))?;
+                return Ok(Deleted::Held(Arc::new(marked)));
             }
             let change = Change {
                 resource: Arc::clone(&resource.storage),
@@ -205,20 +229,27 @@ fn check_preconditions(
     revision: u64,
 ) -> Result<(), ApiError> {
     let Some(wanted) = &options.preconditions else { return Ok(()) };
-    let fail = |what: &str, wanted: &str, found: &str| {
+    let fail = |what: &str, wanted: &str, found: &str, guess: &str| {
         let wanted = super::status::shorten(wanted, 64);
-        let detail = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
-        Err(ApiError::conflict(resource, name, detail))
+        let mut error = ApiError::conflict(resource, name, "");
+        // Upstream names the kind here, not the resource.
+        error.message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": the {what} in the precondition ({wanted}) does not match \
+             the {what} in record ({found}). The object might have been {guess}",
+            super::registry::qualify(&resource.kind, &resource.group)
+        );
+        error.details["kind"] = resource.kind.clone().into();
+        Err(error)
     };
     if let Some(uid) = &wanted.uid
         && Some(uid) != meta.uid.as_ref()
     {
-        return fail("UID", uid, meta.uid.as_deref().unwrap_or_default());
+        return fail("UID", uid, meta.uid.as_deref().unwrap_or_default(), "deleted and then recreated");
     }
     if let Some(version) = &wanted.resource_version
         && *version != revision.to_string()
     {
-        return fail("ResourceVersion", version, &revision.to_string());
+        return fail("ResourceVersion", version, &revision.to_string(), "modified");
     }
     Ok(())
 }

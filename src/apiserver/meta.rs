@@ -10,7 +10,7 @@ use super::selectors::{is_dns_label, is_dns_subdomain, is_label_key, is_label_va
 use super::status::{ApiError, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
-const ANNOTATIONS_MAX: usize = 256 * 1024;
+pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
 /// Finalizer of `propagationPolicy: Orphan`.
 pub(super) const ORPHAN: &str = "orphan";
 /// Finalizer of `propagationPolicy: Foreground`.
@@ -77,7 +77,7 @@ pub(super) fn set_kept(meta: &mut ObjectMeta, old: &ObjectMeta) {
     drop_unkept(meta);
 }
 
-/// `managedFields` belongs to server-side apply; the store sets the revision.
+/// Managers are kept beside the metadata (`ownership`); the store sets the revision.
 fn drop_unkept(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.self_link = None;

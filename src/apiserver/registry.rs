@@ -10,6 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::apply::markers;
 use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
@@ -355,7 +356,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             keep: auth::kinds::keep(core.group),
             status: core.status,
             core: true,
-            schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
+            schema: Schema::compile(&marked(core.kind, schema)).map_err(|error| fail(error.to_string()))?,
             openapi: Value::Null,
             columns: (core.columns)(),
             // Events are one in both of their groups.
@@ -371,6 +372,12 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         resources.push(resource);
     }
     Ok((resources, shared))
+}
+
+/// A core kind's schema with the marks of how it is merged.
+fn marked(kind: &str, mut schema: Value) -> Value {
+    markers::mark(kind, true, &mut schema);
+    schema
 }
 
 /// `$ref` beside other keys has no meaning in OpenAPI 3.0; Kubernetes wraps it in `allOf`.
@@ -408,6 +415,7 @@ fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
         properties.insert("apiVersion".into(), json!({"type": "string", "description": API_VERSION}));
         properties.insert("kind".into(), json!({"type": "string", "description": KIND}));
         properties.insert("metadata".into(), object_meta()?);
+        markers::mark(&spec.names.kind, false, &mut openapi);
         let compiled = Schema::compile(&openapi).map_err(|error| fail(error.to_string()))?;
         openapi["properties"]["metadata"] = json!({
             "description": METADATA,

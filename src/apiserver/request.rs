@@ -136,12 +136,14 @@ pub(super) fn unescape(segment: &str) -> Option<String> {
 }
 
 /// What to do with fields that the schema does not know, or that occur twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum FieldValidation {
     Ignore,
     #[default]
     Warn,
     Strict,
+    /// None of them; writes are refused.
+    Unknown(String),
 }
 
 /// Query parameters.
@@ -160,6 +162,8 @@ pub(super) struct Params {
     pub limit: Option<usize>,
     pub pretty: Option<bool>,
     pub dry_run: Vec<String>,
+    pub field_manager: String,
+    pub force: Option<bool>,
     pub field_validation: FieldValidation,
     pub include: Option<Include>,
     pub propagation: Option<String>,
@@ -204,13 +208,11 @@ impl Params {
                         "" | "Warn" => FieldValidation::Warn,
                         "Ignore" => FieldValidation::Ignore,
                         "Strict" => FieldValidation::Strict,
-                        _ => {
-                            return Err(ApiError::bad_request(
-                                "fieldValidation: Unsupported value: supported values: \"Ignore\", \"Strict\", \"Warn\"",
-                            ));
-                        }
+                        _ => FieldValidation::Unknown(value),
                     }
                 }
+                "fieldManager" => params.field_manager = value,
+                "force" => params.force = Some(flag()),
                 "includeObject" => {
                     params.include = Some(match value.as_str() {
                         "" | "Metadata" => Include::Metadata,
@@ -225,17 +227,6 @@ impl Params {
             }
         }
         Ok(params)
-    }
-}
-
-/// Reads `dryRun` values: none, or `All`.
-pub(super) fn is_dry_run(values: &[String]) -> Result<bool, ApiError> {
-    match values.iter().find(|value| *value != "All") {
-        None => Ok(!values.is_empty()),
-        Some(other) => Err(ApiError::bad_request(format!(
-            "dryRun: Unsupported value: {:?}: supported values: \"All\"",
-            shorten(other, 32)
-        ))),
     }
 }
 
@@ -406,11 +397,9 @@ mod tests {
         let params = Params::parse(&uri.parse().unwrap()).unwrap();
         assert!(params.watch && params.bookmarks);
         assert_eq!((params.timeout, params.resource_version.as_str(), params.labels.as_str()), (Some(290), "7", "a=b"));
-        for bad in ["/x?timeoutSeconds=x", "/x?fieldValidation=No", "/x?includeObject=Some"] {
+        for bad in ["/x?timeoutSeconds=x", "/x?includeObject=Some"] {
             assert!(Params::parse(&bad.parse().unwrap()).is_err(), "{bad}");
         }
-        assert!(is_dry_run(&["All".into()]).unwrap());
-        assert!(is_dry_run(&["Some".into()]).is_err());
         assert!(parse_revision("-1").is_err());
         assert_eq!(parse_revision("0").unwrap(), None);
     }

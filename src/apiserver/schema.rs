@@ -13,7 +13,10 @@ use super::status::shorten;
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
 
+mod topology;
 mod validate;
+
+pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
 
 /// JSON type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,9 @@ pub struct Schema {
     item_count: (Option<u64>, Option<u64>),
     property_count: (Option<u64>, Option<u64>),
     list: ListType,
+    /// How patches merge the list where that says no more than `x-kubernetes-patch-strategy`.
+    merge: ListType,
+    atomic_map: bool,
     default: Option<Value>,
     all_of: Vec<Schema>,
     any_of: Vec<Schema>,
@@ -175,6 +181,8 @@ impl Schema {
             }
             _ => ListType::Atomic,
         };
+        schema.merge = Self::read_merge(source);
+        schema.atomic_map = source.get("x-kubernetes-map-type").is_some_and(|kind| kind == "atomic");
         let list = |key: &str| -> Result<Vec<Self>, SchemaError> {
             let entries = source.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
             entries.iter().map(|entry| Self::compile_at(entry, path, depth + 1)).collect()

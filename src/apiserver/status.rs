@@ -129,6 +129,14 @@ pub(super) fn shorten(text: &str, limit: usize) -> String {
 
 /// Causes listed in one answer; more help nobody.
 const CAUSES_MAX: usize = 64;
+/// Letters of a patch that an answer shows.
+const PATCH_SHOWN_MAX: usize = 4096;
+
+fn causes(errors: &[FieldError]) -> Vec<Value> {
+    let cause =
+        |error: &FieldError| json!({"reason": error.fault.reason(), "message": error.message, "field": error.path});
+    errors.iter().take(CAUSES_MAX).map(cause).collect()
+}
 
 impl ApiError {
     /// An error without details.
@@ -239,17 +247,35 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let causes: Vec<Value> = errors
-            .iter()
-            .take(CAUSES_MAX)
-            .map(|error| json!({"reason": error.fault.reason(), "message": error.message, "field": error.path}))
-            .collect();
         let mut error = Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
             format!("{} \"{name}\" is invalid: {text}", qualify(kind, group)),
         );
-        error.details = json!({"name": name, "group": group, "kind": kind, "causes": causes});
+        error.details = json!({"name": name, "group": group, "kind": kind, "causes": causes(errors)});
+        error
+    }
+
+    /// 422 for options of a request (`meta.k8s.io`).
+    pub(super) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
+        let mut error = Self::invalid_kind("meta.k8s.io", kind, "", errors);
+        if let Some(details) = error.details.as_object_mut() {
+            details.remove("name");
+        }
+        error
+    }
+
+    /// 422 for a patch whose outcome cannot be taken.
+    pub(super) fn invalid_patch(shown: &str, detail: impl AsRef<str>) -> Self {
+        let shown = Value::from(shorten(shown, PATCH_SHOWN_MAX));
+        let fault = FieldError {
+            fault: FieldFault::Invalid,
+            path: "patch".into(),
+            message: format!("Invalid value: {shown}: {}", detail.as_ref()),
+        };
+        let message = format!(" \"\" is invalid: patch: {}", fault.message);
+        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.details = json!({ "causes": causes(&[fault]) });
         error
     }
 
@@ -296,9 +322,11 @@ impl ApiError {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code.as_u16(),
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if !self.continue_token.is_empty() {
             status["metadata"]["continue"] = self.continue_token.clone().into();
         }

@@ -1,28 +1,31 @@
-//! Create, update and patch: from a client's object to one change in the store.
+//! Create, update, patch and apply: from a client's request to one change in the store.
 //!
-//! One pipeline for all: the object is shaped (unknown fields pruned, defaults set, the server's fields filled in),
-//! checked (schema, rules of the kind, admission), and written on the condition that nothing changed meanwhile.
+//! One pipeline for all: a draft of the object is made, shaped and checked (`shape`), and written on the condition that
+//! nothing changed meanwhile.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
+use super::apply::manager::{self, Entry};
 use super::body::{self, parse_body};
+use super::options::{self, Write};
+use super::ownership;
+use super::patch::Patch;
 use super::registry::Resource;
-use super::request::{self, FieldValidation};
+use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{AdmissionRequest, ApiServer, Call, Operation, meta, patch};
+use super::{ApiServer, Call, auth, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
-/// Tries of a change that does not name a revision, when others write at the same time.
-const ATTEMPTS: usize = 16;
+/// How long a change that names no revision is tried when others write at the same time.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Tries of a generated name.
 const NAME_ATTEMPTS: usize = 8;
-/// Warnings sent with one answer.
-const WARNINGS_MAX: usize = 16;
 
 /// What a write ended with.
 #[derive(Debug)]
@@ -64,144 +67,294 @@ impl ApiServer {
 
 /// Creates the object of the body.
 pub(super) async fn create(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    let resource = call.resource;
     call.require_writable()?;
-    if call.target.name.is_some() || (resource.namespaced && call.target.namespace.is_none()) {
+    if call.target.name.is_some() || (call.resource.namespaced && call.target.namespace.is_none()) {
         return Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource"));
     }
-    let parsed = parse_body(call.headers, &body)?;
-    let dry_run = request::is_dry_run(&call.params.dry_run)?;
-    let mut warnings = Warnings::new(call);
-    warnings.duplicates(&parsed.duplicates)?;
-    let mut value = parsed.value;
-    check_type(resource, &mut value)?;
-    let meta = own_place(call, meta::read(&value)?)?;
-    if meta.resource_version.as_deref().is_some_and(|version| !version.is_empty() && version != "0") {
+    let dry_run = options::check(call, Write::Create)?;
+    let (draft, warnings) = of_body(call, &body)?;
+    if revision_of(&draft.value).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let generated = match (&meta.name, &meta.generate_name) {
+    insert(call, draft, warnings, dry_run).await
+}
+
+/// Replaces the object by that of the body.
+pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
+    call.require_writable()?;
+    let dry_run = options::check(call, Write::Update)?;
+    let (draft, warnings) = of_body(call, &body)?;
+    let Draft { value, managers: Managers::Track(sent) } = draft else {
+        return Err(ApiError::internal("an update is no apply"));
+    };
+    let make = |_: Option<&Live>| Ok(Draft { value: value.clone(), managers: Managers::Track(sent.clone()) });
+    change(call, warnings, Write::Update, dry_run, make).await
+}
+
+/// Patches the object, or applies a configuration to it.
+pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
+    call.require_writable()?;
+    let content_type = body::content_type(call.headers);
+    if content_type == APPLY {
+        return apply(call, &body).await;
+    }
+    let patch = Patch::parse(call.resource, &content_type, &body)?;
+    let dry_run = options::check(call, Write::Patch)?;
+    let mut warnings = Warnings::new(call, patch.refusal());
+    warnings.duplicates(patch.duplicates())?;
+    change(call, warnings, Write::Patch, dry_run, |live| {
+        let live = live.ok_or_else(|| ApiError::internal("there is nothing to patch"))?;
+        let mut value = live.whole(call.resource);
+        patch.apply(call.resource, &mut value)?;
+        check_type(call.resource, &mut value)?;
+        let sent = ownership::take(&mut value)?;
+        Ok(Draft { value, managers: Managers::Track(sent) })
+    })
+    .await
+}
+
+/// Media type of a configuration to apply.
+pub(super) const APPLY: &str = "application/apply-patch+yaml";
+
+/// Applies a configuration; the object is made when it is not there.
+async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
+    let dry_run = options::check(call, Write::Apply)?;
+    let parsed = body::parse_config(body)?;
+    let mut warnings = Warnings::new(call, Refusal::Object);
+    if !parsed.duplicates.is_empty()
+        && let Some(fault) = body::duplicate_in_yaml(body)
+    {
+        warnings.duplicate_in_yaml(fault)?;
+    }
+    let config = parsed.value;
+    check_config(call.resource, &config)?;
+    let force = call.params.force.unwrap_or(false);
+    change(call, warnings, Write::Apply, dry_run, |live| {
+        let old = live.map(|live| (&live.value, live.managers.as_slice()));
+        let applied = ownership::applied(call, old, &config, force)?;
+        let value = match (applied.object, live) {
+            (Some(value), _) => value,
+            (None, Some(live)) => live.value.clone(),
+            (None, None) => config.clone(),
+        };
+        if let (None, Some(uid)) = (live, value["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty())) {
+            let uid = super::status::shorten(uid, 64);
+            return Err(ApiError::conflict(
+                call.resource,
+                call.name()?,
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
+            ));
+        }
+        Ok(Draft { value, managers: Managers::Applied(applied.managers) })
+    })
+    .await
+}
+
+/// A configuration names its kind and leaves the managers to the server.
+fn check_config(resource: &Resource, config: &Value) -> Result<(), ApiError> {
+    let text = |field: &str| super::status::shorten(config[field].as_str().unwrap_or_default(), 64);
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    if version != resource.api_version() || kind != resource.kind {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(ApiError::bad_request(format!("invalid object type: {slash}{version}, Kind={kind}")));
+    }
+    if !config["metadata"]["managedFields"].is_null() {
+        return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+    }
+    Ok(())
+}
+
+/// The object of a body and what is to be warned of.
+fn of_body(call: &Call<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
+    let parsed = parse_body(call.headers, body)?;
+    let mut warnings = Warnings::new(call, Refusal::Object);
+    warnings.duplicates(&parsed.duplicates)?;
+    let mut value = parsed.value;
+    if body::too_deep(&value) {
+        return Err(ApiError::bad_request("the object is nested too deeply"));
+    }
+    check_type(call.resource, &mut value)?;
+    let sent = ownership::take(&mut value)?;
+    Ok((Draft { value, managers: Managers::Track(sent) }, warnings))
+}
+
+/// Writes a new object.
+async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: bool) -> Result<Written, ApiError> {
+    let resource = call.resource;
+    let given = own_place(call, meta::read(&draft.value)?)?;
+    let generated = match (&given.name, &given.generate_name) {
         (None, Some(prefix)) if !prefix.is_empty() => Some(prefix.clone()),
         _ => None,
     };
     // Held until the write is done, so that a namespace cannot end in between.
     let _gate = call.api.namespace_gate().read().await;
     if resource.namespaced {
-        check_namespace(call, meta.namespace.as_deref().unwrap_or_default())?;
+        check_namespace(call, given.namespace.as_deref().unwrap_or_default())?;
     }
-    for attempt in 1.. {
-        let mut meta = meta.clone();
-        if let Some(prefix) = &generated {
-            meta.name = Some(meta::generate_name(prefix));
-        }
+    let namespace = call.target.namespace.clone().unwrap_or_default();
+    let mut draft = draft;
+    if resource.status
+        && !resource.core
+        && let Some(map) = draft.value.as_object_mut()
+    {
+        map.remove("status");
+    }
+    let mut meta = given;
+    meta::set_new(&mut meta, resource);
+    if let Some(prefix) = &generated {
+        meta.name = Some(meta::generate_name(prefix));
+    }
+    let again = generated.is_some().then(|| draft.clone());
+    let (mut value, mut managers) = shape(call, draft, meta.clone(), None, &mut warnings)?;
+    let mut attempt = 1;
+    loop {
         let name = meta.name.clone().unwrap_or_default();
-        meta::set_new(&mut meta, resource);
-        let mut value = value.clone();
-        if resource.status
-            && !resource.core
-            && let Some(map) = value.as_object_mut()
-        {
-            map.remove("status");
-        }
-        let value = shape(call, value, meta, None, &mut warnings)?;
-        let stored = to_stored(resource, value);
-        let namespace = call.target.namespace.clone().unwrap_or_default();
-        if dry_run {
-            if call.api.store().get(&resource.storage, &namespace, &name).is_some() {
-                return Err(ApiError::exists(resource, &name));
+        let mut stored = to_stored(resource, value.clone());
+        ownership::put(&mut stored, &mut managers);
+        let outcome = if dry_run {
+            match call.api.store().get(&resource.storage, &namespace, &name) {
+                Some(_) => Err(WriteError::Exists),
+                None => unwritten(call, &namespace, &name, &stored),
             }
-            let object = unwritten(call, &namespace, &name, &stored)?;
-            return Ok(Written { object, created: true, warnings: warnings.list });
-        }
-        let change = Change {
-            resource: Arc::clone(&resource.storage),
-            namespace,
-            name: name.clone(),
-            expect: Expect::Absent,
-            value: Some(stored),
+        } else {
+            let change = Change {
+                resource: Arc::clone(&resource.storage),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                expect: Expect::Absent,
+                value: Some(stored),
+            };
+            call.api.commit(resource, change).await
         };
-        match call.api.commit(resource, change).await {
-            Ok(object) => return Ok(Written { object, created: true, warnings: warnings.list }),
-            Err(WriteError::Exists) if generated.is_some() && attempt < NAME_ATTEMPTS => {}
+        match outcome {
+            Ok(object) => return Ok(Written { object, created: true, warnings: warnings.list() }),
+            Err(WriteError::TooLarge { .. }) if !managers.is_empty() => managers.clear(),
+            Err(WriteError::Exists) => {
+                let (Some(prefix), Some(draft)) = (&generated, &again) else {
+                    return Err(ApiError::exists(resource, &name));
+                };
+                attempt += 1;
+                if attempt > NAME_ATTEMPTS {
+                    let mut error = ApiError::exists(resource, &name);
+                    error.message.push_str(", the server was not able to generate a unique name for the object");
+                    error.details["retryAfterSeconds"] = 1.into();
+                    return Err(error);
+                }
+                meta.name = Some(meta::generate_name(prefix));
+                (value, managers) = shape(call, draft.clone(), meta.clone(), None, &mut warnings)?;
+            }
             Err(error) => return Err(ApiError::from_write(&error, resource, &name)),
         }
     }
-    Err(ApiError::internal("no free name was found"))
 }
 
-/// Replaces the object by that of the body.
-pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    call.require_writable()?;
-    let parsed = parse_body(call.headers, &body)?;
-    let mut warnings = Warnings::new(call);
-    warnings.duplicates(&parsed.duplicates)?;
-    let mut value = parsed.value;
-    check_type(call.resource, &mut value)?;
-    change(call, warnings, false, |_| Ok(value.clone())).await
+/// The object that a change is made of.
+struct Live {
+    object: Arc<Object>,
+    /// As this version serves it, without `managedFields`.
+    value: Value,
+    managers: Vec<Entry>,
 }
 
-/// Patches the object.
-pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    call.require_writable()?;
-    let patch = patch::Patch::parse(call.resource, &body::content_type(call.headers), &body)?;
-    change(call, Warnings::new(call), true, |old| {
-        let mut new = old.clone();
-        patch.apply(&mut new)?;
-        check_type(call.resource, &mut new)?;
-        Ok(new)
-    })
-    .await
+impl Live {
+    fn new(resource: &Resource, object: Arc<Object>) -> Self {
+        let mut value = served(resource, &object.value());
+        let managers = ownership::taken(&mut value);
+        Self { object, value, managers }
+    }
+
+    /// With `managedFields`, as clients see it.
+    fn whole(&self, resource: &Resource) -> Value {
+        served(resource, &self.object.value())
+    }
 }
 
 /// Changes one object: `make` gives the new form from the old one and may be asked again.
 async fn change(
     call: &Call<'_>,
     mut warnings: Warnings,
-    is_patch: bool,
-    make: impl Fn(&Value) -> Result<Value, ApiError> + Send + Sync,
+    write: Write,
+    dry_run: bool,
+    make: impl Fn(Option<&Live>) -> Result<Draft, ApiError> + Send + Sync,
 ) -> Result<Written, ApiError> {
     let resource = call.resource;
     let name = call.name()?;
     let namespace = call.target.namespace.clone().unwrap_or_default();
-    let dry_run = request::is_dry_run(&call.params.dry_run)?;
-    for attempt in 1.. {
-        let current = call
-            .api
-            .store()
-            .get(&resource.storage, &namespace, name)
-            .ok_or_else(|| ApiError::not_found(resource, name))?;
-        let old = served(resource, &current.value());
-        let old_meta = meta::read(&old)?;
-        let new = make(&old)?;
-        let mut new_meta = own_place(call, meta::read(&new)?)?;
-        let named_revision = check_revision(call, &new_meta, &current, is_patch)?;
-        check_uid(resource, &new_meta, &old_meta)?;
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        let Some(current) = call.api.store().get(&resource.storage, &namespace, name) else {
+            if !creates(call, write) {
+                return Err(ApiError::not_found(resource, name));
+            }
+            call.api
+                .auth()
+                .authorize(Some(call.identity), &auth::attributes("create", call.target, call.params, ""))?;
+            return insert(call, make(None)?, warnings, dry_run).await;
+        };
+        let live = Live::new(resource, current);
+        let old_meta = meta::read(&live.value)?;
+        let draft = make(Some(&live))?;
+        let mut new_meta = own_place(call, meta::read(&draft.value)?)?;
+        let named_revision = check_revision(call, &new_meta, &live.object, write)?;
+        check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
-        warnings.list.clear();
-        let mut value = shape(call, new, new_meta, Some((&old, &old_meta)), &mut warnings)?;
-        value["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
-        if value == old {
-            return Ok(Written { object: current, created: false, warnings: warnings.list });
+        let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
+        let (mut value, mut managers) = shape(call, draft, new_meta, Some(&old), &mut warnings)?;
+        value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
+        // A manager's time alone is no change.
+        if value == live.value && manager::same(&managers, &live.managers) {
+            return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
         }
         let ends = ends_now(&value);
-        let stored = to_stored(resource, value);
-        if dry_run {
-            let object = unwritten(call, &namespace, name, &stored)?;
-            return Ok(Written { object, created: false, warnings: warnings.list });
+        let mut stored = to_stored(resource, value);
+        ownership::put(&mut stored, &mut managers);
+        let mut outcome = commit_change(call, &live.object, stored.clone(), ends, dry_run).await;
+        if matches!(outcome, Err(WriteError::TooLarge { .. })) && write != Write::Apply && !managers.is_empty() {
+            ownership::put(&mut stored, &mut []);
+            outcome = commit_change(call, &live.object, stored, ends, dry_run).await;
         }
-        let write = Change {
-            resource: Arc::clone(&resource.storage),
-            namespace: namespace.clone(),
-            name: name.to_owned(),
-            expect: Expect::Revision(current.revision),
-            value: (!ends).then_some(stored),
-        };
-        match call.api.commit(resource, write).await {
-            Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list }),
-            Err(WriteError::Conflict { .. }) if !named_revision && attempt < ATTEMPTS => {}
+        match outcome {
+            Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
+            Err(WriteError::Conflict { .. }) if !named_revision => {}
+            Err(WriteError::NotFound) if creates(call, write) => {}
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
         }
     }
     Err(ApiError::stale(resource, name))
+}
+
+async fn commit_change(
+    call: &Call<'_>,
+    current: &Object,
+    stored: Value,
+    ends: bool,
+    dry_run: bool,
+) -> Result<Arc<Object>, WriteError> {
+    let Object { namespace, name, revision, .. } = current;
+    if dry_run {
+        return unwritten(call, namespace, name, &stored);
+    }
+    let change = Change {
+        resource: Arc::clone(&call.resource.storage),
+        namespace: namespace.clone(),
+        name: name.clone(),
+        expect: Expect::Revision(*revision),
+        value: (!ends).then_some(stored),
+    };
+    call.api.commit(call.resource, change).await
+}
+
+/// Whether a request makes the object when it is not there: what is applied always, and some kinds by an update.
+fn creates(call: &Call<'_>, write: Write) -> bool {
+    if call.target.subresource.is_some() {
+        return false;
+    }
+    let by_update = ["Event", "Lease", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
+    match write {
+        Write::Apply => true,
+        Write::Update => call.resource.core && by_update.contains(&call.resource.kind.as_str()),
+        Write::Create | Write::Patch => false,
+    }
 }
 
 /// Whether the object is being deleted and nothing holds it any longer.
@@ -212,15 +365,16 @@ fn ends_now(value: &Value) -> bool {
     !meta["deletionTimestamp"].is_null() && !held(&meta["finalizers"]) && !occupied
 }
 
-/// An object that a dry run did not write.
-pub(super) fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Result<Arc<Object>, ApiError> {
+/// An object that a dry run does not write.
+fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Result<Arc<Object>, WriteError> {
     let (storage, revision) = (Arc::clone(&call.resource.storage), call.api.store().revision());
     Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().into())
         .map(Arc::new)
-        .map_err(|error| ApiError::internal(error.to_string()))
+        .map_err(|_| WriteError::Malformed("it cannot be written as JSON"))
 }
 
-fn to_stored(resource: &Resource, value: Value) -> Value {
+/// The stored form of an object of this version.
+pub(super) fn to_stored(resource: &Resource, value: Value) -> Value {
     match &resource.conversion {
         Some(conversion) => (conversion.to_stored)(value),
         None => value,
@@ -276,31 +430,48 @@ fn own_place(call: &Call<'_>, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiErr
     Ok(meta)
 }
 
+/// The revision that an object names.
+fn revision_of(object: &Value) -> Option<&str> {
+    object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty() && *version != "0")
+}
+
 /// The revision that the client expects; whether it named one.
-fn check_revision(call: &Call<'_>, meta: &ObjectMeta, current: &Object, is_patch: bool) -> Result<bool, ApiError> {
+fn check_revision(call: &Call<'_>, meta: &ObjectMeta, current: &Object, write: Write) -> Result<bool, ApiError> {
+    let resource = call.resource;
     let given = meta.resource_version.as_deref().filter(|version| !version.is_empty() && *version != "0");
+    let must_name =
+        !resource.core || ["Lease", "ServiceAccount", "CustomResourceDefinition"].contains(&resource.kind.as_str());
     match given {
-        Some(given) if given == current.revision.to_string() => Ok(!is_patch),
-        Some(_) => Err(ApiError::stale(call.resource, &current.name)),
-        None if is_patch || call.resource.core => Ok(false),
-        None => Err(ApiError::invalid(
-            call.resource,
-            &current.name,
-            &[FieldError::invalid("metadata.resourceVersion", &Value::from(0), "must be specified for an update")],
-        )),
+        Some(given) if given == current.revision.to_string() => Ok(write == Write::Update),
+        Some(_) => Err(ApiError::stale(resource, &current.name)),
+        None if write != Write::Update || !must_name => Ok(false),
+        None => {
+            let message = "Invalid value: 0x0: must be specified for an update";
+            let path = "metadata.resourceVersion";
+            let fault = FieldError { fault: super::FieldFault::Invalid, path: path.into(), message: message.into() };
+            let mut error = ApiError::invalid(resource, &current.name, &[fault]);
+            // Upstream names the resource here, not the kind.
+            error.message = format!("{} \"{}\" is invalid: {path}: {message}", resource.qualified(), current.name);
+            error.details["kind"] = resource.plural.clone().into();
+            Err(error)
+        }
     }
 }
 
-fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta) -> Result<(), ApiError> {
+fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Write) -> Result<(), ApiError> {
     match (&new.uid, &old.uid) {
-        (Some(new_uid), Some(old_uid)) if !new_uid.is_empty() && new_uid != old_uid => Err(ApiError::conflict(
-            resource,
-            old.name.as_deref().unwrap_or_default(),
-            format!(
-                "Precondition failed: UID in precondition: {}, UID in object meta: {old_uid}",
-                super::status::shorten(new_uid, 64)
-            ),
-        )),
+        (Some(new_uid), Some(old_uid)) if !new_uid.is_empty() && new_uid != old_uid => {
+            let name = old.name.as_deref().unwrap_or_default();
+            let shown = super::status::shorten(new_uid, 64);
+            Err(if write == Write::Update {
+                let detail =
+                    format!("Precondition failed: UID in precondition: {shown}, UID in object meta: {old_uid}");
+                ApiError::conflict(resource, name, detail)
+            } else {
+                let fault = FieldError::invalid("metadata.uid", &shown.into(), "field is immutable");
+                ApiError::invalid(resource, name, &[fault])
+            })
+        }
         _ => Ok(()),
     }
 }
@@ -321,141 +492,4 @@ fn check_namespace(call: &Call<'_>, namespace: &str) -> Result<(), ApiError> {
         ));
     }
     Ok(())
-}
-
-/// Prunes, completes and checks an object.
-fn shape(
-    call: &Call<'_>,
-    mut new: Value,
-    mut meta: ObjectMeta,
-    old: Option<(&Value, &ObjectMeta)>,
-    warnings: &mut Warnings,
-) -> Result<Value, ApiError> {
-    let resource = call.resource;
-    let name = meta.name.clone().unwrap_or_default();
-    if body::too_deep(&new) {
-        return Err(ApiError::bad_request("the object is nested too deeply"));
-    }
-    if resource.core {
-        resource.schema.drop_nulls(&mut new);
-    }
-    let unknown = resource.schema.prune(&mut new);
-    warnings.unknown(&unknown)?;
-    let is_status = call.target.subresource.is_some();
-    if let Some((old, old_meta)) = old {
-        if is_status {
-            // Only the status is taken; the rest stays as it was.
-            let status = new.get_mut("status").map(Value::take);
-            new = old.clone();
-            set_or_remove(&mut new, "status", status);
-            meta = old_meta.clone();
-            meta.resource_version = None;
-        } else if resource.status {
-            set_or_remove(&mut new, "status", old.get("status").cloned());
-        }
-    }
-    resource.schema.apply_defaults(&mut new);
-    if let Some((old, old_meta)) = old
-        && !resource.core
-        && !is_status
-        && differs(&new, old, resource.status)
-    {
-        meta.generation = Some(old_meta.generation.unwrap_or(0) + 1);
-    }
-    let mut errors = meta::validate(resource, &meta, old.map(|(_, meta)| meta));
-    meta::write(&mut new, &meta)?;
-    if let Some(prepare) = resource.prepare {
-        prepare(&mut new, old.map(|(old, _)| old), &mut errors);
-    }
-    // What this request does not write was checked when it was written.
-    let mine = |error: &FieldError| {
-        let on_status =
-            error.path == "status" || error.path.starts_with("status.") || error.path.starts_with("status[");
-        !resource.status || on_status == is_status
-    };
-    errors.extend(resource.schema.validate(&new).into_iter().filter(mine));
-    if errors.is_empty() {
-        let request = AdmissionRequest {
-            resource,
-            operation: if old.is_some() { Operation::Update } else { Operation::Create },
-            status: is_status,
-            object: &new,
-            old: old.map(|(old, _)| old),
-            identity: call.identity,
-        };
-        errors = call.api.admit(&request);
-    }
-    if !errors.is_empty() {
-        return Err(ApiError::invalid(resource, &name, &errors));
-    }
-    call.api.auth().check_escalation(call.identity, resource, &new, old.map(|(old, _)| old))?;
-    Ok(new)
-}
-
-fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
-    if let Some(map) = object.as_object_mut() {
-        match value {
-            Some(value) => map.insert(field.into(), value),
-            None => map.remove(field),
-        };
-    }
-}
-
-/// Whether anything but metadata (and status, where it has its own subresource) differs.
-fn differs(new: &Value, old: &Value, ignore_status: bool) -> bool {
-    let relevant = |value: &Value| -> Option<serde_json::Map<String, Value>> {
-        let mut map = value.as_object()?.clone();
-        map.remove("metadata");
-        if ignore_status {
-            map.remove("status");
-        }
-        Some(map)
-    };
-    relevant(new) != relevant(old)
-}
-
-/// Warnings of one request, or the error when the client wants none.
-struct Warnings {
-    validation: FieldValidation,
-    version: String,
-    kind: String,
-    list: Vec<String>,
-}
-
-impl Warnings {
-    fn new(call: &Call<'_>) -> Self {
-        Self {
-            validation: call.params.field_validation,
-            version: call.resource.version.clone(),
-            kind: call.resource.kind.clone(),
-            list: Vec::new(),
-        }
-    }
-
-    fn duplicates(&mut self, fields: &[String]) -> Result<(), ApiError> {
-        self.note("duplicate field", fields)
-    }
-
-    fn unknown(&mut self, fields: &[String]) -> Result<(), ApiError> {
-        self.note("unknown field", fields)
-    }
-
-    fn note(&mut self, what: &str, fields: &[String]) -> Result<(), ApiError> {
-        let notes = fields.iter().map(|field| format!("{what} {field:?}"));
-        match self.validation {
-            _ if fields.is_empty() => Ok(()),
-            FieldValidation::Ignore => Ok(()),
-            FieldValidation::Warn => {
-                self.list.extend(notes);
-                self.list.truncate(WARNINGS_MAX);
-                Ok(())
-            }
-            FieldValidation::Strict => Err(ApiError::bad_request(format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-                notes.collect::<Vec<_>>().join(", "),
-                kind = self.kind,
-                version = self.version,
-            ))),
-        }
-    }
 }

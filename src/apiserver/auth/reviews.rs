@@ -13,8 +13,9 @@ use super::rules::{Attributes, Rule};
 use super::tokens::{Named, Order};
 use super::{Proof, accounts};
 use crate::apiserver::body::parse_body;
+use crate::apiserver::options::{self, Write};
 use crate::apiserver::status::{ApiError, FieldError};
-use crate::apiserver::{Call, request, write};
+use crate::apiserver::{Call, write};
 
 /// Shortest time that a token may be asked for, in seconds.
 const SECONDS_MIN: i64 = 600;
@@ -108,7 +109,7 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, ApiError> {
 /// Answers a review.
 pub(in crate::apiserver) fn answer(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
     let resource = call.resource;
-    request::is_dry_run(&call.params.dry_run)?;
+    options::check(call, Write::Create)?;
     let mut review = parse_body(call.headers, body)?.value;
     write::check_type(resource, &mut review)?;
     resource.schema.drop_nulls(&mut review);
@@ -223,7 +224,7 @@ fn token_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
 pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
     let (resource, name) = (call.resource, call.name()?);
     let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    let dry_run = request::is_dry_run(&call.params.dry_run)?;
+    let dry_run = options::check(call, Write::Create)?;
     let asked = parse_body(call.headers, body)?.value;
     for (field, wanted) in [("kind", "TokenRequest".to_owned()), ("apiVersion", format!("{AUTHENTICATION}/v1"))] {
         if asked.get(field).is_some_and(|found| *found != wanted && *found != "") {

@@ -43,8 +43,8 @@ async fn preconditions_are_kept() {
     for (options, code) in [
         (json!({"preconditions": {"uid": "other"}}), 409),
         (json!({"preconditions": {"resourceVersion": "1"}}), 409),
-        (json!({"propagationPolicy": "Sometimes"}), 400),
-        (json!({"dryRun": ["Some"]}), 400),
+        (json!({"propagationPolicy": "Sometimes"}), 422),
+        (json!({"dryRun": ["Some"]}), 422),
         (json!([]), 400),
         (json!({"kind": "DeleteOptions", "preconditions": {"uid": made["metadata"]["uid"]}, "dryRun": ["All"]}), 200),
         (json!({"preconditions": {"uid": made["metadata"]["uid"]}, "gracePeriodSeconds": 0}), 200),

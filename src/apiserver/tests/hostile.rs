@@ -51,7 +51,7 @@ proptest! {
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let operations = json!([{"op": op, "path": path, "from": from, "value": {"a": [1]}}]).to_string();
         if let Ok(patch) = Patch::parse(secrets, "application/json-patch+json", operations.as_bytes()) {
-            patch.apply(&mut json!({"a": [1, {"b": 2}], "b": {"a": 0}})).ok();
+            patch.apply(secrets, &mut json!({"a": [1, {"b": 2}], "b": {"a": 0}})).ok();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The router as clients see it, in this process.
 
 mod access_rules;
+mod apply_rules;
 mod client;
 mod delete_rules;
 mod hostile;

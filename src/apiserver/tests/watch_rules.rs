@@ -154,7 +154,8 @@ async fn a_watch_goes_on_after_a_restart_without_a_gap() {
     rig.call("POST", HOSTS, &host("b")).await.expect(201);
     for _ in 0..2 {
         rig.restart().await;
-        let mut lines = watch(&rig, &format!("{HOSTS}?watch=true&resourceVersion={revision}"), "application/json").await;
+        let mut lines =
+            watch(&rig, &format!("{HOSTS}?watch=true&resourceVersion={revision}"), "application/json").await;
         assert_eq!(lines.expect("MODIFIED", "a").await["spec"]["online"], false);
         lines.expect("ADDED", "b").await;
     }
@@ -208,8 +209,10 @@ async fn a_list_as_a_stream_ends_with_its_bookmark_and_waits_for_its_revision() 
 async fn of_all_that_want_a_lease_one_gets_it() {
     let rig = Rig::new().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/rack/leases";
-    let held = |who: &str, transitions: i64| json!({"holderIdentity": who, "leaseDurationSeconds": 15,
-        "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseTransitions": transitions});
+    let held = |who: &str, transitions: i64| {
+        json!({"holderIdentity": who, "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseTransitions": transitions})
+    };
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "leader"}, "spec": held("nobody", 0)});
     let made = rig.call("POST", leases, &lease).await.expect(201);
     for round in 1..4 {
@@ -229,6 +232,7 @@ async fn of_all_that_want_a_lease_one_gets_it() {
     }
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let table = rig.send(admin(), http::Request::get(leases).header("accept", accept), Body::empty()).await.expect(200);
-    let names: Vec<&str> = table["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        table["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!((names, &table["rows"][0]["cells"][0]), (vec!["Name", "Holder", "Age"], &json!("leader")));
 }

@@ -1,0 +1,303 @@
+//! `metadata.managedFields`: who owns which fields, read and written.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::set::Set;
+
+/// Managers by update that an object keeps; the oldest become one beyond that.
+const UPDATERS_MAX: usize = 10;
+/// Name of the manager that stands for those.
+const ANCIENT: &str = "ancient-changes";
+
+/// What a manager does with its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum Operation {
+    /// It applies them and wants them to stay.
+    Apply,
+    /// It wrote them once.
+    Update,
+}
+
+/// Which manager. What an applier owns it owns in all versions, so its version is no part of who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manager {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub operation: Operation,
+    /// Version its fields are in.
+    pub api_version: String,
+    /// Subresource that it writes; empty for the object itself.
+    pub subresource: String,
+}
+
+impl Manager {
+    /// Whether both are one manager.
+    pub fn is(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.operation == other.operation
+            && self.subresource == other.subresource
+            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// As messages about conflicts name it.
+    pub fn shown(&self) -> String {
+        let mut text = format!("{:?}", self.name);
+        if !self.subresource.is_empty() {
+            text.push_str(&format!(" with subresource {:?}", self.subresource));
+        }
+        if self.operation == Operation::Update {
+            text.push_str(&format!(" using {}", self.api_version));
+        }
+        text
+    }
+}
+
+/// One manager's fields.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Who.
+    pub manager: Manager,
+    /// When it last changed something.
+    pub time: Option<Timestamp>,
+    /// What it owns.
+    pub fields: Set,
+}
+
+/// An entry as clients see it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    #[serde(default)]
+    manager: String,
+    operation: Operation,
+    api_version: String,
+    #[serde(default)]
+    time: Option<Timestamp>,
+    fields_type: String,
+    #[serde(default)]
+    fields_v1: Option<Set>,
+    #[serde(default)]
+    subresource: String,
+}
+
+impl TryFrom<Wire> for Entry {
+    type Error = ();
+
+    fn try_from(wire: Wire) -> Result<Self, ()> {
+        if wire.api_version.is_empty() || wire.fields_type != "FieldsV1" || check_name(&wire.manager).is_err() {
+            return Err(());
+        }
+        let Wire { manager: name, operation, api_version, time, fields_v1, subresource, .. } = wire;
+        Ok(Self {
+            manager: Manager { name, operation, api_version, subresource },
+            time: time.and_then(|time| Timestamp::from_second(time.as_second()).ok()),
+            fields: fields_v1.unwrap_or_default(),
+        })
+    }
+}
+
+/// Longest name of a manager in bytes.
+const NAME_MAX: usize = 128;
+/// Longest name of a subresource in bytes.
+const SUBRESOURCE_MAX: usize = 256;
+
+/// What is wrong with a manager's name, in upstream's words.
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.len() > NAME_MAX {
+        return Err(format!("Too long: may not be more than {NAME_MAX} bytes"));
+    }
+    match name.char_indices().find(|(_, letter)| !is_printable(*letter)) {
+        Some((at, letter)) => {
+            Err(format!("Invalid value: {name:?}: invalid character U+{:04X} (at position {at})", u32::from(letter)))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_printable(letter: char) -> bool {
+    letter == ' ' || (!letter.is_control() && !letter.is_whitespace())
+}
+
+/// The manager's name for a client that gives none: the first word of its user agent.
+pub fn name_of_agent(agent: &str) -> String {
+    let mut name = String::new();
+    for letter in agent.split('/').next().unwrap_or_default().chars().filter(|letter| is_printable(*letter)) {
+        if name.len() + letter.len_utf8() > NAME_MAX {
+            break;
+        }
+        name.push(letter);
+    }
+    name
+}
+
+/// Reads `managedFields`; `None` when they are none that a server wrote.
+pub fn decode(value: &Value) -> Option<Vec<Entry>> {
+    of_wire(Deserialize::deserialize(value).ok()?)
+}
+
+fn of_wire(wire: Vec<Wire>) -> Option<Vec<Entry>> {
+    let mut entries: Vec<Entry> = Vec::with_capacity(wire.len());
+    for one in wire {
+        if one.subresource.len() > SUBRESOURCE_MAX {
+            return None;
+        }
+        let entry = Entry::try_from(one).ok()?;
+        // Of one manager the last entry counts.
+        match entries.iter_mut().find(|other| other.manager.is(&entry.manager)) {
+            Some(other) => *other = entry,
+            None => entries.push(entry),
+        }
+    }
+    Some(entries)
+}
+
+/// Writes `managedFields` in upstream's order.
+pub fn encode(entries: &mut [Entry]) -> Value {
+    entries.sort_by(order);
+    let write = |entry: &Entry| {
+        let Manager { name, operation, api_version, subresource } = &entry.manager;
+        let mut out = Map::new();
+        let mut put = |key: &str, value: Value| out.insert(key.to_owned(), value);
+        put("apiVersion", api_version.as_str().into());
+        put("fieldsType", "FieldsV1".into());
+        put("fieldsV1", entry.fields.to_value());
+        put("operation", if *operation == Operation::Apply { "Apply" } else { "Update" }.into());
+        if !name.is_empty() {
+            put("manager", name.as_str().into());
+        }
+        if !subresource.is_empty() {
+            put("subresource", subresource.as_str().into());
+        }
+        if let Some(time) = entry.time {
+            put("time", time.to_string().into());
+        }
+        Value::Object(out)
+    };
+    Value::Array(entries.iter().map(write).collect())
+}
+
+fn order(a: &Entry, b: &Entry) -> Ordering {
+    let seconds = |entry: &Entry| entry.time.map_or(0, Timestamp::as_second);
+    (a.manager.operation.cmp(&b.manager.operation))
+        .then_with(|| seconds(a).cmp(&seconds(b)))
+        .then_with(|| a.manager.name.cmp(&b.manager.name))
+        .then_with(|| a.manager.api_version.cmp(&b.manager.api_version))
+        .then_with(|| a.manager.subresource.cmp(&b.manager.subresource))
+}
+
+/// Whether two lists say the same, times apart.
+pub fn same(a: &[Entry], b: &[Entry]) -> bool {
+    a.len() == b.len()
+        && a.iter().all(|one| b.iter().any(|other| one.manager == other.manager && one.fields == other.fields))
+}
+
+/// Makes the oldest updaters of a version one when there are too many.
+pub fn cap(entries: &mut Vec<Entry>) {
+    let is_updater = |entry: &Entry| entry.manager.operation == Operation::Update;
+    let mut left = entries.iter().filter(|entry| is_updater(entry)).count();
+    if left <= UPDATERS_MAX {
+        return;
+    }
+    entries.sort_by(order);
+    let (updaters, mut kept): (Vec<Entry>, Vec<Entry>) = entries.drain(..).partition(is_updater);
+    // By version, the first of the oldest, which the others join.
+    let mut buckets: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in updaters {
+        let version = entry.manager.api_version.clone();
+        match buckets.get(&version) {
+            _ if left <= UPDATERS_MAX => kept.push(entry),
+            None => {
+                buckets.insert(version, kept.len());
+                kept.push(entry);
+            }
+            Some(at) => {
+                if let Some(bucket) = kept.get_mut(*at) {
+                    bucket.manager.name = ANCIENT.into();
+                    bucket.manager.subresource.clear();
+                    bucket.fields = bucket.fields.union(&entry.fields);
+                    bucket.time = entry.time;
+                }
+                left -= 1;
+            }
+        }
+    }
+    // An older bucket may have been there.
+    for entry in kept {
+        match entries.iter_mut().find(|other| other.manager.is(&entry.manager)) {
+            Some(other) => {
+                other.fields = other.fields.union(&entry.fields);
+                other.time = other.time.max(entry.time);
+            }
+            None => entries.push(entry),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, operation: Operation, second: i64, field: &str) -> Entry {
+        Entry {
+            manager: Manager { name: name.into(), operation, api_version: "v1".into(), subresource: String::new() },
+            time: Timestamp::from_second(second).ok(),
+            fields: Set::of_fields(&[&["data", field]]),
+        }
+    }
+
+    #[test]
+    fn managers_are_read_written_and_sorted() {
+        let text = r#"[{"apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:x":{}}},"manager":"b","operation":"Apply","subresource":"status","time":"1970-01-01T00:00:09Z"},{"apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:y":{}}},"manager":"a","operation":"Update"}]"#;
+        let value: Value = serde_json::from_str(text).unwrap();
+        let mut entries = decode(&value).unwrap();
+        entries.reverse();
+        assert_eq!(encode(&mut entries), value);
+        assert!(same(&decode(&value).unwrap(), &entries));
+        for bad in [
+            r#"[{}]"#,
+            r#"{}"#,
+            r#"[{"apiVersion":"","fieldsType":"FieldsV1","operation":"Update"}]"#,
+            r#"[{"apiVersion":"v1","fieldsType":"FieldsV2","operation":"Update"}]"#,
+            r#"[{"apiVersion":"v1","fieldsType":"FieldsV1","operation":"Patch"}]"#,
+            r#"[{"apiVersion":"v1","fieldsType":"FieldsV1","operation":"Update","fieldsV1":{"x":{}}}]"#,
+            r#"[{"apiVersion":"v1","fieldsType":"FieldsV1","operation":"Update","manager":"a\nb"}]"#,
+        ] {
+            assert!(decode(&serde_json::from_str(bad).unwrap()).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn too_many_updaters_become_one() {
+        let mut entries: Vec<Entry> =
+            (0..13).map(|n| entry(&format!("m{n:02}"), Operation::Update, n, &format!("f{n}"))).collect();
+        entries.push(entry("applier", Operation::Apply, 0, "x"));
+        cap(&mut entries);
+        let names: Vec<&str> = entries.iter().map(|entry| entry.manager.name.as_str()).collect();
+        assert_eq!(names.len(), 11);
+        assert_eq!(names[..3], ["applier", "ancient-changes", "m04"]);
+        let paths = [&["data", "f0"][..], &["data", "f1"], &["data", "f2"], &["data", "f3"]];
+        assert_eq!(entries[1].fields, Set::of_fields(&paths));
+        assert_eq!(entries[1].time, Timestamp::from_second(3).ok());
+    }
+
+    #[test]
+    fn names_come_from_the_client() {
+        for (agent, wanted) in
+            [("kubectl/v1.33 (linux)", "kubectl"), ("", ""), ("a\u{7}b c/1", "ab c"), ("plain", "plain")]
+        {
+            assert_eq!(name_of_agent(agent), wanted);
+        }
+        assert_eq!(name_of_agent(&"é".repeat(100)).len(), 128);
+        assert!(check_name("kubectl apply").is_ok() && check_name(&"x".repeat(129)).is_err());
+        assert_eq!(
+            check_name("a\nb").unwrap_err(),
+            "Invalid value: \"a\\nb\": invalid character U+000A (at position 1)"
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! What becomes of an object before it is written: unknown fields go, defaults come, the server's fields are set, and
+//! everything is checked.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use super::apply::manager::Entry;
+use super::ownership::{self, Sent};
+use super::request::FieldValidation;
+use super::status::{ApiError, FieldError};
+use super::{AdmissionRequest, Call, Operation, body, meta};
+
+/// Warnings sent with one answer.
+const WARNINGS_MAX: usize = 16;
+
+/// An object as a request wants it, and who manages its fields.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// The object without `managedFields`.
+    pub value: Value,
+    /// Its managers.
+    pub managers: Managers,
+}
+
+/// Where an object's managers come from.
+#[derive(Clone, Debug)]
+pub(super) enum Managers {
+    /// From what differs, and from what the client sent.
+    Track(Sent),
+    /// From what was applied.
+    Applied(Vec<Entry>),
+}
+
+/// The object that is there.
+#[derive(Debug)]
+pub(super) struct Old<'o> {
+    /// As this version serves it, without `managedFields`.
+    pub value: &'o Value,
+    /// Its metadata.
+    pub meta: &'o ObjectMeta,
+    /// Its managers.
+    pub managers: &'o [Entry],
+}
+
+/// Prunes, completes and checks an object, and finds who manages it.
+pub(super) fn shape(
+    call: &Call<'_>,
+    draft: Draft,
+    mut meta: ObjectMeta,
+    old: Option<&Old<'_>>,
+    warnings: &mut Warnings,
+) -> Result<(Value, Vec<Entry>), ApiError> {
+    let Draft { value: mut new, managers } = draft;
+    let resource = call.resource;
+    let name = meta.name.clone().unwrap_or_default();
+    if body::too_deep(&new) {
+        return Err(ApiError::bad_request("the object is nested too deeply"));
+    }
+    if resource.core {
+        resource.schema.drop_nulls(&mut new);
+    }
+    let unpruned = warnings.shows_object().then(|| new.to_string());
+    let unknown = resource.schema.prune(&mut new);
+    warnings.unknown(&unknown, unpruned)?;
+    let is_status = call.target.subresource.is_some();
+    if let Some(old) = old {
+        if is_status {
+            // Only the status is taken; the rest stays as it was.
+            let status = new.get_mut("status").map(Value::take);
+            new = old.value.clone();
+            set_or_remove(&mut new, "status", status);
+            meta = old.meta.clone();
+            meta.resource_version = None;
+        } else if resource.status {
+            set_or_remove(&mut new, "status", old.value.get("status").cloned());
+        }
+    }
+    resource.schema.apply_defaults(&mut new);
+    if let Some(old) = old
+        && !resource.core
+        && !is_status
+        && differs(&new, old.value, resource.status)
+    {
+        meta.generation = Some(old.meta.generation.unwrap_or(0) + 1);
+    }
+    let mut errors = meta::validate(resource, &meta, old.map(|old| old.meta));
+    meta::write(&mut new, &meta)?;
+    if let Some(prepare) = resource.prepare {
+        prepare(&mut new, old.map(|old| old.value), &mut errors);
+    }
+    // What this request does not write was checked when it was written.
+    let mine = |error: &FieldError| {
+        let on_status =
+            error.path == "status" || error.path.starts_with("status.") || error.path.starts_with("status[");
+        !resource.status || on_status == is_status
+    };
+    errors.extend(resource.schema.validate(&new).into_iter().filter(mine));
+    if errors.is_empty() {
+        let request = AdmissionRequest {
+            resource,
+            operation: if old.is_some() { Operation::Update } else { Operation::Create },
+            status: is_status,
+            object: &new,
+            old: old.map(|old| old.value),
+            identity: call.identity,
+        };
+        errors = call.api.admit(&request);
+    }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(resource, &name, &errors));
+    }
+    call.api.auth().check_escalation(call.identity, resource, &new, old.map(|old| old.value))?;
+    let managers = match managers {
+        Managers::Applied(entries) => entries,
+        Managers::Track(sent) => ownership::tracked(call, old.map(|old| (old.value, old.managers)), &new, &sent),
+    };
+    Ok((new, managers))
+}
+
+fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
+    if let Some(map) = object.as_object_mut() {
+        match value {
+            Some(value) => map.insert(field.into(), value),
+            None => map.remove(field),
+        };
+    }
+}
+
+/// Whether anything but metadata (and status, where it has its own subresource) differs.
+fn differs(new: &Value, old: &Value, ignore_status: bool) -> bool {
+    let relevant = |value: &Value| -> Option<serde_json::Map<String, Value>> {
+        let mut map = value.as_object()?.clone();
+        map.remove("metadata");
+        if ignore_status {
+            map.remove("status");
+        }
+        Some(map)
+    };
+    relevant(new) != relevant(old)
+}
+
+/// How a client is told that it sent what the schema does not know, when it wants none of it.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// The object of a body: 400.
+    Object,
+    /// The outcome of a patch: 422 that shows it.
+    Outcome,
+    /// The outcome of a patch: 422 that shows the patch.
+    Patch(String),
+}
+
+/// Warnings of one request, or the error when the client wants none.
+#[derive(Debug)]
+pub(super) struct Warnings {
+    validation: FieldValidation,
+    version: String,
+    kind: String,
+    refusal: Refusal,
+    /// What was found in the body itself; it stays when the object is shaped again.
+    of_body: Vec<String>,
+    list: Vec<String>,
+}
+
+impl Warnings {
+    pub(super) fn new(call: &Call<'_>, refusal: Refusal) -> Self {
+        Self {
+            validation: call.params.field_validation.clone(),
+            version: call.resource.version.clone(),
+            kind: call.resource.kind.clone(),
+            refusal,
+            of_body: Vec::new(),
+            list: Vec::new(),
+        }
+    }
+
+    /// Fields that a body has twice.
+    pub(super) fn duplicates(&mut self, fields: &[String]) -> Result<(), ApiError> {
+        self.of_body = fields.iter().map(|field| format!("duplicate field {field:?}")).collect();
+        if self.validation == FieldValidation::Ignore {
+            self.of_body.clear();
+        }
+        // A patch's outcome may have more to tell.
+        if matches!(self.refusal, Refusal::Object) { self.unknown(&[], None) } else { Ok(()) }
+    }
+
+    /// The fault of a configuration that is applied.
+    pub(super) fn duplicate_in_yaml(&mut self, fault: String) -> Result<(), ApiError> {
+        match self.validation {
+            FieldValidation::Strict => Err(ApiError::bad_request(format!("error strict decoding YAML: {fault}"))),
+            FieldValidation::Ignore => Ok(()),
+            _ => {
+                self.of_body = vec![fault.replace('\n', " ")];
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether [`Warnings::unknown`] wants to show the object.
+    fn shows_object(&self) -> bool {
+        self.validation == FieldValidation::Strict && matches!(self.refusal, Refusal::Outcome)
+    }
+
+    /// Fields that the schema does not know.
+    fn unknown(&mut self, fields: &[String], object: Option<String>) -> Result<(), ApiError> {
+        self.list.clear();
+        if self.validation == FieldValidation::Ignore {
+            return Ok(());
+        }
+        self.list.extend(self.of_body.iter().cloned());
+        self.list.extend(fields.iter().map(|field| format!("unknown field {field:?}")));
+        self.list.truncate(WARNINGS_MAX);
+        if self.validation != FieldValidation::Strict || self.list.is_empty() {
+            return Ok(());
+        }
+        let (kind, version) = (&self.kind, &self.version);
+        let faults = format!("strict decoding error: {}", self.list.join(", "));
+        Err(match &self.refusal {
+            Refusal::Object => {
+                ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {faults}"))
+            }
+            Refusal::Outcome => ApiError::invalid_patch(&object.unwrap_or_default(), faults),
+            Refusal::Patch(patch) => ApiError::invalid_patch(patch, faults),
+        })
+    }
+
+    /// What the client is to be told.
+    pub(super) fn list(self) -> Vec<String> {
+        self.list
+    }
+}
