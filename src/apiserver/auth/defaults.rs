@@ -73,6 +73,7 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         rule(&["impersonate"], "", &["serviceaccounts"]),
         rule(&["create"], "", &["serviceaccounts/token"]),
         rule(WRITE, "events.k8s.io", &["events"]),
+        rule(&[READ, WRITE].concat(), "coordination.k8s.io", &["leases"]),
     ];
     for resource in registry.stored().filter(|resource| !resource.core) {
         let (group, plural) = (resource.group.as_str(), resource.plural.as_str());

@@ -61,13 +61,8 @@ pub fn check(
         }
         let index = authorizer.index();
         let Some(asked) = index.role(&role, namespace) else {
-            let mut error = ApiError::new(
-                http::StatusCode::NOT_FOUND,
-                "NotFound",
-                format!("{plural}.{GROUP} \"{}\" not found", role.name),
-            );
-            error.details = serde_json::json!({"name": role.name, "group": GROUP, "kind": plural});
-            return Err(error);
+            // Upstream, too, calls it one of the resource that is written.
+            return Err(ApiError::not_found(resource, &role.name));
         };
         return confirm(&index, identity, namespace, asked).map_err(|why| ApiError::forbidden(resource, name, why));
     }

@@ -37,6 +37,17 @@ pub enum Proof {
     Impersonation,
 }
 
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::InProcess => "in-process",
+            Self::Certificate => "certificate",
+            Self::Token => "token",
+            Self::Impersonation => "impersonation",
+        })
+    }
+}
+
 /// Who calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {

@@ -41,11 +41,15 @@ enum Who {
 }
 
 impl Subject {
-    fn who(&self) -> Option<Who> {
+    /// As the caller shows itself. The account of a namespaced binding is of its namespace unless it says another.
+    fn who(&self, namespace: &str) -> Option<Who> {
         match self.kind.as_str() {
             "User" => Some(Who::User(self.name.clone())),
             "Group" => Some(Who::Group(self.name.clone())),
-            "ServiceAccount" => Some(Who::User(super::accounts::user_name(&self.namespace, &self.name))),
+            "ServiceAccount" => {
+                let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+                (!namespace.is_empty()).then(|| Who::User(super::accounts::user_name(namespace, &self.name)))
+            }
             _ => None,
         }
     }
@@ -80,8 +84,10 @@ impl Scope {
         let mut bindings: Vec<_> = self.bindings.values().collect();
         bindings.sort_by(|a, b| a.name.cmp(&b.name));
         for binding in bindings {
-            for (at, who) in binding.subjects.iter().enumerate().filter_map(|(at, one)| Some((at, one.who()?))) {
-                self.by_subject.entry(who).or_default().push((Arc::clone(binding), at));
+            for (at, subject) in binding.subjects.iter().enumerate() {
+                if let Some(who) = subject.who(&binding.namespace) {
+                    self.by_subject.entry(who).or_default().push((Arc::clone(binding), at));
+                }
             }
         }
     }
@@ -255,6 +261,9 @@ mod tests {
         index.set_binding("rack", "paths", Some(&binding("ClusterRole", "paths", group)));
         let account = json!([{"kind": "ServiceAccount", "namespace": "ci", "name": "bot"}]);
         index.set_binding("rack", "bot", Some(&binding("Role", "keeper", account)));
+        let own = json!([{"kind": "ServiceAccount", "name": "own"}]);
+        index.set_binding("rack", "own", Some(&binding("Role", "keeper", own.clone())));
+        index.set_binding("", "own", Some(&binding("ClusterRole", "reader", own)));
         let eve = json!([{"kind": "User", "name": "eve"}]);
         index.set_binding("rack", "eve", Some(&binding("ClusterRole", "reader", eve.clone())));
         index.set_binding("rack", "broken", Some(&binding("Role", "none", eve)));
@@ -289,6 +298,8 @@ mod tests {
             ),
             ("system:serviceaccount:ci:bot", &[], "delete", "ci", "secrets", false, ""),
             ("system:serviceaccount:ci:bot", &[], "list", "", "secrets", false, ""),
+            ("system:serviceaccount:rack:own", &[], "get", "rack", "secrets", true, ""),
+            ("system:serviceaccount:rack:own", &[], "get", "rack", "configmaps", false, ""),
             ("eve", &[], "get", "rack", "configmaps", true, ""),
             ("eve", &[], "get", "", "configmaps", false, ""),
             ("eve", &[], "get", "rack", "secrets", false, "RBAC: role.rbac.authorization.k8s.io \"none\" not found"),

@@ -142,7 +142,7 @@ fn prepare_cluster_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<Fie
 }
 
 fn check_rules(role: &mut Value, namespaced: bool, errors: &mut Vec<FieldError>) {
-    for rule in role["rules"].as_array_mut().into_iter().flatten() {
+    for rule in role.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
         require(rule, "verbs", json!([]));
     }
     for (at, rule) in index::rules_of(role).iter().enumerate() {
@@ -212,13 +212,16 @@ fn check_binding(new: &mut Value, old: Option<&Value>, kinds: &[&str], errors: &
         name => errors
             .extend(path_segment_fault(name).map(|fault| FieldError::invalid("roleRef.name", &name.into(), fault))),
     }
-    if let Some(subjects) = new["subjects"].as_array_mut() {
-        for (at, subject) in subjects.iter_mut().enumerate() {
-            check_subject(subject, &format!("subjects[{at}]"), errors);
-        }
+    let namespaced = kinds.contains(&"Role");
+    let subjects = new.get_mut("subjects").and_then(Value::as_array_mut);
+    for (at, subject) in subjects.into_iter().flatten().enumerate() {
+        check_subject(subject, &format!("subjects[{at}]"), namespaced, errors);
     }
     if old.is_some_and(|old| old["roleRef"] != new["roleRef"]) {
-        errors.push(invalid("roleRef".into(), &new["roleRef"], "cannot change roleRef"));
+        // Upstream shows the fields by the names that its code has for them.
+        let role = &new["roleRef"];
+        let shown = json!({"APIGroup": role["apiGroup"], "Kind": role["kind"], "Name": role["name"]});
+        errors.push(invalid("roleRef".into(), &shown, "cannot change roleRef"));
     }
 }
 
@@ -228,7 +231,8 @@ fn not_supported(path: impl Into<String>, value: &Value, allowed: &[&str]) -> Fi
     FieldError::with_value(FieldFault::NotSupported, path, value, detail)
 }
 
-fn check_subject(subject: &mut Value, at: &str, errors: &mut Vec<FieldError>) {
+/// The account of a namespaced binding may be of the binding's own namespace, which it then need not name.
+fn check_subject(subject: &mut Value, at: &str, namespaced: bool, errors: &mut Vec<FieldError>) {
     if !subject.is_object() {
         return;
     }
@@ -243,13 +247,14 @@ fn check_subject(subject: &mut Value, at: &str, errors: &mut Vec<FieldError>) {
         "ServiceAccount" => {
             if !name.is_empty() && !is_dns_subdomain(&name) {
                 let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
-                            '.', and must start and end with an alphanumeric character";
+                            '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used \
+                            for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
                 errors.push(FieldError::invalid(format!("{at}.name"), &name.into(), rule));
             }
             if !group.is_empty() {
                 errors.push(not_supported(format!("{at}.apiGroup"), &group.into(), &[""]));
             }
-            if subject["namespace"].as_str().is_none_or(str::is_empty) {
+            if !namespaced && subject["namespace"].as_str().is_none_or(str::is_empty) {
                 errors.push(FieldError::required(format!("{at}.namespace"), ""));
             }
         }
@@ -324,7 +329,7 @@ mod tests {
         for (value, wanted) in [
             (binding(role.clone(), eve.clone()), ""),
             (binding(role.clone(), account(json!({}))), ""),
-            (binding(role.clone(), account(json!({"namespace": ""}))), "subjects[0].namespace: Required value"),
+            (binding(role.clone(), account(json!({"namespace": ""}))), ""),
             (
                 binding(role.clone(), account(json!({"apiGroup": GROUP}))),
                 "subjects[0].apiGroup: Unsupported value: \"rbac.authorization.k8s.io\": supported values: \"\"",
@@ -342,6 +347,14 @@ mod tests {
         }
         let local = binding(json!({"kind": "Role", "name": "a"}), eve.clone());
         assert_eq!(faults(prepare_cluster_binding, local.clone(), None).len(), 1);
+        let homeless = binding(role.clone(), account(json!({"namespace": ""})));
+        assert_eq!(faults(prepare_cluster_binding, homeless, None), ["subjects[0].namespace: Required value"]);
+        let mut bare = json!({"roleRef": role, "metadata": {}});
+        prepare_binding(&mut bare, None, &mut Vec::new());
+        assert_eq!(bare.get("subjects"), None);
+        let mut bare = json!({"metadata": {}});
+        prepare_cluster_role(&mut bare, None, &mut Vec::new());
+        assert_eq!(bare, json!({"metadata": {}}));
         let mut before = binding(role, eve);
         let mut errors = Vec::new();
         prepare_binding(&mut before, None, &mut errors);
@@ -350,7 +363,7 @@ mod tests {
         assert_eq!(
             changed,
             [format!(
-                "roleRef: Invalid value: {{\"apiGroup\":\"{GROUP}\",\"kind\":\"Role\",\"name\":\"a\"}}: cannot change roleRef"
+                "roleRef: Invalid value: {{\"APIGroup\":\"{GROUP}\",\"Kind\":\"Role\",\"Name\":\"a\"}}: cannot change roleRef"
             )]
         );
     }

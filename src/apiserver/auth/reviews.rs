@@ -81,7 +81,7 @@ impl AccessSpec {
         match (&self.resource_attributes, &self.non_resource_attributes) {
             (Some(_), Some(_)) => errors.push(FieldError::invalid(
                 "spec.nonResourceAttributes",
-                &json!({}),
+                &"".into(),
                 "cannot be specified in combination with resourceAttributes",
             )),
             (None, None) => errors.push(FieldError::invalid(
@@ -122,18 +122,28 @@ pub(in crate::apiserver) fn answer(call: &Call<'_>, body: &Bytes) -> Result<Valu
     if !errors.is_empty() {
         return Err(ApiError::invalid(resource, &name, &errors));
     }
-    review["metadata"]["creationTimestamp"] = Value::Null;
     let status = match resource.kind.as_str() {
-        "SelfSubjectReview" => json!({"userInfo": call.identity.user_info()}),
+        "SelfSubjectReview" => {
+            review["metadata"]["creationTimestamp"] = json!(crate::apiserver::meta::now());
+            json!({"userInfo": call.identity.user_info()})
+        }
         "SelfSubjectRulesReview" => rules_review(call, &review)?,
         "TokenReview" => token_review(call, &review)?,
-        kind => access_review(call, kind, &name, &review)?,
+        kind => access_review(call, kind, &review)?,
     };
     review["status"] = status;
     Ok(review)
 }
 
-fn access_review(call: &Call<'_>, kind: &str, name: &str, review: &Value) -> Result<Value, ApiError> {
+/// Upstream names no kind when it refuses a question about access.
+fn refused(errors: &[FieldError], call: &Call<'_>) -> ApiError {
+    let mut error = ApiError::invalid(call.resource, "", errors);
+    error.message = error.message.replacen(&call.resource.kind, "", 1);
+    error.details = json!({"group": call.resource.group, "causes": error.details["causes"]});
+    error
+}
+
+fn access_review(call: &Call<'_>, kind: &str, review: &Value) -> Result<Value, ApiError> {
     let spec: AccessSpec = read(&review["spec"])?;
     let of_self = kind == "SelfSubjectAccessReview";
     let mut errors = spec.faults(!of_self);
@@ -155,7 +165,7 @@ fn access_review(call: &Call<'_>, kind: &str, name: &str, review: &Value) -> Res
         }
     }
     if !errors.is_empty() {
-        return Err(ApiError::invalid(call.resource, name, &errors));
+        return Err(refused(&errors, call));
     }
     let other;
     let identity = if of_self {
@@ -271,6 +281,15 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
         Value::Null => None,
         bound => {
             let text = |field: &str| bound[field].as_str().unwrap_or_default();
+            // There are none of these.
+            if let (kind @ ("Pod" | "Node"), "v1") = (text("kind"), text("apiVersion")) {
+                let plural = if kind == "Pod" { "pods" } else { "nodes" };
+                let named = crate::apiserver::status::shorten(text("name"), 253);
+                let mut error =
+                    ApiError::new(StatusCode::NOT_FOUND, "NotFound", format!("{plural} \"{named}\" not found"));
+                error.details = json!({"name": named, "kind": plural});
+                return Err(error);
+            }
             if text("kind") != "Secret" || text("apiVersion") != "v1" {
                 return Err(ApiError::bad_request(format!(
                     "cannot bind token for serviceaccount {name:?} to object of type \"{}, Kind={}\"",

@@ -120,7 +120,7 @@ async fn nobody_grants_what_they_do_not_have() {
         .expect(403);
     let absent = binding("RoleBinding", "d", "Role/none", &named("User", "bob"));
     let answer = as_ann("POST", BINDINGS, &absent).await.expect(404);
-    assert_eq!(answer["message"], "roles.rbac.authorization.k8s.io \"none\" not found");
+    assert_eq!(answer["message"], "rolebindings.rbac.authorization.k8s.io \"none\" not found");
     // Who may bind, binds.
     let bind = json!([{"verbs": ["bind"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"],
         "resourceNames": ["cluster-admin"]}]);
@@ -230,7 +230,8 @@ async fn token_requests_are_checked() {
         (json!({"expirationSeconds": 1_i64 << 40}), 422, "may not specify a duration larger than 2^32 seconds"),
         (json!({"expirationSeconds": "x"}), 400, "no number"),
         (json!({"audiences": 5}), 400, "no list"),
-        (json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "a"}}), 400, "cannot bind token"),
+        (json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "a"}}), 404, "pods \"a\" not found"),
+        (json!({"boundObjectRef": {"kind": "Gadget", "apiVersion": "v1", "name": "a"}}), 400, "cannot bind token"),
         (json!({"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "a"}}), 404, "\"a\" not found"),
     ] {
         let answer = rig.call("POST", &at, &ask(spec.clone())).await.expect(code);
