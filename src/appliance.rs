@@ -124,6 +124,13 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     };
     let api = ApiServer::with_auth(store.clone(), &kinds(), access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
+    let audit = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
+        path: config.data_dir.logs().join("audit.log"),
+        max_bytes: config.audit.max_size_mb * 1_000_000,
+        max_files: config.audit.max_files,
+    })
+    .context("audit log")?;
+    api.set_audit(audit.clone());
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
     let client = api.client();
     let mut services = JoinSet::<Ended>::new();
@@ -135,14 +142,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
-    let sessions = Sessions::new(
-        client.clone(),
-        index.clone(),
-        intents,
-        tokens.clone(),
-        library.clone(),
-        config.data_dir.0.join("logs"),
-    );
+    let sessions =
+        Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), config.data_dir.logs());
     let router = api.router().merge(sessions.router());
     spawn(&mut services, "API upkeep", async move { api.run().await });
 
@@ -177,6 +178,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
         tracing::warn!("some services did not end in time");
     }
+    audit.close().await;
     ended
 }
 

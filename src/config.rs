@@ -34,6 +34,8 @@ pub struct Config {
     pub host: HostConfig,
     /// Logging.
     pub log: LogConfig,
+    /// The log of every change.
+    pub audit: AuditConfig,
 }
 
 /// Where Slipway keeps what it must not lose.
@@ -61,6 +63,11 @@ impl DataDir {
     /// Kernel, initrd and network boot programs.
     pub fn boot(&self) -> PathBuf {
         self.0.join("boot")
+    }
+
+    /// What nodes and the audit log wrote.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
     }
 
     /// Certificates and keys.
@@ -240,6 +247,22 @@ impl Default for LogConfig {
     }
 }
 
+/// `[audit]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditConfig {
+    /// Megabytes (10⁶ bytes) after which the file is set aside.
+    pub max_size_mb: u64,
+    /// Files kept beside the one that is written.
+    pub max_files: usize,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self { max_size_mb: 100, max_files: 10 }
+    }
+}
+
 /// How log lines look.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -350,6 +373,12 @@ impl Config {
         }
         if self.image.imports == 0 {
             faults.push("image.imports must be at least 1".into());
+        }
+        if self.audit.max_size_mb == 0 || self.audit.max_size_mb > 1_000_000 {
+            faults.push("audit.max_size_mb must be 1 to 1000000".into());
+        }
+        if self.audit.max_files > 1000 {
+            faults.push("audit.max_files must be at most 1000".into());
         }
         if self.host.busy_limit == 0 {
             faults.push("host.busy_limit must be at least 1".into());

@@ -24,6 +24,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::api::{Keep, Kind};
 use crate::store::{Change, Expect, Store, WriteError};
 
+pub mod audit;
 pub mod auth;
 pub mod health;
 pub mod registry;
@@ -138,6 +139,7 @@ struct Inner {
     registry: Registry,
     documents: OnceLock<openapi::Documents>,
     auth: auth::Auth,
+    audit: OnceLock<audit::Audit>,
     // std's lock: held for a look-up only.
     admissions: RwLock<HashMap<String, Vec<Admission>>>,
     /// Read by creations, written by the end of a namespace.
@@ -175,6 +177,7 @@ impl ApiServer {
         let server = Self {
             inner: Arc::new(Inner {
                 auth: auth::Auth::new(&store, auth)?,
+                audit: OnceLock::new(),
                 store,
                 registry: Registry::new(kinds)?,
                 documents: OnceLock::new(),
@@ -246,6 +249,11 @@ impl ApiServer {
         let shutdown = self.shutdown().clone();
         let stays = move || if shutdown.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
         self.add_check("shutdown", health::Scope::Readiness, Arc::new(stays));
+    }
+
+    /// Writes a line for every change from now on. A second log is not taken.
+    pub fn set_audit(&self, audit: audit::Audit) {
+        self.inner.audit.set(audit).ok();
     }
 
     /// Adds a room's rules for a resource, named `<group>/<plural>`.
@@ -395,7 +403,15 @@ async fn serve(
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     if let Route::Resource(target) = route {
-        return serve_resource(api, identity, &parts, &target, body).await;
+        let pending = match (api.inner.audit.get(), identity) {
+            (Some(audit), Some(identity)) => audit::Pending::begin(audit, identity, &parts, &target).await?,
+            _ => None,
+        };
+        let answer = serve_resource(api, identity, &parts, &target, body).await;
+        if let Some(pending) = pending {
+            pending.end(&answer);
+        }
+        return answer;
     }
     let verb = parts.method.as_str().to_ascii_lowercase();
     api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;
@@ -486,7 +502,9 @@ async fn serve_resource(
         "list" => list::list(&call).await,
         "create" => {
             let written = write::create(&call, body::read_body(body).await?).await?;
-            Ok(read::send_written(&call, &written))
+            let mut response = read::send_written(&call, &written);
+            response.extensions_mut().insert(audit::Made(written.object.name.clone()));
+            Ok(response)
         }
         "update" => {
             let written = write::update(&call, body::read_body(body).await?).await?;

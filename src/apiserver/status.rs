@@ -192,6 +192,13 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
+    /// 503. To be tried again soon.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+        error.details = json!({ "retryAfterSeconds": RETRY_AFTER });
+        error
+    }
+
     /// 404 for an object.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
