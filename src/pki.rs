@@ -229,9 +229,24 @@ impl Pki {
     }
 }
 
-/// A kubeconfig with everything embedded. JSON strings are YAML, so no text can break out of its place.
+fn data(pem: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(pem)
+}
+
+/// A kubeconfig with everything embedded, for the bearer of a certificate.
 pub fn kubeconfig(endpoint: &str, ca_pem: &str, user: &str, credential: &Credential) -> String {
-    let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+    let (certificate, key) = (data(&credential.certificate), data(&credential.key));
+    let proof = format!("    client-certificate-data: {certificate}\n    client-key-data: {key}\n");
+    render_kubeconfig(endpoint, ca_pem, user, &proof)
+}
+
+/// A kubeconfig with everything embedded, for the bearer of a token.
+pub fn token_kubeconfig(endpoint: &str, ca_pem: &str, user: &str, token: &str) -> String {
+    render_kubeconfig(endpoint, ca_pem, user, &format!("    token: {}\n", json!(token)))
+}
+
+/// JSON strings are YAML, so no text can break out of its place.
+fn render_kubeconfig(endpoint: &str, ca_pem: &str, user: &str, proof: &str) -> String {
     let text = |text: &str| json!(text).to_string();
     format!(
         "apiVersion: v1\n\
@@ -243,9 +258,8 @@ pub fn kubeconfig(endpoint: &str, ca_pem: &str, user: &str, credential: &Credent
              certificate-authority-data: {ca}\n\
          users:\n\
          - name: {user}\n  \
-           user:\n    \
-             client-certificate-data: {certificate}\n    \
-             client-key-data: {key}\n\
+           user:\n\
+         {proof}\
          contexts:\n\
          - name: slipway\n  \
            context:\n    \
@@ -255,8 +269,6 @@ pub fn kubeconfig(endpoint: &str, ca_pem: &str, user: &str, credential: &Credent
         endpoint = text(endpoint),
         ca = data(ca_pem),
         user = text(user),
-        certificate = data(&credential.certificate),
-        key = data(&credential.key),
     )
 }
 
@@ -564,6 +576,10 @@ mod tests {
         let cluster = config.clusters[0].cluster.as_ref().unwrap();
         assert_eq!(cluster.server.as_deref(), Some(endpoint));
         assert_eq!(config.auth_infos[0].name, ADMIN_USER);
+        let other = kube::config::Kubeconfig::from_yaml(&token_kubeconfig(endpoint, "", "bot", "a.b\nc: d")).unwrap();
+        use secrecy::ExposeSecret;
+        let token = other.auth_infos[0].auth_info.as_ref().unwrap().token.as_ref().unwrap();
+        assert_eq!(token.expose_secret(), "a.b\nc: d");
         let identity = crate::apiserver::Identity::from_certificate(
             &CertificateDer::from_pem_slice(pki.admin().certificate.as_bytes()).unwrap(),
         );

@@ -13,6 +13,7 @@ mod local;
 mod progress;
 mod ramdisk;
 mod serve;
+mod token;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,6 +61,9 @@ enum Command {
     /// Bring operating system images into the library, list and remove them
     #[command(subcommand)]
     Image(image::Command),
+    /// Make, list and revoke tokens for people and programs that use the API
+    #[command(subcommand)]
+    Token(token::Command),
     #[command(flatten)]
     Client(client::Command),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
@@ -93,6 +97,7 @@ pub fn run() -> ExitCode {
         Command::Explain(command) => explain::run(command),
         Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
+        Command::Token(command) => token::run(command),
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Completion(options) => completion::run(&options),

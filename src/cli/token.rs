@@ -1,0 +1,361 @@
+//! Tokens for people and programs: each is a ServiceAccount of its own in the namespace `slipway-system`, with bindings.
+//!
+//! Nothing but the account is kept: the token is signed, printed once and forgotten. What lists and revokes it are
+//! ordinary API calls; it ends with its account.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding, RoleRef, Subject};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde::Serialize;
+
+use super::{ConfigFile, local};
+use crate::apiserver::auth::{GROUP, accounts};
+use crate::appliance;
+use crate::config::{Config, Span};
+use crate::pki::{self, Pki};
+
+/// Namespace of the accounts.
+const NAMESPACE: &str = "slipway-system";
+/// Label of everything that belongs to a token; its value is the token's name.
+const LABEL: &str = "slipway.dev/token";
+/// Annotation of the account: when the token ends.
+const EXPIRES: &str = "slipway.dev/token-expires";
+/// Longest name: it is a label's value, and bindings have more behind it.
+const NAME_MAX: usize = 50;
+const DAY: u64 = 24 * 3600;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Make a token and print it, this once
+    ///
+    /// Without --role and --group it may ask who it is and what there is, and nothing else. view, edit, admin and
+    /// cluster-admin are roles that are there from the start; `kubectl create clusterrole` makes others.
+    #[command(after_help = "\
+A token that may only look at hosts:
+  kubectl create clusterrole host-viewer --verb=get,list,watch --resource=baremetalhosts.metal3.io
+  slipway token create dashboard --role host-viewer --ttl 30d -o kubeconfig > dashboard.kubeconfig")]
+    Create {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Name of the token
+        name: String,
+        /// ClusterRole that it has; may be given more than once
+        #[arg(long, value_name = "CLUSTERROLE")]
+        role: Vec<String>,
+        /// Namespace in which it has the roles, instead of everywhere; may be given more than once
+        #[arg(long = "in", value_name = "NAMESPACE")]
+        within: Vec<String>,
+        /// Group that it is in, for bindings to groups; may be given more than once
+        #[arg(long)]
+        group: Vec<String>,
+        /// How long it holds: 12h, 90d
+        #[arg(long, default_value = "90d", value_parser = parse_ttl)]
+        ttl: Duration,
+        /// What to print
+        #[arg(long, short, value_enum, default_value = "token")]
+        output: Print,
+        /// Endpoint to put into the kubeconfig, instead of the first of api.names or this appliance's address
+        #[arg(long, value_name = "https://HOST:PORT")]
+        server: Option<String>,
+    },
+    /// List tokens: what they may do and when they end
+    #[command(visible_alias = "ls")]
+    List {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// How to print
+        #[arg(long, short, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// End a token at once
+    #[command(visible_alias = "rm")]
+    Revoke {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Name of the token
+        name: String,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub(super) enum Print {
+    /// The token alone
+    Token,
+    /// A kubeconfig with the token, the CA and the endpoint
+    Kubeconfig,
+    Json,
+    Yaml,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(super) enum Output {
+    Table,
+    Json,
+    Yaml,
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    local::block_on(async {
+        match command {
+            Command::Create { config, name, role, within, group, ttl, output, server } => {
+                let config = config.load()?;
+                let wish = Wish { name, roles: role, within, groups: group, ttl };
+                let made = create(&local::client(&config).await?, &wish).await?;
+                print(&config, &made, output, server.as_deref())
+            }
+            Command::List { config, output } => list(&local::client(&config.load()?).await?, output).await,
+            Command::Revoke { config, name } => {
+                revoke(&local::client(&config.load()?).await?, &name).await?;
+                println!("token {name} revoked");
+                Ok(())
+            }
+        }
+    })
+}
+
+/// Reads `90d`, and whatever a configuration file takes.
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    let ttl = match days.map(|days| days.checked_mul(DAY)) {
+        Some(seconds) => Duration::from_secs(seconds.ok_or("too long")?),
+        None => {
+            Span::try_from(text.to_owned())
+                .map_err(|_| format!("{text:?} is not a length of time: write 12h or 90d"))?
+                .0
+        }
+    };
+    match ttl.as_secs() {
+        ..600 => Err("a token holds for at least 10m".into()),
+        600..=4_294_967_296 => Ok(ttl),
+        _ => Err("a token holds for at most 49710d".into()),
+    }
+}
+
+struct Wish {
+    name: String,
+    roles: Vec<String>,
+    within: Vec<String>,
+    groups: Vec<String>,
+    ttl: Duration,
+}
+
+#[derive(Serialize)]
+struct Made {
+    name: String,
+    user: String,
+    token: String,
+    expires: Timestamp,
+}
+
+fn meta(name: String, token: &str) -> ObjectMeta {
+    let labels = BTreeMap::from([(LABEL.to_owned(), token.to_owned())]);
+    ObjectMeta { name: Some(name), labels: Some(labels), ..ObjectMeta::default() }
+}
+
+fn is_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
+    let name = wish.name.as_str();
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty()
+        || name.len() > NAME_MAX
+        || !name.chars().all(plain)
+        || name.starts_with('-')
+        || name.ends_with('-')
+    {
+        bail!("{name:?} is no name for a token: small letters, digits and -, at most {NAME_MAX}");
+    }
+    if !wish.within.is_empty() && wish.roles.is_empty() {
+        bail!("--in says where the token has a role: name one with --role");
+    }
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    for role in &wish.roles {
+        if roles.get_opt(role).await?.is_none() {
+            bail!("there is no ClusterRole named {role:?}; `kubectl get clusterroles` lists them");
+        }
+    }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    for namespace in &wish.within {
+        namespaces.get(namespace).await.with_context(|| format!("--in {namespace}"))?;
+    }
+    let own = Namespace {
+        metadata: ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() },
+        ..Namespace::default()
+    };
+    match namespaces.create(&PostParams::default(), &own).await {
+        Err(error) if !is_code(&error, 409) => return Err(error).context(NAMESPACE),
+        _ => {}
+    }
+    let expires = Timestamp::now() + wish.ttl;
+    let mut metadata = meta(name.to_owned(), name);
+    let mut annotations = BTreeMap::from([(EXPIRES.to_owned(), expires.to_string())]);
+    if !wish.groups.is_empty() {
+        annotations.insert(accounts::GROUPS.to_owned(), wish.groups.join(","));
+    }
+    metadata.annotations = Some(annotations);
+    let all: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    match all.create(&PostParams::default(), &ServiceAccount { metadata, ..ServiceAccount::default() }).await {
+        Ok(_) => {}
+        Err(error) if is_code(&error, 409) => {
+            bail!("there is a token named {name} already; `slipway token revoke {name}` ends it")
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let made = finish(client, &all, wish).await;
+    if made.is_err() {
+        // Half a token helps nobody; the error that is told is the first one.
+        revoke(client, name).await.ok();
+    }
+    let token = made?;
+    Ok(Made { name: name.to_owned(), user: accounts::user_name(NAMESPACE, name), token, expires })
+}
+
+/// Binds the roles, then asks for the token.
+async fn finish(client: &Client, all: &Api<ServiceAccount>, wish: &Wish) -> anyhow::Result<String> {
+    let params = PostParams::default();
+    let name = wish.name.as_str();
+    for role in &wish.roles {
+        let metadata = meta(format!("slipway-token:{name}:{role}"), name);
+        let role_ref = RoleRef { api_group: GROUP.into(), kind: "ClusterRole".into(), name: role.clone() };
+        let subjects = Some(vec![Subject {
+            kind: "ServiceAccount".into(),
+            name: name.to_owned(),
+            namespace: Some(NAMESPACE.into()),
+            ..Subject::default()
+        }]);
+        if wish.within.is_empty() {
+            let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+            bindings.create(&params, &ClusterRoleBinding { metadata, role_ref, subjects }).await?;
+            continue;
+        }
+        for namespace in &wish.within {
+            let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+            let (metadata, role_ref, subjects) = (metadata.clone(), role_ref.clone(), subjects.clone());
+            bindings.create(&params, &RoleBinding { metadata, role_ref, subjects }).await?;
+        }
+    }
+    let seconds = i64::try_from(wish.ttl.as_secs())?;
+    let spec = TokenRequestSpec { expiration_seconds: Some(seconds), ..TokenRequestSpec::default() };
+    let answer = all.create_token_request(name, &params, &TokenRequest { spec, ..TokenRequest::default() }).await?;
+    answer.status.map(|status| status.token).context("the appliance gave no token")
+}
+
+fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> anyhow::Result<()> {
+    match output {
+        Print::Token => println!("{}", made.token),
+        Print::Json => println!("{}", serde_json::to_string_pretty(made)?),
+        Print::Yaml => print!("{}", serde_saphyr::to_string(made)?),
+        Print::Kubeconfig => {
+            let pki = Pki::open(&config.data_dir.pki(), &appliance::certificate_names(config))?;
+            let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
+            print!("{}", pki::token_kubeconfig(&server, pki.ca_pem(), &made.name, &made.token));
+        }
+    }
+    eprintln!("token {} holds until {}; it is not shown again", made.name, made.expires);
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    user: String,
+    roles: Vec<String>,
+    groups: Vec<String>,
+    expires: Option<Timestamp>,
+    created: Option<Timestamp>,
+}
+
+/// Every token, by what it may do.
+fn listed(all: Vec<ServiceAccount>, everywhere: &[ClusterRoleBinding], within: &[RoleBinding]) -> Vec<Listed> {
+    all.into_iter()
+        .map(|account| {
+            let name = account.name_any();
+            let mine = |meta: &ObjectMeta| meta.labels.as_ref().and_then(|labels| labels.get(LABEL)) == Some(&name);
+            let of_cluster = everywhere.iter().filter(|one| mine(&one.metadata)).map(|one| one.role_ref.name.clone());
+            let of_namespaces = within.iter().filter(|one| mine(&one.metadata)).map(|one| {
+                format!("{} in {}", one.role_ref.name, one.metadata.namespace.as_deref().unwrap_or_default())
+            });
+            let annotation = |key: &str| account.annotations().get(key).map(String::as_str).unwrap_or_default();
+            let groups = annotation(accounts::GROUPS).split(',').filter(|group| !group.is_empty());
+            Listed {
+                roles: of_cluster.chain(of_namespaces).collect(),
+                groups: groups.map(str::to_owned).collect(),
+                expires: annotation(EXPIRES).parse().ok(),
+                created: account.metadata.creation_timestamp.as_ref().map(|time| time.0),
+                user: accounts::user_name(NAMESPACE, &name),
+                name,
+            }
+        })
+        .collect()
+}
+
+async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
+    let params = ListParams::default().labels(LABEL);
+    let all = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE).list(&params).await?;
+    let everywhere = Api::<ClusterRoleBinding>::all(client.clone()).list(&params).await?;
+    let within = Api::<RoleBinding>::all(client.clone()).list(&params).await?;
+    let tokens = listed(all.items, &everywhere.items, &within.items);
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&tokens)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&tokens)?),
+        Output::Table => {
+            let now = Timestamp::now();
+            println!("{:<24} {:<32} {:<20} EXPIRES", "NAME", "ROLES", "GROUPS");
+            let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { list.join(", ") };
+            for token in &tokens {
+                let expires = match token.expires {
+                    Some(end) if end <= now => "expired".to_owned(),
+                    Some(end) => end.strftime("%Y-%m-%d %H:%M UTC").to_string(),
+                    None => "<unknown>".to_owned(),
+                };
+                println!("{:<24} {:<32} {:<20} {expires}", token.name, shown(&token.roles), shown(&token.groups));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The account first: with it the token ends. Then what is left of it.
+async fn revoke(client: &Client, name: &str) -> anyhow::Result<()> {
+    let params = DeleteParams::default();
+    let all: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let account = all.get_opt(name).await?.filter(|account| account.labels().contains_key(LABEL));
+    if account.is_none() {
+        bail!("there is no token named {name:?}; `slipway token list` lists them");
+    }
+    all.delete(name, &params).await?;
+    let mine = ListParams::default().labels(&format!("{LABEL}={name}"));
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    for binding in bindings.list(&mine).await? {
+        bindings.delete(&binding.name_any(), &params).await?;
+    }
+    for binding in Api::<RoleBinding>::all(client.clone()).list(&mine).await? {
+        let namespace = binding.namespace().unwrap_or_default();
+        Api::<RoleBinding>::namespaced(client.clone(), &namespace).delete(&binding.name_any(), &params).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, seconds) in [("90d", Some(90 * DAY)), ("12h", Some(12 * 3600)), ("10m", Some(600))] {
+            assert_eq!(parse_ttl(text).ok().map(|ttl| ttl.as_secs()), seconds, "{text}");
+        }
+        for bad in ["", "5m", "0d", "-1d", "99999999999999999999d", "900000d", "soon"] {
+            assert!(parse_ttl(bad).is_err(), "{bad}");
+        }
+    }
+}
