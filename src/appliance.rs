@@ -16,13 +16,16 @@ use crate::api::kinds;
 use crate::apiserver::{self, ApiServer};
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
+use crate::engine::{External, Fence};
 use crate::host::sessions::Sessions;
 use crate::host::watches::Intents;
-use crate::host::{admission, reconciler, watches};
+use crate::host::{admission, watches};
 use crate::image::Library;
 use crate::pki::Pki;
 use crate::store::{Store, StoreOptions};
-use crate::{bmc, dhcp, image, tftp};
+use crate::{dhcp, tftp};
+
+mod acting;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
@@ -118,39 +121,47 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let index = HostIndex::default();
     let intents = Intents::default();
 
-    let access = apiserver::auth::AuthOptions {
-        token_key: Some(apiserver::auth::TokenKey::from_pkcs8(pki.token_key())?),
-        ca_pem: pki.ca_pem().to_owned(),
-    };
-    let api = ApiServer::with_auth(store.clone(), &kinds(), access, shutdown.clone()).await?;
-    api.keep_events(config.api.event_lifetime.0);
-    let audit = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
-        path: config.data_dir.logs().join("audit.log"),
-        max_bytes: config.audit.max_size_mb * 1_000_000,
-        max_files: config.audit.max_files,
-    })
-    .context("audit log")?;
-    api.set_audit(audit.clone());
-    api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
-    let client = api.client();
     let mut services = JoinSet::<Ended>::new();
     let token = || shutdown.clone();
-
     let (listed, mut was_listed) = watch::channel(false);
-    let synced = was_listed.clone();
-    let synced = move || if *synced.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
-    api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
+    let external = External::open(&config.engine).await?;
+    let mut audit = None;
+    let (client, api_router) = match &external {
+        Some(external) => {
+            info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
+            external.wait_for_kinds(&kinds()).await;
+            (external.client(), external.router(was_listed.clone()))
+        }
+        None => {
+            let api = embedded(config, pki, store, was_listed.clone(), shutdown).await?;
+            let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
+                path: config.data_dir.logs().join("audit.log"),
+                max_bytes: config.audit.max_size_mb * 1_000_000,
+                max_files: config.audit.max_files,
+            })
+            .context("audit log")?;
+            api.set_audit(log.clone());
+            audit = Some(log);
+            let made = (api.client(), api.router());
+            spawn(&mut services, "API upkeep", async move { api.run().await });
+            made
+        }
+    };
+
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
     let sessions =
         Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), config.data_dir.logs());
-    let router = api.router().merge(sessions.router());
-    spawn(&mut services, "API upkeep", async move { api.run().await });
+    let router = api_router.merge(sessions.router());
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
-    tokio::time::timeout(LISTING_DEADLINE, was_listed.wait_for(|listed| *listed))
-        .await
-        .context("hosts could not be listed in time")??;
+    let listed = was_listed.wait_for(|listed| *listed);
+    if external.is_some() {
+        // Another API server may be away, or refuse: the log says so, and this may take as long as it takes.
+        listed.await?;
+    } else {
+        tokio::time::timeout(LISTING_DEADLINE, listed).await.context("hosts could not be listed in time")??;
+    }
     // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
     services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
 
@@ -159,17 +170,19 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let router = boot::router(site, index.clone(), tokens, files);
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));
-    if config.networks.is_empty() {
+    let leases = if config.networks.is_empty() {
         tracing::warn!("no [[network]] is configured: DHCP answers nobody");
+        None
     } else {
-        let leases = dhcp::Leases::load(store, &config.networks)?;
-        let ports = dhcp::BootSite { http_port: config.boot.listen.port(), tftp_port: config.boot.tftp.port() };
-        let server = dhcp::Server::bind(ports, leases, index.clone())?;
-        services.spawn(named("DHCP", server.run(token())));
+        Some(dhcp::Leases::load(store, &config.networks)?)
+    };
+    let parts = acting::Parts { config: config.clone(), library, index, leases };
+    match external {
+        Some(external) => {
+            services.spawn(named("leader election", parts.run_while_leading(external, token())));
+        }
+        None => parts.start(&mut services, &client, dhcp::Views::store(store), Fence::open(), shutdown)?,
     }
-    spawn(&mut services, "images", image::controller::run(client.clone(), library, config.image.imports, token()));
-    let bmcs = bmc::Registry::new(bmc::Settings::default());
-    spawn(&mut services, "hosts", reconciler::run(client, index, config.host.clone(), bmcs, token()));
     info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
 
     let ended = supervise(&mut services, store).await;
@@ -178,8 +191,30 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
         tracing::warn!("some services did not end in time");
     }
-    audit.close().await;
+    if let Some(audit) = audit {
+        audit.close().await;
+    }
     ended
+}
+
+/// The embedded API server.
+async fn embedded(
+    config: &Config,
+    pki: &Pki,
+    store: &Store,
+    listed: watch::Receiver<bool>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<ApiServer> {
+    let access = apiserver::auth::AuthOptions {
+        token_key: Some(apiserver::auth::TokenKey::from_pkcs8(pki.token_key())?),
+        ca_pem: pki.ca_pem().to_owned(),
+    };
+    let api = ApiServer::with_auth(store.clone(), &kinds(), access, shutdown.clone()).await?;
+    api.keep_events(config.api.event_lifetime.0);
+    api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
+    let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
+    api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
+    Ok(api)
 }
 
 /// Waits for a signal, a service that ends, or a store that cannot write.

@@ -32,6 +32,8 @@ pub struct Config {
     pub image: ImageConfig,
     /// How hosts are driven.
     pub host: HostConfig,
+    /// Where the objects are.
+    pub engine: EngineConfig,
     /// Logging.
     pub log: LogConfig,
     /// The log of every change.
@@ -231,6 +233,26 @@ impl Default for HostConfig {
     }
 }
 
+/// `[engine]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// kubeconfig of the API server that keeps the objects; unset: the embedded one.
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, instead of its current one.
+    pub context: Option<String>,
+    /// Namespace of the Lease that says which appliance acts.
+    pub namespace: String,
+    /// How long the Lease holds without a renewal: so long nobody acts after an appliance died. 5s to 5m.
+    pub lease: Span,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { kubeconfig: None, context: None, namespace: "default".into(), lease: Span(Duration::from_secs(15)) }
+    }
+}
+
 /// `[log]`
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields, default)]
@@ -383,6 +405,12 @@ impl Config {
         if self.host.busy_limit == 0 {
             faults.push("host.busy_limit must be at least 1".into());
         }
+        if let Some(file) = self.engine.kubeconfig.as_ref().filter(|file| !file.is_absolute()) {
+            faults.push(format!("engine.kubeconfig {file:?} must be an absolute path"));
+        }
+        if !(Duration::from_secs(5)..=Duration::from_secs(300)).contains(&self.engine.lease.0) {
+            faults.push("engine.lease must be 5s to 5m".into());
+        }
         for (index, network) in self.networks.iter().enumerate() {
             let before = &self.networks[..index];
             let at = format!("network {:?}", network.name);
@@ -448,6 +476,9 @@ mod tests {
         assert!(shipped.is_ok(), "{shipped:?}");
         let bad = r#"
             data_dir = "relative"
+            [engine]
+            kubeconfig = "here"
+            lease = "1s"
             [[network]]
             name = "a"
             interface = "eth0"
@@ -461,9 +492,17 @@ mod tests {
             lease = "5s"
         "#;
         let text = Config::parse(bad, Path::new("x.toml")).expect_err("faults").to_string();
-        for part in
-            ["absolute", "pool address 10.0.1.1", "router 10.0.0.255", "used twice", "overlaps", "15 characters", "60s"]
-        {
+        for part in [
+            "data_dir \"relative\" must be an absolute",
+            "engine.kubeconfig \"here\"",
+            "engine.lease",
+            "pool address 10.0.1.1",
+            "router 10.0.0.255",
+            "used twice",
+            "overlaps",
+            "15 characters",
+            "60s",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         for text in [

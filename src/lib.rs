@@ -7,6 +7,7 @@
 //! | [`cli`] | the command line, one file for each command |
 //! | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
+//! | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
 //! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
 //! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
 //! | [`dhcp`] | DHCP server: packet in, packet out; leases |
@@ -31,6 +32,7 @@ pub mod boot;
 pub mod cli;
 pub mod config;
 pub mod dhcp;
+pub mod engine;
 pub mod host;
 pub mod image;
 pub mod pki;

@@ -112,6 +112,9 @@ pub enum BmcError {
         /// How long it was given.
         waited: Duration,
     },
+    /// It was not asked: it must not be done from here.
+    #[error("{0}")]
+    Refused(String),
     /// It cannot do this.
     #[error("the BMC at {peer} cannot {what}")]
     Unsupported {

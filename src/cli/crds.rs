@@ -5,14 +5,24 @@ use anyhow::Context;
 
 use crate::api;
 
+/// Rights of the user that the appliance is in another API server.
+const RBAC: &str = include_str!("../../config/engine-rbac.yaml");
+
 #[derive(clap::Args)]
 pub(super) struct Options {
     /// Write a file for each, named <group>_<plural>.yaml, into this folder
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
+    /// Print instead what the user "slipway" of engine.kubeconfig needs: roles and bindings
+    #[arg(long, conflicts_with = "output_dir")]
+    rbac: bool,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    if options.rbac {
+        print!("{RBAC}");
+        return Ok(());
+    }
     let crds = api::kinds().into_iter().map(|kind| kind.crd);
     let Some(folder) = &options.output_dir else {
         let mut all = String::new();

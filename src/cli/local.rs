@@ -1,14 +1,18 @@
 //! Speaking to the appliance on this box.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::appliance;
 use crate::config::Config;
+use crate::engine;
 use crate::pki::Pki;
 
 /// The administrator's kubeconfig. Only somebody who can read the appliance's keys can have it.
 pub(super) fn kubeconfig(config: &Config, server: Option<&str>) -> anyhow::Result<String> {
+    if let Some(file) = &config.engine.kubeconfig {
+        bail!("the objects are in another API server (engine.kubeconfig): {} is the kubeconfig for it", file.display());
+    }
     let folder = config.data_dir.pki();
     let pki = Pki::open(&folder, &appliance::certificate_names(config))
         .with_context(|| format!("certificates in {}", folder.display()))?;
@@ -16,8 +20,8 @@ pub(super) fn kubeconfig(config: &Config, server: Option<&str>) -> anyhow::Resul
     Ok(pki.kubeconfig(&server))
 }
 
-/// The API of the appliance on this box.
-pub(super) fn server(config: &Config) -> String {
+/// The embedded API of the appliance on this box.
+fn server(config: &Config) -> String {
     let mut listen = config.api.listen;
     if listen.ip().is_unspecified() {
         listen.set_ip([127, 0, 0, 1].into());
@@ -25,10 +29,22 @@ pub(super) fn server(config: &Config) -> String {
     format!("https://{listen}")
 }
 
+/// The credentials for the objects of the appliance on this box: its administrator's, or those it has itself for the
+/// API server that keeps them.
+pub(super) fn credentials(config: &Config) -> anyhow::Result<(Kubeconfig, KubeConfigOptions)> {
+    match engine::kubeconfig(&config.engine) {
+        Some(engine) => Ok(engine?),
+        None => {
+            let text = kubeconfig(config, Some(&server(config)))?;
+            Ok((Kubeconfig::from_yaml(&text)?, KubeConfigOptions::default()))
+        }
+    }
+}
+
 /// A client of the appliance on this box.
 pub(super) async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig(config, Some(&server(config)))?)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let (kubeconfig, options) = credentials(config)?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     Ok(kube::Client::try_from(config)?)
 }
 

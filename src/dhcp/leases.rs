@@ -53,7 +53,6 @@ pub enum CommitError {
 pub struct Leases {
     networks: Arc<[NetworkLeases]>,
     table: Table,
-    store: Store,
 }
 
 /// The leases of one network.
@@ -113,7 +112,7 @@ impl Leases {
         if elsewhere > 0 {
             tracing::info!(leases = elsewhere, "DHCP leases of networks that are not configured are kept on disk");
         }
-        Ok(Self { networks, table, store: store.clone() })
+        Ok(Self { networks, table })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
@@ -143,10 +142,6 @@ impl Leases {
 
     pub(super) fn networks(&self) -> &[NetworkLeases] {
         &self.networks
-    }
-
-    pub(super) fn store(&self) -> &Store {
-        &self.store
     }
 
     /// Puts changes on disk; returns when they are there. The order of calls is kept.

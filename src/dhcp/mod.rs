@@ -34,6 +34,7 @@ mod table_tests;
 
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError};
+pub use publish::Views;
 pub use server::{BindError, ServeError, Server};
 
 /// Where boot files are to be had on this appliance.

@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::slipway::DHCPLeaseSpec;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+
+use crate::api::slipway::{DHCPLease, DHCPLeaseSpec};
 use crate::boot::HostIndex;
 use crate::config::NetworkConfig;
-use crate::store::{Change, Expect, WriteError};
+use crate::store::{Change, Expect, Store, WriteError};
 
 use super::leases::Leases;
 use super::table::{Lease, LeaseState};
@@ -27,6 +30,104 @@ const PERIOD: Duration = Duration::from_millis(250);
 const BATCH: usize = 250;
 /// Views handed to the store at once; more would make leases wait behind them.
 const AT_ONCE: usize = 32;
+
+/// Who writes the views in an API server that is not the embedded one.
+const MANAGER: &str = "slipway-dhcp";
+/// How long such an API server may take for one view.
+const API_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where leases are shown as DHCPLease objects. They are views only: the leases themselves are always on this
+/// appliance's own disk.
+#[derive(Clone)]
+pub struct Views(Shelf);
+
+#[derive(Clone)]
+enum Shelf {
+    Store(Store, Arc<str>),
+    Api(Api<DHCPLease>),
+}
+
+/// A view was not published.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error(transparent)]
+    Store(#[from] WriteError),
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the API server did not answer within {} s", API_DEADLINE.as_secs())]
+    Deadline,
+}
+
+impl Views {
+    /// In the embedded API.
+    pub fn store(store: &Store) -> Self {
+        Self(Shelf::Store(store.clone(), RESOURCE.into()))
+    }
+
+    /// In another API server.
+    pub fn api(client: kube::Client) -> Self {
+        Self(Shelf::Api(Api::all(client)))
+    }
+
+    /// Writes a view, or removes it.
+    async fn put(&self, name: String, spec: Option<DHCPLeaseSpec>) -> Result<(), PublishError> {
+        match &self.0 {
+            Shelf::Store(store, resource) => {
+                let removes = spec.is_none();
+                let value = spec.map(|spec| {
+                    let former = store.get(resource, "", &name);
+                    object(&name, &spec, former.as_ref().map(|object| object.value()).as_ref())
+                });
+                let namespace = String::new();
+                let change = Change { resource: resource.clone(), namespace, name, expect: Expect::Any, value };
+                match store.publish(change).await {
+                    Err(WriteError::NotFound) if removes => Ok(()),
+                    other => Ok(other.map(|_| ())?),
+                }
+            }
+            Shelf::Api(api) => {
+                let written = async {
+                    match spec {
+                        Some(spec) => {
+                            let view = DHCPLease::new(&name, spec);
+                            let parameters = PatchParams::apply(MANAGER).force();
+                            api.patch(&name, &parameters, &Patch::Apply(&view)).await.map(|_| ())
+                        }
+                        None => match api.delete(&name, &DeleteParams::default()).await {
+                            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                            other => other.map(|_| ()),
+                        },
+                    }
+                };
+                Ok(tokio::time::timeout(API_DEADLINE, written).await.map_err(|_| PublishError::Deadline)??)
+            }
+        }
+    }
+
+    /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases. Those of
+    /// the embedded API are in memory and begin empty.
+    async fn tidy(&self, leases: &Leases) -> Result<(), PublishError> {
+        let Shelf::Api(api) = &self.0 else { return Ok(()) };
+        let parameters = ListParams::default();
+        let all =
+            tokio::time::timeout(API_DEADLINE, api.list(&parameters)).await.map_err(|_| PublishError::Deadline)??;
+        let networks = leases.networks().iter().map(|network| network.config.name.as_str()).collect::<Vec<_>>();
+        for view in all.items.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
+            let ours =
+                view.spec.address.parse().ok().and_then(|address| leases.with_lease(address, |_, lease| lease.stored));
+            if ours != Some(true) {
+                self.put(view.spec.address.clone(), None).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a view is of a lease that ended long enough ago that no appliance can still know it as held.
+fn abandoned(view: &DHCPLeaseSpec, networks: &[&str], now: Timestamp) -> bool {
+    let ended = view.expires.as_ref().is_none_or(|expires| expires.0 < now);
+    ended && networks.contains(&view.network.as_str())
+}
 
 /// State as the view names it.
 pub(super) fn state_name(lease: &Lease) -> &'static str {
@@ -65,8 +166,13 @@ fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
 }
 
 /// Publishes what changed, until told to stop.
-pub(super) async fn run(leases: Leases, hosts: HostIndex, shutdown: CancellationToken) {
-    let resource: Arc<str> = RESOURCE.into();
+pub(super) async fn run(leases: Leases, hosts: HostIndex, views: Views, shutdown: CancellationToken) {
+    tokio::select! {
+        () = shutdown.cancelled() => return,
+        tidied = views.tidy(&leases) => if let Err(error) = tidied {
+            tracing::warn!(%error, "former DHCPLease objects stay");
+        },
+    }
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
@@ -78,7 +184,7 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, shutdown: Cancellation
         for index in 0..leases.networks().len() {
             let changed = leases.networks()[index].table().take_changed(BATCH);
             for group in changed.chunks(AT_ONCE) {
-                let results = join_all(group.iter().map(|address| publish(&leases, &hosts, &resource, *address))).await;
+                let results = join_all(group.iter().map(|address| publish(&leases, &hosts, &views, *address))).await;
                 for (address, result) in group.iter().zip(results) {
                     let Err(error) = result else { continue };
                     leases.networks()[index].table().mark_changed(*address);
@@ -92,20 +198,13 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, shutdown: Cancellation
     }
 }
 
-async fn publish(leases: &Leases, hosts: &HostIndex, resource: &Arc<str>, address: Ipv4Addr) -> Result<(), WriteError> {
-    let name = address.to_string();
+async fn publish(leases: &Leases, hosts: &HostIndex, views: &Views, address: Ipv4Addr) -> Result<(), PublishError> {
     let view = leases.with_lease(address, |config, lease| spec(config, lease).map(|spec| (spec, lease.client.mac)));
-    let value = view.flatten().map(|(mut spec, mac)| {
+    let spec = view.flatten().map(|(mut spec, mac)| {
         spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
-        let former = leases.store().get(resource, "", &name);
-        object(&name, &spec, former.as_ref().map(|object| object.value()).as_ref())
+        spec
     });
-    let removes = value.is_none();
-    let change = Change { resource: resource.clone(), namespace: String::new(), name, expect: Expect::Any, value };
-    match leases.store().publish(change).await {
-        Err(WriteError::NotFound) if removes => Ok(()),
-        other => other.map(|_| ()),
-    }
+    views.put(address.to_string(), spec).await
 }
 
 /// The object; it keeps the identity of its former self.
@@ -122,4 +221,28 @@ fn object(name: &str, spec: &DHCPLeaseSpec, former: Option<&Value>) -> Value {
         },
         "spec": spec,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_ended_on_our_networks_is_abandoned() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let view = |network: &str, expires: Option<&str>| DHCPLeaseSpec {
+            network: network.into(),
+            expires: expires.map(|at| Time(at.parse().unwrap())),
+            ..DHCPLeaseSpec::default()
+        };
+        for (view, wanted) in [
+            (view("a", Some("2025-12-31T23:59:59Z")), true),
+            (view("a", None), true),
+            // Perhaps of the appliance that led before.
+            (view("a", Some("2026-01-01T00:00:01Z")), false),
+            (view("b", Some("2025-12-31T23:59:59Z")), false),
+        ] {
+            assert_eq!(abandoned(&view, &["a"], now), wanted, "{view:?}");
+        }
+    }
 }

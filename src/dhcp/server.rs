@@ -25,7 +25,7 @@ use super::leases::{CommitError, Leases, unix_now};
 use super::network::{Network, select};
 use super::outcome::{LeaseWrite, Level, Outcome, Reply};
 use super::packet::{Malformed, Request};
-use super::publish;
+use super::publish::{self, Views};
 use super::quiet::Quiet;
 use super::respond::{Arrival, Ground, Port, SERVER_PORT, respond};
 use super::socket::{Inbox, Outgoing, Sockets};
@@ -114,15 +114,16 @@ pub struct Server {
     lines: Vec<Line>,
     leases: Leases,
     hosts: HostIndex,
+    views: Views,
 }
 
 impl Server {
-    /// Opens the sockets for every network that the leases were loaded for. Must be called within a tokio runtime.
+    /// Opens the sockets for every network that the leases were loaded for; `views` is where leases are shown. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
     /// The first network that cannot be served, and why.
-    pub fn bind(site: BootSite, leases: Leases, hosts: HostIndex) -> Result<Self, BindError> {
+    pub fn bind(site: BootSite, leases: Leases, hosts: HostIndex, views: Views) -> Result<Self, BindError> {
         let present = interfaces().map_err(BindError::Interfaces)?;
         let mut lines: Vec<Line> = Vec::new();
         for (index, served) in leases.networks().iter().enumerate() {
@@ -179,7 +180,7 @@ impl Server {
         if site.tftp_port != 69 && !lines.is_empty() {
             tracing::warn!(port = site.tftp_port, "PXE firmware asks TFTP on port 69 only; it will find nothing there");
         }
-        Ok(Self { lines, leases, hosts })
+        Ok(Self { lines, leases, hosts, views })
     }
 
     /// Serves until told to stop; then finishes the writes under way.
@@ -189,7 +190,7 @@ impl Server {
     /// When a part of it ends before that. The process should end, too.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let mut tasks = JoinSet::new();
-        tasks.spawn(publish::run(self.leases, self.hosts, shutdown.clone()));
+        tasks.spawn(publish::run(self.leases, self.hosts, self.views, shutdown.clone()));
         for line in self.lines {
             tasks.spawn(line.run(shutdown.clone()));
         }

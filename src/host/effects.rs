@@ -11,6 +11,7 @@ use serde_json::json;
 use tracing::info;
 
 use super::access;
+use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
 use crate::api::metal3::{
@@ -179,6 +180,7 @@ async fn connect(
     let credentials = access::credentials(&secret)
         .map_err(|reason| BmcError::Address(format!("secret {}: {reason}", details.credentials_name)))?;
     let bmc = reconciler.bmcs.connect(&address, &credentials, !details.disable_certificate_verification);
+    let bmc = std::sync::Arc::new(Fenced::new(bmc, reconciler.fence.clone()));
     Ok((bmc, secret.resource_version().unwrap_or_default()))
 }
 

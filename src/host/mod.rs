@@ -5,6 +5,7 @@ pub mod admission;
 mod conditions;
 mod effects;
 mod events;
+mod fenced;
 pub mod machine;
 mod payload;
 pub mod reconciler;

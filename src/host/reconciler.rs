@@ -25,6 +25,7 @@ use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::{PowerState, Registry};
 use crate::boot::HostIndex;
 use crate::config::HostConfig;
+use crate::engine::Fence;
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -43,6 +44,7 @@ pub struct Reconciler {
     pub(super) index: HostIndex,
     pub(super) settings: HostConfig,
     pub(super) power: PowerReadings,
+    pub(super) fence: Fence,
     up_since: Timestamp,
     hosts: Store<BareMetalHost>,
 }
@@ -85,8 +87,15 @@ impl PowerReadings {
     }
 }
 
-/// Reconciles every BareMetalHost until the shutdown.
-pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: Registry, shutdown: CancellationToken) {
+/// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
+pub async fn run(
+    client: Client,
+    index: HostIndex,
+    settings: HostConfig,
+    bmcs: Registry,
+    fence: Fence,
+    shutdown: CancellationToken,
+) {
     let every = watcher::Config::default;
     let controller = Controller::new(Api::<BareMetalHost>::all(client.clone()), every());
     let hosts = controller.store();
@@ -97,6 +106,7 @@ pub async fn run(client: Client, index: HostIndex, settings: HostConfig, bmcs: R
         index,
         settings,
         power: PowerReadings::default(),
+        fence,
         hosts: hosts.clone(),
     });
     let by_image = hosts.clone();

@@ -98,7 +98,7 @@ impl Site {
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
         let bmcs = Registry::new(Settings { poll: Duration::from_millis(20), ..Settings::default() });
-        tokio::spawn(run(client, index, HostConfig::default(), bmcs, shutdown));
+        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), shutdown));
         site.until("the host is taken over", async || {
             let host = site.api::<BareMetalHost>().get("h").await.unwrap();
             !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)

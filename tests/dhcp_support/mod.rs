@@ -19,7 +19,7 @@ use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
 use slipway::boot::{BootHost, HostIndex, IndexedIntent};
 use slipway::config::Config;
-use slipway::dhcp::{BootSite, Leases, Server};
+use slipway::dhcp::{BootSite, Leases, Server, Views};
 use slipway::store::{Store, StoreOptions};
 
 const ROLE: &str = "SLIPWAY_TEST_ROLE";
@@ -525,7 +525,7 @@ fn bind_only() {
     let _inside = runtime.enter();
     let (config, store) = open(&folder());
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    match Server::bind(BootSite { http_port: 80, tftp_port: 69 }, leases, HostIndex::default()) {
+    match Server::bind(BootSite { http_port: 80, tftp_port: 69 }, leases, HostIndex::default(), Views::store(&store)) {
         Ok(_) => println!("bound"),
         Err(error) => println!("{error}"),
     }
@@ -552,7 +552,7 @@ fn serve() {
     }
     let leases = Leases::load(&store, &config.networks).expect("loads");
     let site = BootSite { http_port: 80, tftp_port: 69 };
-    let server = Server::bind(site, leases.clone(), hosts.clone()).expect("binds");
+    let server = Server::bind(site, leases.clone(), hosts.clone(), Views::store(&store)).expect("binds");
     let shutdown = tokio_util::sync::CancellationToken::new();
     let serving = runtime.spawn(server.run(shutdown.clone()));
     ready();

@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use http::{HeaderValue, header};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::cli::local;
 use crate::config::{Config, DEFAULT_PATH};
+
+/// Who asks, for the server's log.
+const USER_AGENT: &str = concat!("slipway/", env!("CARGO_PKG_VERSION"));
 
 /// Which server and which namespace.
 #[derive(clap::Args, Clone, Debug)]
@@ -40,17 +44,20 @@ pub(super) struct Session {
 /// What decides where the credentials come from.
 struct Found {
     kubeconfig: Kubeconfig,
+    /// Context that goes with it, unless another is asked for.
+    context: Option<String>,
     source: String,
 }
 
 impl Server {
     /// Reads the credentials and makes a client. Nothing is sent yet.
     pub(super) async fn connect(&self) -> anyhow::Result<Session> {
-        let Found { kubeconfig, source } = self.find()?;
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        let Found { kubeconfig, context, source } = self.find()?;
+        let options = KubeConfigOptions { context: self.context.clone().or(context), ..KubeConfigOptions::default() };
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .with_context(|| format!("{source} cannot be used"))?;
+        config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = kube::Client::try_from(config).with_context(|| format!("{source} cannot be used"))?;
@@ -65,7 +72,7 @@ impl Server {
             return local_admin(file);
         }
         if let Some(kubeconfig) = Kubeconfig::from_env().context("$KUBECONFIG cannot be used")? {
-            return Ok(Found { kubeconfig, source: "$KUBECONFIG".into() });
+            return Ok(Found { kubeconfig, context: None, source: "$KUBECONFIG".into() });
         }
         let own = std::env::home_dir().map(|home| home.join(".kube/config")).filter(|file| file.is_file());
         if let Some(file) = own {
@@ -85,14 +92,12 @@ impl Server {
 fn read(file: &Path) -> anyhow::Result<Found> {
     let source = format!("kubeconfig {}", file.display());
     let kubeconfig = Kubeconfig::read_from(file).with_context(|| source.clone())?;
-    Ok(Found { kubeconfig, source })
+    Ok(Found { kubeconfig, context: None, source })
 }
 
 fn local_admin(file: &Path) -> anyhow::Result<Found> {
     let config = Config::load(file)?;
-    let server = local::server(&config);
-    let text = local::kubeconfig(&config, Some(&server)).with_context(|| {
-        "only a user who can read the appliance's keys is its administrator; others need --kubeconfig".to_owned()
-    })?;
-    Ok(Found { kubeconfig: Kubeconfig::from_yaml(&text)?, source: format!("{}", file.display()) })
+    let (kubeconfig, options) = local::credentials(&config)
+        .context("only a user who can read the appliance's keys is its administrator; others need --kubeconfig")?;
+    Ok(Found { kubeconfig, context: options.context, source: file.display().to_string() })
 }
