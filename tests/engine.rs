@@ -293,8 +293,56 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     second.says("this appliance leads", 2).await;
     until("the third host is registered", || rack.is_registered("three")).await;
 
+    applying(&client, &kubeconfig).await;
+
     // Who goes in peace leaves the lease free.
     second.process.end();
     assert_eq!(rack.holder().await, "", "{}", second.log());
     stop.cancel();
+}
+
+/// `slipway apply` as a real API server takes it.
+async fn applying(client: &kube::Client, kubeconfig: &Path) {
+    let apply = |arguments: &str, manifest: &str| {
+        let mut command = assert_cmd::Command::cargo_bin("slipway").unwrap();
+        command.args(["apply", "-f", "-"]).args(arguments.split_whitespace()).write_stdin(manifest);
+        let output = command.env_remove("SLIPWAY_CONFIG").env("KUBECONFIG", kubeconfig).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let map = |data: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c, namespace: rack}}\ndata: {{{data}}}\n")
+    };
+    let maps = Api::<k8s_openapi::api::core::v1::ConfigMap>::namespaced(client.clone(), "rack");
+    let data = async || serde_json::to_value(maps.get("c").await.unwrap().data).unwrap();
+    for (arguments, wish, said, stored) in [
+        ("", r#"a: "1", b: "2""#, "configmap/c created\n", json!({"a": "1", "b": "2"})),
+        ("", r#"a: "1", b: "2""#, "configmap/c unchanged\n", json!({"a": "1", "b": "2"})),
+        // What is not wished for any more goes.
+        ("", r#"a: "1""#, "configmap/c configured\n", json!({"a": "1"})),
+        ("--dry-run", r#"a: "2""#, "configmap/c configured (server dry run)\n", json!({"a": "1"})),
+        ("-o name", r#"a: "1""#, "configmap/c\n", json!({"a": "1"})),
+        ("-o jsonpath={.data.a}", r#"a: "1""#, "1", json!({"a": "1"})),
+    ] {
+        let (code, out, err) = apply(arguments, &map(wish));
+        assert_eq!((code, out.as_str()), (0, said), "{arguments} {wish}: {err}");
+        assert_eq!(data().await, stored, "{arguments} {wish}");
+    }
+    let theirs = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "9"}});
+    maps.patch("c", &PatchParams::apply("somebody").force(), &Patch::Apply(theirs)).await.unwrap();
+    let (code, _, err) = apply("", &map(r#"a: "1""#));
+    assert!(code == 1 && err.contains("\"somebody\"") && err.contains("--force-conflicts takes them over"), "{err}");
+    assert_eq!(apply("--force-conflicts", &map(r#"a: "1""#)).1, "configmap/c configured\n");
+    assert_eq!(data().await, json!({"a": "1"}));
+
+    let host = "apiVersion: metal3.io/v1alpha1\nkind: BareMetalHost\nmetadata: {name: x, namespace: rack}\nspec: {online: false, bogus: 1}\n";
+    let (code, _, err) = apply("", host);
+    assert!(code == 1 && err.contains(".spec.bogus: field not declared in schema"), "{err}");
+    let (code, _, err) = apply("-n other", &map(""));
+    assert!(code == 1 && err.contains("is in namespace \"rack\", and -n says \"other\""), "{err}");
+    // One of two is wrong: the other is done.
+    let both = format!("apiVersion: v1\nkind: ConfigMop\nmetadata: {{name: d}}\n---\n{}", map(r#"a: "3""#));
+    let (code, out, err) = apply("", &both);
+    assert!(code == 1 && err.contains("did you mean ConfigMap?") && out == "configmap/c configured\n", "{out}{err}");
+    assert_eq!(data().await, json!({"a": "3"}));
 }

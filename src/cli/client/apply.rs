@@ -43,9 +43,6 @@ pub(in crate::cli) struct Options {
     /// Name that the fields are managed under
     #[arg(long, value_name = "NAME", default_value = MANAGER)]
     field_manager: String,
-    /// Unknown fields: fail (strict), warn, or drop them (ignore)
-    #[arg(long, value_enum, default_value = "strict")]
-    validate: Validate,
     /// Wait until everything is ready: hosts provisioned or available, images imported, Ready where there is such a condition
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
@@ -57,13 +54,6 @@ pub(in crate::cli) struct Options {
     output: Option<Output>,
     #[command(flatten)]
     server: Server,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Validate {
-    Strict,
-    Warn,
-    Ignore,
 }
 
 /// An object that was applied.
@@ -145,15 +135,10 @@ async fn one(
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
-    let validation = match options.validate {
-        Validate::Strict => "Strict",
-        Validate::Warn => "Warn",
-        Validate::Ignore => "Ignore",
-    };
     let query = [
         ("fieldManager", options.field_manager.as_str()),
         ("force", if options.force_conflicts { "true" } else { "false" }),
-        ("fieldValidation", validation),
+        ("fieldValidation", "Strict"),
         ("dryRun", if options.dry_run { "All" } else { "" }),
     ];
     let (created, mut after) = session.apply(&path, &query, &object).await?;
