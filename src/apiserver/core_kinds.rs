@@ -139,17 +139,9 @@ fn check_data(data: Option<&Value>, path: &str, encoded: bool, errors: &mut Vec<
     let Some(Value::Object(data)) = data else { return };
     let mut total = 0;
     for (key, value) in data {
-        let good = key.len() <= 253
-            && !key.is_empty()
-            && !key.starts_with("..")
-            && key != "."
-            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-        if !good {
-            errors.push(FieldError::invalid(
-                format!("{path}[{}]", super::status::shorten(key, 64)),
-                &key.as_str().into(),
-                "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
-            ));
+        for fault in super::names::config_key(key) {
+            let path = format!("{path}[{}]", super::status::shorten(key, 64));
+            errors.push(FieldError::invalid(path, &key.as_str().into(), fault));
         }
         let length = value.as_str().map_or(0, str::len);
         total += if encoded { length / 4 * 3 } else { length };

@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use rand::Rng;
 use serde_json::Value;
 
+use super::names;
 use super::registry::Resource;
-use super::selectors::{is_dns_label, is_dns_subdomain, is_label_key, is_label_value};
 use super::status::{ApiError, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
@@ -15,6 +15,8 @@ pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
 pub(super) const ORPHAN: &str = "orphan";
 /// Finalizer of `propagationPolicy: Foreground`.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
+/// Finalizers of core kinds that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
 /// Letters of generated names: no vowels, nothing that looks like another.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Letters added to `generateName`.
@@ -104,57 +106,45 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     if name.is_empty() {
         errors.push(FieldError::required("metadata.name", "name or generateName is required"));
     } else if old.is_none() {
-        let (good, rule) = if &*resource.storage == "/namespaces" {
-            (is_dns_label(name), "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
+        let faults = if &*resource.storage == "/namespaces" {
+            names::label(name)
         } else if resource.group == super::auth::GROUP {
-            let fault = super::auth::kinds::path_segment_fault(name);
-            (fault.is_none(), fault.unwrap_or_default())
+            super::auth::kinds::path_segment_fault(name).into_iter().map(Into::into).collect()
         } else {
-            (
-                is_dns_subdomain(name),
-                "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
-                 and must start and end with an alphanumeric character",
-            )
+            names::subdomain(name)
         };
-        if !good {
-            errors.push(FieldError::invalid("metadata.name", &name.into(), rule));
-        }
+        tell(&mut errors, "metadata.name", name, faults);
     }
     for (key, value) in meta.labels.iter().flatten() {
-        if !is_label_key(key) {
-            errors.push(FieldError::invalid("metadata.labels", &key.as_str().into(), "not a qualified name"));
-        }
-        if !is_label_value(value) {
-            errors.push(FieldError::invalid(
-                "metadata.labels",
-                &value.as_str().into(),
-                "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', at \
-                 most 63, and must start and end with an alphanumeric character",
-            ));
-        }
+        tell(&mut errors, "metadata.labels", key, names::qualified(key));
+        tell(&mut errors, "metadata.labels", value, names::label_value(value));
     }
     let mut total = 0;
     for (key, value) in meta.annotations.iter().flatten() {
         total += key.len() + value.len();
-        if !is_label_key(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", &key.as_str().into(), "not a qualified name"));
-        }
+        tell(&mut errors, "metadata.annotations", key, names::qualified(&key.to_lowercase()));
     }
     if total > ANNOTATIONS_MAX {
         let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
         errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
     }
-    validate_finalizers(meta, old, &mut errors);
+    validate_finalizers(resource, meta, old, &mut errors);
     validate_owners(meta.owner_references.as_deref().unwrap_or_default(), &mut errors);
     errors
 }
 
-fn validate_finalizers(meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
+/// Adds what a rule found in a value.
+fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::Faults) {
+    errors.extend(faults.into_iter().map(|fault| FieldError::invalid(path, &value.into(), fault)));
+}
+
+fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
     for (index, finalizer) in finalizers.iter().enumerate() {
-        if !is_label_key(finalizer) {
-            let path = format!("metadata.finalizers[{index}]");
-            errors.push(FieldError::invalid(path, &finalizer.as_str().into(), "not a qualified name"));
+        tell(errors, "metadata.finalizers", finalizer, names::qualified(finalizer));
+        if resource.group.is_empty() && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer.as_str()) {
+            let rule = "name is neither a standard finalizer name nor is it fully qualified";
+            tell(errors, &format!("metadata.finalizers[{index}]"), finalizer, vec![rule.into()]);
         }
     }
     if finalizers.iter().any(|one| one == ORPHAN) && finalizers.iter().any(|one| one == FOREGROUND) {
@@ -170,7 +160,8 @@ fn validate_finalizers(meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut
             errors.push(FieldError::forbidden(
                 "metadata.finalizers",
                 format!(
-                    "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    added.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ")
                 ),
             ));
         }
@@ -178,12 +169,12 @@ fn validate_finalizers(meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut
 }
 
 fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
-    for (index, owner) in owners.iter().enumerate() {
+    for owner in owners {
         let fields =
             [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)];
         for (field, _) in fields.iter().filter(|(_, value)| value.is_empty()) {
-            errors
-                .push(FieldError::required(format!("metadata.ownerReferences[{index}].{field}"), "must not be empty"));
+            let path = format!("metadata.ownerReferences.{field}");
+            errors.push(FieldError::invalid(path, &"".into(), "must not be empty"));
         }
     }
     if owners.iter().filter(|owner| owner.controller == Some(true)).count() > 1 {
@@ -199,6 +190,7 @@ fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
 mod tests {
     use super::*;
     use crate::apiserver::registry::Registry;
+    use crate::apiserver::selectors::is_dns_label;
     use serde_json::json;
 
     #[test]
@@ -216,7 +208,8 @@ mod tests {
             (secrets, json!({"name": "a", "labels": {"a": "c d"}}), vec!["metadata.labels"]),
             (secrets, json!({"name": "a", "annotations": {"a/b/c": ""}}), vec!["metadata.annotations"]),
             (secrets, json!({"name": "a", "annotations": {"a": "x".repeat(300_000)}}), vec!["metadata.annotations"]),
-            (secrets, json!({"name": "a", "finalizers": ["x y"]}), vec!["metadata.finalizers[0]"]),
+            (secrets, json!({"name": "a", "finalizers": ["a.b/x y"]}), vec!["metadata.finalizers"]),
+            (secrets, json!({"name": "a", "finalizers": ["x"]}), vec!["metadata.finalizers[0]"]),
             (secrets, json!({"name": "a", "finalizers": [ORPHAN, FOREGROUND]}), vec!["metadata.finalizers"]),
             (secrets, json!({"name": "a", "ownerReferences": [owner]}), vec![]),
             (secrets, json!({"name": "a", "ownerReferences": [owner, owner]}), vec!["metadata.ownerReferences"]),
@@ -233,15 +226,18 @@ mod tests {
     fn no_finalizer_joins_a_dying_object() {
         let registry = Registry::new(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
-        let old =
-            ObjectMeta { deletion_timestamp: Some(now()), finalizers: Some(vec!["a".into()]), ..Default::default() };
+        let old = ObjectMeta {
+            deletion_timestamp: Some(now()),
+            finalizers: Some(vec!["a.b/a".into()]),
+            ..Default::default()
+        };
         let with = |finalizers: &[&str]| ObjectMeta {
             name: Some("n".into()),
             finalizers: Some(finalizers.iter().map(|one| (*one).to_owned()).collect()),
             ..Default::default()
         };
-        assert!(validate(secrets, &with(&["a"]), Some(&old)).is_empty());
-        assert_eq!(validate(secrets, &with(&["a", "b"]), Some(&old)).len(), 1);
+        assert!(validate(secrets, &with(&["a.b/a"]), Some(&old)).is_empty());
+        assert_eq!(validate(secrets, &with(&["a.b/a", "a.b/b"]), Some(&old)).len(), 1);
     }
 
     #[test]

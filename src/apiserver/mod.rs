@@ -41,6 +41,7 @@ mod jsonpath;
 mod list;
 mod meta;
 mod metrics;
+mod names;
 mod openapi;
 mod options;
 mod overload;
@@ -318,6 +319,9 @@ impl ApiServer {
     }
 }
 
+/// The message of a 405.
+const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
+
 /// One request about a resource.
 struct Call<'c> {
     api: &'c ApiServer,
@@ -332,7 +336,7 @@ struct Call<'c> {
 
 impl Call<'_> {
     fn name(&self) -> Result<&str, ApiError> {
-        self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed("a name is needed"))
+        self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
 
     /// Clients may not write what only Slipway's own rooms write.
@@ -486,9 +490,7 @@ async fn serve_resource(
     match verb {
         _ if target.subresource.as_deref() == Some("token") || resource.keep == Keep::Review => {
             if verb != "create" {
-                return Err(ApiError::method_not_allowed(
-                    "the server does not allow this method on the requested resource",
-                ));
+                return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
             let body = body::read_body(body).await?;
             let answer = match resource.keep {
@@ -523,10 +525,11 @@ async fn serve_resource(
                 }
             })
         }
-        "deletecollection" => {
+        // All namespaces at once is what nobody means.
+        "deletecollection" if &*resource.storage != "/namespaces" => {
             let deleted = delete::delete_collection(&call, body::read_body(body).await?).await?;
             Ok(read::send_list(&call, deleted, &items::ListHead::at(api.store().revision())))
         }
-        _ => Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource")),
+        _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
     }
 }

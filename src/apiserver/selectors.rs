@@ -160,10 +160,14 @@ fn is_label_name(name: &str) -> bool {
 
 /// At most 63 characters, alphanumeric at both ends.
 pub(super) fn is_label_value(value: &str) -> bool {
+    value.len() <= 63 && is_label_text(value)
+}
+
+/// Of any length, alphanumeric at both ends.
+pub(super) fn is_label_text(value: &str) -> bool {
     let bytes = value.as_bytes();
     let ends = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
-    bytes.len() <= 63
-        && ends(bytes.first())
+    ends(bytes.first())
         && ends(bytes.last())
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
@@ -178,7 +182,8 @@ pub(super) fn is_dns_label(name: &str) -> bool {
     name.len() <= 63 && is_dns_part(name)
 }
 
-fn is_dns_part(part: &str) -> bool {
+/// A part of a domain, of any length.
+pub(super) fn is_dns_part(part: &str) -> bool {
     let good = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = part.as_bytes();
     bytes.first().is_some_and(good)

@@ -112,7 +112,7 @@ impl FieldError {
     pub fn with_value(fault: FieldFault, path: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
         let shown = match value {
             Value::Object(_) | Value::Array(_) => String::new(),
-            other => format!("{}: ", shorten(&other.to_string(), 128)),
+            other => format!("{}: ", shorten(&other.to_string(), 512)),
         };
         Self { fault, path: path.into(), message: format!("{}: {shown}{}", fault.words(), detail.as_ref()) }
     }
@@ -259,7 +259,10 @@ impl ApiError {
             "Invalid",
             format!("{} \"{name}\" is invalid: {text}", qualify(kind, group)),
         );
-        error.details = json!({"name": name, "group": group, "kind": kind, "causes": causes(errors)});
+        error.details = json!({"kind": kind, "causes": causes(errors)});
+        for (key, value) in [("name", name), ("group", group)].into_iter().filter(|(_, value)| !value.is_empty()) {
+            error.details[key] = value.into();
+        }
         error
     }
 

@@ -189,7 +189,8 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
     // Held until the write is done, so that a namespace cannot end in between.
     let _gate = call.api.namespace_gate().read().await;
     if resource.namespaced {
-        check_namespace(call, given.namespace.as_deref().unwrap_or_default())?;
+        let (namespace, name) = (given.namespace.as_deref(), given.name.as_deref());
+        check_namespace(call, namespace.unwrap_or_default(), name.unwrap_or_default())?;
     }
     let namespace = call.target.namespace.clone().unwrap_or_default();
     let mut draft = draft;
@@ -476,7 +477,7 @@ fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Wri
     }
 }
 
-fn check_namespace(call: &Call<'_>, namespace: &str) -> Result<(), ApiError> {
+fn check_namespace(call: &Call<'_>, namespace: &str, name: &str) -> Result<(), ApiError> {
     let missing = || {
         let message = format!("namespaces \"{namespace}\" not found");
         let mut error = ApiError::new(http::StatusCode::NOT_FOUND, "NotFound", message);
@@ -487,7 +488,7 @@ fn check_namespace(call: &Call<'_>, namespace: &str) -> Result<(), ApiError> {
     if found.is_ending() {
         return Err(ApiError::forbidden(
             call.resource,
-            "",
+            name,
             format!("unable to create new content in namespace {namespace} because it is being terminated"),
         ));
     }

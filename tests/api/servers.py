@@ -133,7 +133,7 @@ class Client:
                 self.connection.request(method, path, body, headers)
                 answer = self.connection.getresponse()
                 return answer.status, dict(answer.getheaders()), answer.read()
-            except (http.client.HTTPException, ConnectionError, BrokenPipeError):
+            except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):
                 # A connection that was kept open may have ended meanwhile.
                 self.connection.close()
                 self.connection = None
@@ -179,13 +179,10 @@ class Peer(Server):
 
     def start(self):
         programs = tools.kubernetes()
-        etcd = next((path for path in ("/usr/bin/etcd", "/usr/local/bin/etcd") if Path(path).exists()), None)
-        if etcd is None:
-            raise LabError("etcd is not installed: run `tests/lab/packages peer`")
         self.certificates()
         # A client URL per server, so that several may run beside each other.
         client, peer, port = free_port(), free_port(), free_port()
-        self.spawn("etcd", [etcd, "--data-dir", self.folder / "etcd", "--name", "judge", "--unsafe-no-fsync",
+        self.spawn("etcd", [programs / "etcd", "--data-dir", self.folder / "etcd", "--name", "judge", "--unsafe-no-fsync",
                             "--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls", f"http://127.0.0.1:{client}",
                             "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                             "--initial-cluster", f"judge=http://127.0.0.1:{peer}"])

@@ -20,6 +20,8 @@ DEADLINE = 60
 PATIENCE = 20
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| ?[+-]\d\d:?\d\d( UTC)?)?"
+# One of several causes of an error.
+CAUSE = re.compile(r"\* \S+: ")
 # What no two runs share, and what stands for it. Order matters.
 NORMAL = [(re.compile(pattern), text) for pattern, text in (
     (r"[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w.]+:\d+\]", "KLOG"),
@@ -162,8 +164,8 @@ def show(command, out, err, status, item):
         if mark == "|" and getattr(item, "any_order", False):
             part.sort()
         # Causes of an error come in no order.
-        causes = iter(sorted(line for line in part if line.startswith("* ")))
-        part = [next(causes) if line.startswith("* ") else line for line in part]
+        causes = iter(sorted(line for line in part if CAUSE.match(line)))
+        part = [next(causes) if CAUSE.match(line) else line for line in part]
         lines += [f"{mark} {line}".rstrip() for line in part]
     if status:
         lines.append(f"? {status}")

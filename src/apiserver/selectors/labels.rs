@@ -4,18 +4,11 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-use super::{is_dns_subdomain, is_label_name, is_label_value};
+use crate::apiserver::names;
 use crate::apiserver::status::shorten;
 
 /// Requirements in one selector, and values in one requirement; more is not a question but an attack.
 const PARTS_MAX: usize = 256;
-
-const LABEL_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', \
-    and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
-    validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
-    an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
-    '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
 /// What must hold for one label.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,43 +223,17 @@ impl<'t> Reader<'t> {
 }
 
 fn check_value(key: &str, index: usize, value: &str) -> Result<(), String> {
-    if is_label_value(value) {
+    let faults = names::label_value(value);
+    if faults.is_empty() {
         return Ok(());
     }
-    let rule = if value.len() > 63 { "must be no more than 63 bytes" } else { LABEL_RULE };
-    Err(format!("values[{index}][{key}]: Invalid value: {:?}: {rule}", shorten(value, 128)))
+    Err(format!("values[{index}][{key}]: Invalid value: {:?}: {}", shorten(value, 128), faults.join("; ")))
 }
 
 /// What is wrong with a qualified name, `[prefix/]name`.
 fn key_fault(key: &str) -> Option<String> {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    if name.contains('/') {
-        let rule = NAME_RULE.trim_start_matches("name part must");
-        return Some(format!(
-            "a qualified name must{rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ));
-    }
-    match prefix {
-        Some("") => return Some("prefix part must be non-empty".into()),
-        Some(prefix) if !is_dns_subdomain(prefix) => {
-            return Some(
-                "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or \
-                 '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
-                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-                    .into(),
-            );
-        }
-        _ => {}
-    }
-    match name {
-        "" => Some("name part must be non-empty".into()),
-        name if name.len() > 63 => Some("name part must be no more than 63 bytes".into()),
-        name if !is_label_name(name) => Some(NAME_RULE.into()),
-        _ => None,
-    }
+    let faults = names::qualified(key);
+    (!faults.is_empty()).then(|| faults.join("; "))
 }
 
 #[cfg(test)]
