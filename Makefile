@@ -12,7 +12,7 @@ DESTDIR ?=
 PREFIX  ?= /usr
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install build rust packages unit journeys clean-cache
+.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ help: ## say what there is
 demo: packages build ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
 
-test: packages unit build journeys ## unit tests, then the virtual rack's journeys
+test: packages unit build clients journeys ## unit tests, real clients of the API, then the virtual rack's journeys
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
@@ -32,7 +32,7 @@ lint: packages rust ## formatting, clippy, scripts, the systemd unit
 	cargo fmt --check --manifest-path benches/api/Cargo.toml
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
-	  tests/lab/*.py tests/lab/journeys/*.py tests/lab/rack tests/lab/run images/debian-12/build \
+	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build \
 	  benches/run benches/suite/*.py
 	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.
@@ -63,6 +63,17 @@ build: rust ## the static release binary
 unit: rust packages ## cargo test
 	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" cargo test --locked
 
+clients: build ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
+	python3 tests/api/kubectl.py check
+	python3 tests/api/raw.py check
+	python3 tests/api/clients.py
+
+conformance: build ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
+	@tests/lab/packages lab
+	python3 tests/api/kubectl.py record
+	python3 tests/api/raw.py record
+	PEER=1 python3 tests/api/clients.py
+
 journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab
 	tests/lab/run
@@ -76,5 +87,5 @@ rust: ## check that there is a Rust new enough
 	  echo "Rust $(RUST) or newer is needed, there is $${have:-none}. Debian 12's own is too old: install it as https://rustup.rs says," >&2; \
 	  echo "with the components clippy and rustfmt, and run this again." >&2; exit 1; fi
 
-clean-cache: ## forget what is kept in the cache folder: image, BMC emulators, kubectl, kernel package
+clean-cache: ## forget what is kept in the cache folder: image, BMC emulators, clients and peers of the API, kernel package
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/slipway"

@@ -1,6 +1,7 @@
 """Runs the script of `kubectl_cases.py` with an older and a newer kubectl.
 
-    python3 tests/api/kubectl.py check [GROUP…]    against Slipway, compared with what was recorded
+    python3 tests/api/kubectl.py check [GROUP]     against Slipway, compared with what was recorded; up to a group only
+    python3 tests/api/kubectl.py check --accept    the same; records the answers that may differ (accepted.toml)
     python3 tests/api/kubectl.py record            against a real kube-apiserver, into golden/
 """
 
@@ -70,33 +71,25 @@ def record():
     say(f"{sum(map(len, SCRIPT.values()))} cases recorded with kubectl 1.{' and 1.'.join(map(str, VERSIONS))}")
 
 
-def differences(wanted, seen, allowed):
-    """What differs between two transcripts of a group, as text for a person, one entry for each case."""
-    out = []
-    for want, have in zip(split(wanted), seen, strict=True):
-        command = want.splitlines()[0].removeprefix("$ ")
-        if want.strip() == have.strip():
-            continue
-        if allowed.allows(have):
-            continue
-        lines = difflib.unified_diff(want.splitlines()[1:], have.splitlines()[1:], "kube-apiserver", "slipway", lineterm="", n=2)
-        out.append("\n".join([f"$ {command}", *(f"    {line}" for line in list(lines)[2:])]))
-    return out
+def difference(want, have):
+    """What differs, for a person."""
+    lines = difflib.unified_diff(want.splitlines()[1:], have.splitlines()[1:], lineterm="", n=2)
+    return "\n".join([have.splitlines()[0], *(f"    {line}" for line in list(lines)[2:])])
 
 
-def check(last=None):
+def check(accept=False, last=None):
     def one(minor):
         with tempfile.TemporaryDirectory() as folder, servers.Slipway(Path(folder, "slipway")) as slipway:
             return transcripts(slipway, minor, Path(folder), last)
-    allowed, failed = Accepted("kubectl"), 0
+    allowed, failed = Accepted("kubectl", accept), 0
     for minor, groups in zip(VERSIONS, both(one)):
-        for group, texts in groups.items():
-            for text in differences(golden(minor, group).read_text(), texts, allowed):
-                failed += 1
-                print(f"── kubectl 1.{minor}, {group}\n{text}")
-        say(f"kubectl 1.{minor}: {sum(map(len, groups.values()))} invocations")
-    if last is None:
-        failed += allowed.report_unused()
+        pairs = [(group, *pair) for group, texts in groups.items()
+                 for pair in zip(split(golden(minor, group).read_text()), texts, strict=True)]
+        for want, have in allowed.check(golden(minor, "slipway"), [pair[1:] for pair in pairs]):
+            failed += 1
+            print(f"── kubectl 1.{minor}\n{difference(want, have)}")
+        say(f"kubectl 1.{minor}: {len(pairs)} invocations")
+    failed += allowed.unused() if last is None else 0
     if failed:
         raise LabError(f"{failed} differ from a real kube-apiserver")
 
@@ -105,8 +98,10 @@ if __name__ == "__main__":
     try:
         if sys.argv[1:] == ["record"]:
             record()
-        elif sys.argv[1:2] == ["check"] and len(sys.argv) <= 3:
-            check(*sys.argv[2:])
+        elif sys.argv[1:] == ["check", "--accept"]:
+            check(accept=True)
+        elif sys.argv[1:2] == ["check"] and len(sys.argv) <= 3 and set(sys.argv[2:]) <= set(SCRIPT):
+            check(last=next(iter(sys.argv[2:]), None))
         else:
             print(__doc__.strip(), file=sys.stderr)
             sys.exit(2)

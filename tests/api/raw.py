@@ -1,7 +1,8 @@
 """Sends the calls of `request_cases.py` one after the other.
 
-    python3 tests/api/raw.py check     to Slipway, compared with what was recorded
-    python3 tests/api/raw.py record    to a real kube-apiserver, into golden/requests.txt
+    python3 tests/api/raw.py check             to Slipway, compared with what was recorded
+    python3 tests/api/raw.py check --accept    the same; records the answers that may differ (accepted.toml)
+    python3 tests/api/raw.py record            to a real kube-apiserver, into golden/requests.txt
 """
 
 import json
@@ -183,26 +184,26 @@ def compare(want, have):
     return out
 
 
-def check():
-    allowed = accepted.Accepted("request")
+def check(accept=False):
+    allowed = accepted.Accepted("request", accept)
     with tempfile.TemporaryDirectory() as folder, servers.Slipway(Path(folder)) as slipway:
         began = time.monotonic()
         seen = Run(slipway).all()
         say(f"{len(CALLS)} requests in {time.monotonic() - began:.0f} s")
-    failed = 0
-    for want, have in zip(split(GOLDEN.read_text()), seen, strict=True):
-        if want.strip() != have.strip() and not allowed.allows(have):
-            failed += 1
-            print("\n".join([have.splitlines()[0], *(f"    {line}" for line in compare(want, have))]))
-    failed += allowed.report_unused()
+    wrong = allowed.check(GOLDEN.with_name("slipway-requests.txt"), zip(split(GOLDEN.read_text()), seen, strict=True))
+    for want, have in wrong:
+        print("\n".join([have.splitlines()[0], *(f"    {line}" for line in compare(want, have))]))
+    failed = len(wrong) + allowed.unused()
     if failed:
         raise LabError(f"{failed} answers differ from a real kube-apiserver's")
 
 
 if __name__ == "__main__":
     try:
-        if sys.argv[1:] in (["record"], ["check"]):
-            record() if sys.argv[1] == "record" else check()
+        if sys.argv[1:] == ["record"]:
+            record()
+        elif sys.argv[1:] in (["check"], ["check", "--accept"]):
+            check("--accept" in sys.argv)
         else:
             print(__doc__.strip(), file=sys.stderr)
             sys.exit(2)
