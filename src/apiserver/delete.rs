@@ -149,6 +149,7 @@ impl ApiServer {
         if is_namespace && PERMANENT_NAMESPACES.contains(&name) {
             return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
+        let is_definition = super::crd::is_definition(resource);
         let dry_run = options.is_dry_run();
         for _ in 0..ATTEMPTS {
             let current = self
@@ -176,6 +177,13 @@ impl ApiServer {
                 finalizers.retain(|one| one != meta::ORPHAN && one != meta::FOREGROUND);
                 finalizers.extend(wanted.map(str::to_owned));
             }
+            if is_definition {
+                super::crd::check_deletable(resource, &current)?;
+                if object_meta.deletion_timestamp.is_none() {
+                    finalizers.retain(|one| one != super::crd::FINALIZER);
+                    finalizers.push(super::crd::FINALIZER.to_owned());
+                }
+            }
             let held = is_namespace || !finalizers.is_empty();
             object_meta.finalizers = (!finalizers.is_empty()).then_some(finalizers);
             let value = if held {
@@ -188,6 +196,9 @@ impl ApiServer {
                 meta::write(&mut marked, &object_meta)?;
                 if is_namespace {
                     marked["status"]["phase"] = "Terminating".into();
+                }
+                if is_definition {
+                    super::crd::set_terminating(&mut marked);
                 }
                 if marked == stored {
                     return Ok(Deleted::Held(current));

@@ -155,6 +155,17 @@ pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
                 "verbs": status_verbs(resource),
             }));
         }
+        if resource.scale.is_some() {
+            resources.push(json!({
+                "name": format!("{}/scale", resource.plural),
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "group": "autoscaling",
+                "version": "v1",
+                "kind": "Scale",
+                "verbs": status_verbs(resource),
+            }));
+        }
         if &*resource.storage == accounts::STORAGE {
             resources.push(json!({
                 "name": format!("{}/token", resource.plural),
@@ -227,13 +238,20 @@ fn aggregated_resource(resource: &Resource) -> Value {
     if !resource.categories.is_empty() {
         entry["categories"] = resource.categories.clone().into();
     }
+    let mut subresources = Vec::new();
     if resource.status {
-        entry["subresources"] =
-            json!([{"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}]);
+        subresources.push(json!({"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}));
+    }
+    if resource.scale.is_some() {
+        let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
+        subresources.push(json!({"subresource": "scale", "responseKind": scale, "verbs": status_verbs(resource)}));
     }
     if &*resource.storage == accounts::STORAGE {
         let kind = json!({"group": AUTHENTICATION, "version": "v1", "kind": "TokenRequest"});
-        entry["subresources"] = json!([{"subresource": "token", "responseKind": kind, "verbs": ["create"]}]);
+        subresources.push(json!({"subresource": "token", "responseKind": kind, "verbs": ["create"]}));
+    }
+    if !subresources.is_empty() {
+        entry["subresources"] = subresources.into();
     }
     entry
 }

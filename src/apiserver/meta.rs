@@ -60,7 +60,7 @@ pub(super) fn generate_name(prefix: &str) -> String {
 pub(super) fn set_new(meta: &mut ObjectMeta, resource: &Resource) {
     meta.uid = Some(uuid::Uuid::new_v4().to_string());
     meta.creation_timestamp = Some(now());
-    meta.generation = (!resource.core).then_some(1);
+    meta.generation = resource.counts_generation().then_some(1);
     meta.deletion_timestamp = None;
     meta.deletion_grace_period_seconds = None;
     drop_unkept(meta);

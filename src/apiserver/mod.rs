@@ -2,8 +2,8 @@
 //!
 //! A request goes through: [`tls`] (who is it), [`request`] (what does it want), [`auth`] (may it), then one of
 //! `read`, `watch`, `write`, `delete`, or `discovery` and `openapi`. What there is to serve is one table, the
-//! [`registry`]; a new kind needs nothing here. `sweep` does what nobody asks for: garbage collection, the end of
-//! namespaces, forgetting events.
+//! [`registry`]; a new kind needs nothing here, and `crd` makes a new table when a kind is defined at run time.
+//! `sweep` does what nobody asks for: garbage collection, the end of namespaces, forgetting events.
 //!
 //! The same router serves the network and, without a socket, this process ([`ApiServer::client`]).
 
@@ -33,6 +33,7 @@ pub mod tls;
 mod apply;
 mod body;
 mod core_kinds;
+mod crd;
 mod delete;
 mod discovery;
 mod events;
@@ -51,6 +52,7 @@ mod pick;
 mod protobuf;
 mod read;
 mod request;
+mod scale;
 mod schema;
 mod selectors;
 mod shape;
@@ -119,6 +121,9 @@ pub enum ApiServerError {
     /// The default roles cannot be written.
     #[error("cannot write the default roles: {0}")]
     Roles(WriteError),
+    /// The definitions of the built-in kinds cannot be written.
+    #[error("cannot write the definitions of the built-in kinds: {0}")]
+    Definitions(WriteError),
     /// The permanent namespaces cannot be written.
     #[error("cannot create namespace {name}: {source}")]
     Namespace {
@@ -137,10 +142,12 @@ pub struct ApiServer {
 
 struct Inner {
     store: Store,
-    registry: Registry,
-    documents: OnceLock<openapi::Documents>,
     auth: auth::Auth,
     audit: OnceLock<audit::Audit>,
+    // std's lock: held to take or to exchange the pointers only.
+    offer: RwLock<Offer>,
+    /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
+    definitions: tokio::sync::Mutex<crd::Compiled>,
     // std's lock: held for a look-up only.
     admissions: RwLock<HashMap<String, Vec<Admission>>>,
     /// Read by creations, written by the end of a namespace.
@@ -152,6 +159,13 @@ struct Inner {
     checks: health::Checks,
     metrics: metrics::Metrics,
     places: overload::Places,
+}
+
+/// What is served now, and its documentation.
+#[derive(Clone)]
+struct Offer {
+    registry: Arc<Registry>,
+    documents: Arc<openapi::Documents>,
 }
 
 impl ApiServer {
@@ -175,13 +189,15 @@ impl ApiServer {
         auth: auth::AuthOptions,
         shutdown: CancellationToken,
     ) -> Result<Self, ApiServerError> {
+        let registry = Arc::new(Registry::new(kinds)?);
+        let documents = Arc::new(openapi::Documents::new(&registry, None));
         let server = Self {
             inner: Arc::new(Inner {
                 auth: auth::Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
                 store,
-                registry: Registry::new(kinds)?,
-                documents: OnceLock::new(),
+                offer: RwLock::new(Offer { registry, documents }),
+                definitions: tokio::sync::Mutex::default(),
                 admissions: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
@@ -197,6 +213,7 @@ impl ApiServer {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }
         server.make_default_roles().await.map_err(ApiServerError::Roles)?;
+        server.install_definitions(kinds).await.map_err(ApiServerError::Definitions)?;
         Ok(server)
     }
 
@@ -277,9 +294,19 @@ impl ApiServer {
         kube::Client::new(self.router().layer(axum::Extension(Identity::in_process())), "default")
     }
 
-    /// What is served.
-    pub fn registry(&self) -> &Registry {
-        &self.inner.registry
+    /// What is served now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.offer().registry
+    }
+
+    fn offer(&self) -> Offer {
+        self.inner.offer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_registry(&self, registry: Registry) {
+        let registry = Arc::new(registry);
+        let documents = Arc::new(openapi::Documents::new(&registry, Some(&self.offer().documents)));
+        *self.inner.offer.write().unwrap_or_else(PoisonError::into_inner) = Offer { registry, documents };
     }
 
     fn store(&self) -> &Store {
@@ -304,10 +331,6 @@ impl ApiServer {
 
     async fn sweeper_woken(&self) {
         self.inner.sweeper.notified().await;
-    }
-
-    fn documents(&self) -> &openapi::Documents {
-        self.inner.documents.get_or_init(|| openapi::Documents::new(&self.inner.registry))
     }
 
     fn admit(&self, request: &AdmissionRequest<'_>) -> Vec<FieldError> {
@@ -360,7 +383,7 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
     let route = Route::parse(&path);
     let watches = method == Method::GET && request.uri().query().is_some_and(request::asks_to_watch);
-    let about = metrics::About::of(api.registry(), &route, &method, watches);
+    let about = metrics::About::of(&api.registry(), &route, &method, watches);
     let response = match &identity {
         Ok(identity) => {
             let answer = bounded(&api, identity.as_ref(), route, watches, request).await;
@@ -422,7 +445,7 @@ async fn serve(
     if parts.method != Method::GET {
         return Err(ApiError::method_not_allowed("only GET is served here"));
     }
-    let registry = api.registry();
+    let Offer { registry, documents } = api.offer();
     let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
     match route {
         Route::Version => Ok(ok(discovery::version())),
@@ -431,10 +454,10 @@ async fn serve(
         Route::Root => Ok(ok(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),
-        Route::CoreVersions => discovery::core_versions(registry, &parts.headers),
-        Route::Groups => discovery::groups(registry, &parts.headers),
-        Route::Group(group) => discovery::group(registry, &group).map(ok),
-        Route::Resources(group, version) => discovery::resources(registry, &group, &version).map(ok),
+        Route::CoreVersions => discovery::core_versions(&registry, &parts.headers),
+        Route::Groups => discovery::groups(&registry, &parts.headers),
+        Route::Group(group) => discovery::group(&registry, &group).map(ok),
+        Route::Resources(group, version) => discovery::resources(&registry, &group, &version).map(ok),
         Route::TokenKeys => Ok(ok(api.auth().key_set())),
         Route::TokenIssuer => {
             let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
@@ -443,8 +466,8 @@ async fn serve(
             )))
         }
         Route::OpenApiV2 => openapi::v2(&parts.headers),
-        Route::OpenApiV3 => Ok(api.documents().index()),
-        Route::OpenApiV3Of(name) => api.documents().of(&name, parts.uri.query()),
+        Route::OpenApiV3 => Ok(documents.index()),
+        Route::OpenApiV3Of(name) => documents.of(&name, parts.uri.query()),
         Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
     }
 }
@@ -471,8 +494,8 @@ async fn serve_resource(
     };
     api.auth().authorize(identity, &auth::attributes(verb, target, &params, parts.uri.path()))?;
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
-    let resource =
-        api.registry().find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
+    let registry = api.registry();
+    let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
     if target.namespace.is_some() && !resource.namespaced {
         return Err(ApiError::no_such_path());
     }
@@ -482,53 +505,68 @@ async fn serve_resource(
     match target.subresource.as_deref() {
         None => {}
         Some("status") if resource.status => {}
+        Some("scale") if resource.scale.is_some() => {}
         Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
         Some(_) => return Err(ApiError::no_such_path()),
     }
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
     let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
+    let answer = answer(&call, verb, body).await;
+    match resource.custom.as_ref().and_then(|custom| custom.deprecation.as_deref()) {
+        Some(warning) => answer.map(|response| read::with_warning(response, warning)),
+        None => answer,
+    }
+}
+
+/// Does what a request about a resource asks for.
+async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, ApiError> {
+    let subresource = call.target.subresource.as_deref();
+    let scale = subresource == Some("scale");
     match verb {
-        _ if target.subresource.as_deref() == Some("token") || resource.keep == Keep::Review => {
+        _ if subresource == Some("token") || call.resource.keep == Keep::Review => {
             if verb != "create" {
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
             let body = body::read_body(body).await?;
-            let answer = match resource.keep {
-                Keep::Review => auth::reviews::answer(&call, &body)?,
-                _ => auth::reviews::make_token(&call, &body)?,
+            let answer = match call.resource.keep {
+                Keep::Review => auth::reviews::answer(call, &body)?,
+                _ => auth::reviews::make_token(call, &body)?,
             };
             Ok(auth::reviews::send(&answer))
         }
-        "watch" => watch::watch(&call).await,
-        "get" => read::get(&call).await,
-        "list" => list::list(&call).await,
+        "get" if scale => scale::get(call),
+        "update" | "patch" if scale => scale::write(call, body::read_body(body).await?, verb == "patch").await,
+        _ if scale => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
+        "watch" => watch::watch(call).await,
+        "get" => read::get(call).await,
+        "list" => list::list(call).await,
         "create" => {
-            let written = write::create(&call, body::read_body(body).await?).await?;
-            let mut response = read::send_written(&call, &written);
+            let written = write::create(call, body::read_body(body).await?).await?;
+            let mut response = read::send_written(call, &written);
             response.extensions_mut().insert(audit::Made(written.object.name.clone()));
             Ok(response)
         }
         "update" => {
-            let written = write::update(&call, body::read_body(body).await?).await?;
-            Ok(read::send_written(&call, &written))
+            let written = write::update(call, body::read_body(body).await?).await?;
+            Ok(read::send_written(call, &written))
         }
         "patch" => {
-            let written = write::patch(&call, body::read_body(body).await?).await?;
-            Ok(read::send_written(&call, &written))
+            let written = write::patch(call, body::read_body(body).await?).await?;
+            Ok(read::send_written(call, &written))
         }
         "delete" => {
-            let deleted = delete::delete(&call, body::read_body(body).await?).await?;
+            let deleted = delete::delete(call, body::read_body(body).await?).await?;
             Ok(match &deleted {
-                delete::Deleted::Held(object) => read::send(&call, StatusCode::OK, object),
+                delete::Deleted::Held(object) => read::send(call, StatusCode::OK, object),
                 delete::Deleted::Gone(object) => {
-                    status::json_response(StatusCode::OK, delete::success(resource, object).to_string())
+                    status::json_response(StatusCode::OK, delete::success(call.resource, object).to_string())
                 }
             })
         }
         // All namespaces at once is what nobody means.
-        "deletecollection" if &*resource.storage != "/namespaces" => {
-            let deleted = delete::delete_collection(&call, body::read_body(body).await?).await?;
-            Ok(read::send_list(&call, deleted, &items::ListHead::at(api.store().revision())))
+        "deletecollection" if &*call.resource.storage != "/namespaces" => {
+            let deleted = delete::delete_collection(call, body::read_body(body).await?).await?;
+            Ok(read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())))
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
     }

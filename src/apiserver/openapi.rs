@@ -1,6 +1,7 @@
 //! OpenAPI documents: what kubectl needs for `explain`, for validation and for building patches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -13,45 +14,82 @@ use super::request::accepted;
 use super::status::{ApiError, json_response};
 use crate::api::Keep;
 
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Media type of OpenAPI v2 as protobuf, the only form in which kubectl asks for v2.
 const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// The same as clients write it; it is no valid media type, so that it must not be sent back.
 const PROTOBUF_V2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// Every v3 document, made once.
+/// Every v3 document of one registry, each made when it is first asked for.
 #[derive(Debug)]
 pub(super) struct Documents {
-    index: Bytes,
-    by_path: BTreeMap<String, (String, Bytes)>,
+    registry: Arc<Registry>,
+    index: OnceLock<Bytes>,
+    by_path: BTreeMap<String, Slot>,
+}
+
+/// A document and what it is made from.
+#[derive(Debug)]
+struct Slot {
+    resources: Vec<Arc<Resource>>,
+    document: Arc<OnceLock<Document>>,
+}
+
+#[derive(Debug)]
+struct Document {
+    hash: String,
+    text: Bytes,
 }
 
 impl Documents {
-    pub(super) fn new(registry: &Registry) -> Self {
+    /// What did not change since the previous registry is taken over.
+    pub(super) fn new(registry: &Arc<Registry>, previous: Option<&Self>) -> Self {
         let mut versions: Vec<(&str, &str)> = vec![("", "v1")];
         for (group, group_versions) in registry.groups() {
             versions.extend(group_versions.into_iter().map(|version| (group, version)));
         }
         let mut by_path = BTreeMap::new();
-        let mut index = Map::new();
         for (group, version) in versions {
             let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-            let text = document(registry, group, version).to_string();
-            let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect::<String>();
-            index.insert(path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")}));
-            by_path.insert(path, (hash, Bytes::from(text)));
+            let resources: Vec<Arc<Resource>> = registry.of_version(group, version).cloned().collect();
+            let same = |slot: &&Slot| {
+                slot.resources.len() == resources.len()
+                    && slot.resources.iter().zip(&resources).all(|(one, other)| Arc::ptr_eq(one, other))
+            };
+            let before = previous.and_then(|previous| previous.by_path.get(&path)).filter(same);
+            let document = before.map(|slot| Arc::clone(&slot.document)).unwrap_or_default();
+            by_path.insert(path, Slot { resources, document });
         }
-        Self { index: Bytes::from(json!({ "paths": index }).to_string()), by_path }
+        Self { registry: Arc::clone(registry), index: OnceLock::new(), by_path }
+    }
+
+    fn document(&self, slot: &Slot) -> Document {
+        let (group, version) =
+            slot.resources.first().map_or(("", "v1"), |resource| (resource.group.as_str(), resource.version.as_str()));
+        let text = document(&self.registry, group, version).to_string();
+        let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect::<String>();
+        Document { hash, text: Bytes::from(text) }
     }
 
     /// `/openapi/v3`
     pub(super) fn index(&self) -> Response {
-        json_response(StatusCode::OK, self.index.clone())
+        let index = self.index.get_or_init(|| {
+            let mut index = Map::new();
+            for (path, slot) in &self.by_path {
+                let hash = &slot.document.get_or_init(|| self.document(slot)).hash;
+                let url = format!("/openapi/v3/{path}?hash={hash}");
+                index.insert(path.clone(), json!({ "serverRelativeURL": url }));
+            }
+            Bytes::from(json!({ "paths": index }).to_string())
+        });
+        json_response(StatusCode::OK, index.clone())
     }
 
     /// `/openapi/v3/…`. With the document's hash in the query the answer may be kept for ever.
     pub(super) fn of(&self, path: &str, query: Option<&str>) -> Result<Response, ApiError> {
-        let (hash, text) = self.by_path.get(path).ok_or_else(ApiError::no_such_path)?;
+        let slot = self.by_path.get(path).ok_or_else(ApiError::no_such_path)?;
+        let Document { hash, text } = slot.document.get_or_init(|| self.document(slot));
         let mut response = json_response(StatusCode::OK, text.clone());
         if let Ok(tag) = HeaderValue::from_str(&format!("\"{hash}\"")) {
             response.headers_mut().insert(header::ETAG, tag);
@@ -288,14 +326,29 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
         paths.insert(format!("{base}/{{name}}/token"), json!({"post": post, "parameters": parameters}));
     }
     paths.insert(format!("{base}/{{name}}"), Value::Object(item));
-    if resource.status {
+    let mut subresource = |name: &str, shown: &Value, kind: Option<Value>| {
         let mut item = Map::new();
-        item.insert("get".into(), operation("get", json!([]), respond(&object)));
+        item.insert("get".into(), operation("get", json!([]), respond(shown)));
         if has("update") {
-            writing(&mut item);
+            let mut put = operation("put", write_parameters(), respond(shown));
+            put["requestBody"] = body(shown);
+            item.insert("put".into(), put);
+            let mut patch = operation("patch", write_parameters(), respond(shown));
+            patch["requestBody"] = json!({"required": true, "content": patch_content});
+            item.insert("patch".into(), patch);
         }
-        item.insert("parameters".into(), item_parameters);
-        paths.insert(format!("{base}/{{name}}/status"), Value::Object(item));
+        if let Some(kind) = kind {
+            item.values_mut().for_each(|operation| operation["x-kubernetes-group-version-kind"] = kind.clone());
+        }
+        item.insert("parameters".into(), item_parameters.clone());
+        paths.insert(format!("{base}/{{name}}/{name}"), Value::Object(item));
+    };
+    if resource.status {
+        subresource("status", &object, None);
+    }
+    if resource.scale.is_some() {
+        let kind = json!({"group": "autoscaling", "kind": "Scale", "version": "v1"});
+        subresource("scale", &reference(SCALE), Some(kind));
     }
 }
 
@@ -329,8 +382,9 @@ mod tests {
 
     #[test]
     fn hashed_documents_may_be_kept() {
-        let documents = Documents::new(&Registry::new(&[]).unwrap());
-        let hash = &documents.by_path["api/v1"].0;
+        let documents = Documents::new(&Arc::new(Registry::new(&[]).unwrap()), None);
+        documents.of("api/v1", None).unwrap();
+        let hash = &documents.by_path["api/v1"].document.get().unwrap().hash;
         let kept = documents.of("api/v1", Some(&format!("hash={hash}"))).unwrap();
         assert!(kept.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
         let fresh = documents.of("api/v1", None).unwrap();

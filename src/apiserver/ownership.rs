@@ -97,7 +97,8 @@ fn with_types<R>(call: &Call<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
     let resource = call.resource;
     let convert = |value: &Value, version: &str| -> Option<(Value, Arc<Resource>)> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
-        let other = call.api.registry().find(group, version, &resource.plural)?;
+        let registry = call.api.registry();
+        let other = registry.find(group, version, &resource.plural)?;
         if other.storage != resource.storage {
             return None;
         }

@@ -76,13 +76,16 @@ pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> R
 /// Sends a written object with its warnings.
 pub(super) fn send_written(call: &Call<'_>, written: &Written) -> Response {
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut response = send(call, code, &written.object);
-    for warning in &written.warnings {
-        // RFC 9110 quoted-string; the texts quote field names, so backslashes are needed.
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            response.headers_mut().append(header::WARNING, value);
-        }
+    let response = send(call, code, &written.object);
+    written.warnings.iter().fold(response, |response, warning| with_warning(response, warning))
+}
+
+/// The answer with one more warning for the person at the client.
+pub(super) fn with_warning(mut response: Response, warning: &str) -> Response {
+    // RFC 9110 quoted-string; the texts quote field names, so backslashes are needed.
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        response.headers_mut().append(header::WARNING, value);
     }
     response
 }

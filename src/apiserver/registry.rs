@@ -2,20 +2,22 @@
 //! Everything else (discovery, OpenAPI, tables, validation) is read off this table.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition,
 };
+use kube::core::Version;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::apply::markers;
 use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
-use super::{auth, core_kinds, events};
+use super::{auth, core_kinds, crd, events};
 use crate::api::{Keep, Kind};
 
 /// Name of the schema of `metadata` in OpenAPI documents.
@@ -34,11 +36,20 @@ const VERBS_VIEW: [&str; 3] = ["get", "list", "watch"];
 
 /// Between a served version and the stored form of the same object.
 #[derive(Debug)]
-pub struct Conversion {
-    /// Stored form to served version.
-    pub from_stored: fn(&Value) -> Value,
-    /// Served version to stored form.
-    pub to_stored: fn(Value) -> Value,
+pub enum Conversion {
+    /// The forms differ in shape.
+    Shape {
+        /// Stored form to served version.
+        from_stored: fn(&Value) -> Value,
+        /// Served version to stored form.
+        to_stored: fn(Value) -> Value,
+    },
+    /// Only `apiVersion` differs (strategy `None` of a CustomResourceDefinition), and objects that were stored under
+    /// an older schema get the defaults that came later.
+    Version {
+        /// `apiVersion` to store with.
+        stored: String,
+    },
 }
 
 /// Rules of a kind that a schema cannot say. The object is as the client will see it; the second is its former self.
@@ -80,13 +91,48 @@ pub struct Resource {
     pub columns: Vec<Column>,
     /// Name in the store: `<group>/<plural>` of the stored form.
     pub storage: Arc<str>,
-    /// Set when the stored form differs.
+    /// Set when the stored form differs, or may.
     pub conversion: Option<Conversion>,
+    /// Whether this is the version that objects are stored in.
+    pub stores: bool,
+    /// The scale subresource, when there is one.
+    pub scale: Option<Scale>,
+    /// Paths that field selectors may name beside those that every kind has.
+    pub selectable: Vec<String>,
+    /// Set for kinds that were defined at run time.
+    pub custom: Option<Custom>,
     /// Rules beyond the schema.
     pub prepare: Option<Prepare>,
 }
 
+/// Where a kind keeps what the scale subresource shows (`CustomResourceSubresourceScale`).
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Wished number; a path of plain fields.
+    pub spec_replicas: Vec<String>,
+    /// Actual number.
+    pub status_replicas: Vec<String>,
+    /// Label selector as text.
+    pub selector: Option<Vec<String>>,
+}
+
+/// What a kind that was defined at run time has beside.
+#[derive(Debug, Default)]
+pub struct Custom {
+    /// Whether its definition is being deleted: objects may go, but none may come.
+    pub ending: bool,
+    /// Cancelled when another definition, or none, takes this one's place.
+    pub replaced: CancellationToken,
+    /// What clients are warned of when they use a deprecated version.
+    pub deprecation: Option<String>,
+}
+
 impl Resource {
+    /// Whether the server counts changes of the spec in `metadata.generation`.
+    pub fn counts_generation(&self) -> bool {
+        !self.core || self.group == super::crd::GROUP
+    }
+
     /// `group/version`, or `v1` for core.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
@@ -110,6 +156,9 @@ impl Resource {
     /// Name of the schema in OpenAPI documents: the group backwards, version, kind.
     pub fn schema_name(&self) -> String {
         if self.core {
+            if self.group == crd::GROUP {
+                return format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{}.{}", self.version, self.kind);
+            }
             // Upstream's package is named by the first word of the group.
             let package = self.group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core");
             return format!("io.k8s.api.{package}.{}.{}", self.version, self.kind);
@@ -132,13 +181,13 @@ pub struct RegistryError {
     reason: String,
 }
 
-/// Every resource that is served.
+/// Every resource that is served at one time. It never changes: kinds that come or go at run time make a new one.
 #[derive(Debug)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), Arc<Resource>>,
     /// Schemas that several kinds use, for OpenAPI documents.
-    pub(super) shared_schemas: BTreeMap<String, Value>,
+    pub(super) shared_schemas: Arc<BTreeMap<String, Value>>,
 }
 
 impl Registry {
@@ -148,10 +197,20 @@ impl Registry {
         for kind in kinds {
             resources.extend(custom_resources(kind)?);
         }
-        let resources: Vec<Arc<Resource>> = resources.into_iter().map(Arc::new).collect();
+        Ok(Self::of(resources.into_iter().map(Arc::new).collect(), Arc::new(shared_schemas)))
+    }
+
+    fn of(resources: Vec<Arc<Resource>>, shared_schemas: Arc<BTreeMap<String, Value>>) -> Self {
         let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
         let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
-        Ok(Self { resources, by_path, shared_schemas })
+        Self { resources, by_path, shared_schemas }
+    }
+
+    /// What is built in, and these kinds that were defined at run time.
+    #[must_use]
+    pub(super) fn with_custom(&self, custom: impl IntoIterator<Item = Arc<Resource>>) -> Self {
+        let built_in = self.resources.iter().filter(|resource| resource.custom.is_none()).cloned();
+        Self::of(built_in.chain(custom).collect(), Arc::clone(&self.shared_schemas))
     }
 
     /// The resource at `/apis/<group>/<version>/…/<plural>`.
@@ -173,7 +232,7 @@ impl Registry {
     /// One entry for each stored resource, in the version it is stored in.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let mut seen = std::collections::HashSet::new();
-        let kept = |r: &&Arc<Resource>| r.conversion.is_none() && r.keep != Keep::Review;
+        let kept = |r: &&Arc<Resource>| r.stores && r.keep != Keep::Review;
         self.resources.iter().filter(kept).filter(move |r| seen.insert(Arc::clone(&r.storage)))
     }
 
@@ -182,7 +241,7 @@ impl Registry {
         self.resources.iter().any(|r| r.group == group && r.version == version)
     }
 
-    /// Groups other than core, each with its versions, in order of first mention.
+    /// Groups other than core in order of first mention, each with its versions, the preferred one first.
     pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for resource in self.resources.iter().filter(|r| !r.group.is_empty()) {
@@ -191,6 +250,9 @@ impl Registry {
                 Some((_, versions)) => versions.push(&resource.version),
                 None => groups.push((&resource.group, vec![&resource.version])),
             }
+        }
+        for (_, versions) in &mut groups {
+            versions.sort_by_cached_key(|version| std::cmp::Reverse(Version::parse(version).priority()));
         }
         groups
     }
@@ -301,7 +363,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
                 namespaced: true,
                 status: false,
                 columns: events::columns,
-                conversion: Some(Conversion { from_stored: events::to_new, to_stored: events::to_core }),
+                conversion: Some(Conversion::Shape { from_stored: events::to_new, to_stored: events::to_core }),
                 prepare: None,
             },
         ),
@@ -319,12 +381,14 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
                 prepare: Some(core_kinds::prepare_lease),
             },
         ),
+        (inline!(CustomResourceDefinition), crd::core_kind()),
     ];
     let access = auth::kinds::all(&mut documented, &mut inlined);
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Patch>();
+    documented.subschema_for::<k8s_openapi::api::autoscaling::v1::Scale>();
     let mut shared: BTreeMap<String, Value> = documented
         .take_definitions(true)
         .into_iter()
@@ -341,7 +405,10 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = "uid".into();
     }
     let mut resources = Vec::new();
-    for (schema, core) in kinds.into_iter().chain(access) {
+    for (mut schema, core) in kinds.into_iter().chain(access) {
+        if core.group == crd::GROUP {
+            crd::refer_to_schemas(&mut schema);
+        }
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
         let mut resource = Resource {
             group: core.group.into(),
@@ -364,7 +431,11 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
                 ("", plural) | (_, plural @ "events") => format!("/{plural}").into(),
                 (group, plural) => format!("{group}/{plural}").into(),
             },
+            stores: core.conversion.is_none(),
             conversion: core.conversion,
+            scale: None,
+            selectable: Vec::new(),
+            custom: None,
             prepare: core.prepare,
         };
         let name = resource.schema_name();
@@ -396,7 +467,7 @@ fn reference_as_upstream(schema: &mut Value) {
     }
 }
 
-fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
+pub(super) fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
     let CustomResourceDefinition { spec, .. } = &kind.crd;
     let fail = |reason: String| RegistryError { kind: spec.names.kind.clone(), reason };
     let mut resources = Vec::new();
@@ -414,7 +485,8 @@ fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
             .ok_or_else(|| fail("its schema is no object".into()))?;
         properties.insert("apiVersion".into(), json!({"type": "string", "description": API_VERSION}));
         properties.insert("kind".into(), json!({"type": "string", "description": KIND}));
-        properties.insert("metadata".into(), object_meta()?);
+        let own_meta = properties.insert("metadata".into(), OBJECT_META_SCHEMA.clone());
+        restrict_names(properties, own_meta.as_ref());
         markers::mark(&spec.names.kind, false, &mut openapi);
         let compiled = Schema::compile(&openapi).map_err(|error| fail(error.to_string()))?;
         openapi["properties"]["metadata"] = json!({
@@ -434,6 +506,10 @@ fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
             namespaced: spec.scope == "Namespaced",
             keep: kind.keep,
             status: version.subresources.as_ref().is_some_and(|sub| sub.status.is_some()),
+            scale: version.subresources.as_ref().and_then(|sub| sub.scale.as_ref()).map(crd::scale),
+            selectable: version.selectable_fields.iter().flatten().map(|field| field.json_path.clone()).collect(),
+            custom: None,
+            stores: version.storage,
             core: false,
             schema: compiled,
             openapi,
@@ -451,10 +527,22 @@ const API_VERSION: &str = "APIVersion defines the versioned schema of this repre
 const KIND: &str = "Kind is a string value representing the REST resource this object represents.";
 const METADATA: &str = "Standard object's metadata.";
 
-fn object_meta() -> Result<Value, RegistryError> {
+static OBJECT_META_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
-    Ok(generator.subschema_for::<ObjectMeta>().to_value())
+    generator.subschema_for::<ObjectMeta>().to_value()
+});
+
+/// A schema may restrict the names of objects (`properties.metadata.properties.name`), and nothing else of metadata.
+fn restrict_names(properties: &mut Map<String, Value>, own_meta: Option<&Value>) {
+    for field in ["name", "generateName"] {
+        if let Some(Value::Object(rules)) = own_meta.and_then(|meta| meta["properties"].get(field))
+            && let Some(Value::Object(target)) =
+                properties.get_mut("metadata").and_then(|meta| meta.pointer_mut(&format!("/properties/{field}")))
+        {
+            target.extend(rules.clone());
+        }
+    }
 }
 
 fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, super::jsonpath::JsonPathError> {

@@ -4,6 +4,7 @@
 //! Kubernetes' paths and words.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::Value;
@@ -12,6 +13,8 @@ use super::status::shorten;
 
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
+/// Bytes that a compiled pattern may take.
+const PATTERN_SIZE: usize = 1 << 20;
 
 mod topology;
 mod validate;
@@ -83,7 +86,38 @@ pub struct Schema {
     any_of: Vec<Schema>,
     one_of: Vec<Schema>,
     not: Option<Box<Schema>>,
+    /// Whether this is a schema within a schema (`JSONSchemaProps`), which is too recursive to be written out.
+    is_schema: bool,
 }
+
+/// End of the name under which `JSONSchemaProps` refers to itself.
+pub(super) const SCHEMA_OF_SCHEMAS: &str = ".JSONSchemaProps";
+
+/// `JSONSchemaProps`, whose parts refer to the whole.
+static SCHEMAS: LazyLock<Schema> = LazyLock::new(|| {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
+    use schemars::generate::SchemaSettings;
+    let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
+    let mut schema = <JSONSchemaProps as schemars::JsonSchema>::json_schema(&mut generator).to_value();
+    // Where the generated schema says "object" and any value is meant, and where a schema or something else may be.
+    let anything = serde_json::json!({"x-kubernetes-preserve-unknown-fields": true});
+    let nested = serde_json::json!({ "$ref": SCHEMA_OF_SCHEMAS });
+    let properties = &mut schema["properties"];
+    properties["default"] = anything.clone();
+    properties["example"] = anything.clone();
+    properties["enum"]["items"] = anything.clone();
+    properties["dependencies"]["additionalProperties"] = anything;
+    for field in ["items", "additionalItems", "additionalProperties", "not"] {
+        properties[field] = nested.clone();
+    }
+    for field in ["properties", "patternProperties", "definitions"] {
+        properties[field]["additionalProperties"] = nested.clone();
+    }
+    for field in ["allOf", "anyOf", "oneOf"] {
+        properties[field]["items"] = nested.clone();
+    }
+    Schema::compile(&schema).unwrap_or_default()
+});
 
 /// A schema cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +127,17 @@ pub struct SchemaError {
     reason: String,
 }
 
+/// Patterns come from users: what they compile to is bounded.
+fn compile_pattern(pattern: &str) -> Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(pattern).size_limit(PATTERN_SIZE).dfa_size_limit(PATTERN_SIZE).build()
+}
+
 impl Schema {
+    /// Whether a pattern can be used; why not.
+    pub fn check_pattern(pattern: &str) -> Result<(), String> {
+        compile_pattern(pattern).map(|_| ()).map_err(|error| error.to_string())
+    }
+
     /// Compiles a structural schema.
     pub fn compile(source: &Value) -> Result<Self, SchemaError> {
         Self::compile_at(source, "", 0)
@@ -110,6 +154,10 @@ impl Schema {
                 _ => Err(fail("not an object".into())),
             };
         };
+        if let Some(name) = source.get("$ref").and_then(Value::as_str) {
+            let is_schema = name.ends_with(SCHEMA_OF_SCHEMAS);
+            return Ok(Self { is_schema, preserve_unknown: !is_schema, ..Self::default() });
+        }
         let flag = |key: &str| source.get(key).and_then(Value::as_bool).unwrap_or(false);
         let number = |key: &str| source.get(key).and_then(Value::as_f64);
         let count = |key: &str| source.get(key).and_then(Value::as_u64);
@@ -156,7 +204,7 @@ impl Schema {
             schema.choices = choices.clone();
         }
         if let Some(pattern) = source.get("pattern").and_then(Value::as_str) {
-            schema.pattern = Some(Regex::new(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
+            schema.pattern = Some(compile_pattern(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
         }
         if let Some(Value::Object(properties)) = source.get("properties") {
             for (name, property) in properties {
@@ -196,6 +244,12 @@ impl Schema {
         Ok(schema)
     }
 
+    /// Whether [`Self::apply_defaults`] may do anything.
+    pub fn has_defaults(&self) -> bool {
+        let inner = self.items.iter().chain(&self.additional).map(|schema| &**schema);
+        self.properties.values().chain(inner).any(|schema| schema.default.is_some() || schema.has_defaults())
+    }
+
     /// Removes fields that the schema does not know and returns their paths.
     pub fn prune(&self, value: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
@@ -204,10 +258,14 @@ impl Schema {
     }
 
     fn prune_at(&self, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
+        if self.is_schema {
+            return SCHEMAS.prune_at(value, path, unknown);
+        }
         match value {
             Value::Object(map) => {
                 let keep_all = self.preserve_unknown || self.any_additional || self.int_or_string;
-                if !keep_all && self.additional.is_none() && (self.kind == Some(Type::Object) || self.kind.is_none()) {
+                let is_object = self.kind == Some(Type::Object) || !self.properties.is_empty();
+                if !keep_all && self.additional.is_none() && is_object {
                     map.retain(|name, _| {
                         let known = self.properties.contains_key(name);
                         if !known && unknown.len() < ERRORS_MAX {
@@ -269,6 +327,9 @@ impl Schema {
 
     /// Drops nulls of fields that are not nullable, as the typed decoders of core kinds do.
     pub fn drop_nulls(&self, value: &mut Value) {
+        if self.is_schema {
+            return SCHEMAS.drop_nulls(value);
+        }
         match value {
             Value::Object(map) => {
                 map.retain(|name, child| {

@@ -64,16 +64,17 @@ impl Selector {
         // Most selectors do not look inside.
         let mut parsed = None;
         self.fields.iter().all(|requirement| {
-            let found = match &requirement.field {
-                Field::Name => object.name.as_str(),
-                Field::Namespace => object.namespace.as_str(),
-                Field::At(pointer) => parsed
-                    .get_or_insert_with(|| object.value())
-                    .pointer(pointer)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default(),
+            let same = match &requirement.field {
+                Field::Name => object.name == requirement.value,
+                Field::Namespace => object.namespace == requirement.value,
+                Field::At(pointer) => match parsed.get_or_insert_with(|| object.value()).pointer(pointer) {
+                    Some(Value::String(found)) => *found == requirement.value,
+                    // Selectable fields may also be numbers and truth values.
+                    Some(found @ (Value::Number(_) | Value::Bool(_))) => found.to_string() == requirement.value,
+                    _ => requirement.value.is_empty(),
+                },
             };
-            (found == requirement.value) == requirement.equal
+            same == requirement.equal
         })
     }
 }
@@ -133,7 +134,10 @@ fn field_of(resource: &Resource, field: &str) -> Result<Field, ApiError> {
         ("/namespaces", "name") => return Ok(Field::Name),
         ("/namespaces", "status.phase") => Some("/status/phase".into()),
         ("/secrets", "type") => Some("/type".into()),
-        _ => None,
+        _ => {
+            let path = resource.selectable.iter().find(|path| path.strip_prefix('.') == Some(field));
+            path.map(|path| path.replace('.', "/"))
+        }
     };
     let has_own = !resource.core || matches!(&*resource.storage, "/events" | "/namespaces" | "/secrets");
     let shown = shorten(field, 128);

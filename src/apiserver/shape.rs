@@ -8,7 +8,7 @@ use super::apply::manager::Entry;
 use super::ownership::{self, Sent};
 use super::request::FieldValidation;
 use super::status::{ApiError, FieldError};
-use super::{AdmissionRequest, Call, Operation, body, meta};
+use super::{AdmissionRequest, Call, Operation, body, crd, meta};
 
 /// Warnings sent with one answer.
 const WARNINGS_MAX: usize = 16;
@@ -62,7 +62,7 @@ pub(super) fn shape(
     let unpruned = warnings.shows_object().then(|| new.to_string());
     let unknown = resource.schema.prune(&mut new);
     warnings.unknown(&unknown, unpruned)?;
-    let is_status = call.target.subresource.is_some();
+    let is_status = call.target.subresource.as_deref() == Some("status");
     if let Some(old) = old {
         if is_status {
             // Only the status is taken; the rest stays as it was.
@@ -76,8 +76,11 @@ pub(super) fn shape(
         }
     }
     resource.schema.apply_defaults(&mut new);
+    if crd::is_definition(resource) {
+        warnings.list.extend(crd::complete(&mut new, old.map(|old| old.value)));
+    }
     if let Some(old) = old
-        && !resource.core
+        && resource.counts_generation()
         && !is_status
         && differs(&new, old.value, resource.status)
     {

@@ -79,7 +79,8 @@ impl ApiServer {
     /// One look at everything.
     pub(super) async fn sweep(&self) -> Result<(), ApiError> {
         self.collect_garbage().await?;
-        self.end_namespaces().await
+        self.end_namespaces().await?;
+        self.end_definitions().await
     }
 
     async fn collect_garbage(&self) -> Result<(), ApiError> {
@@ -113,7 +114,7 @@ impl ApiServer {
             let references = meta["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
             let mut states = Vec::with_capacity(references.len());
             for reference in references {
-                let state = self.owner_state(registry, &object.namespace, reference, &mut owners);
+                let state = self.owner_state(&registry, &object.namespace, reference, &mut owners);
                 states.push((reference, state));
             }
             let orphaned = |reference: &Value| reference["uid"].as_str().is_some_and(|uid| orphaning.contains(uid));
@@ -184,7 +185,12 @@ impl ApiServer {
     }
 
     /// Deletes for the sweeper; whether the object is still there, held by finalizers.
-    async fn remove(&self, resource: &Resource, object: &Object, options: &DeleteOptions) -> Result<bool, ApiError> {
+    pub(super) async fn remove(
+        &self,
+        resource: &Resource,
+        object: &Object,
+        options: &DeleteOptions,
+    ) -> Result<bool, ApiError> {
         if resource.keep == Keep::View {
             return Ok(false);
         }
@@ -254,7 +260,7 @@ impl ApiServer {
                 }
             }
             if left == 0 {
-                self.end_namespace(registry, namespaces, &namespace).await?;
+                self.end_namespace(&registry, namespaces, &namespace).await?;
             }
         }
         Ok(())

@@ -202,6 +202,8 @@ enum Woken {
     Bookmark,
     Recheck,
     Deadline,
+    /// The kind was defined anew, or is gone: clients come back and find out.
+    Replaced,
     End,
 }
 
@@ -249,6 +251,11 @@ impl State {
                     self.put_progress(&mut chunk);
                     self.over = true;
                 }
+                // What happened to the objects before is still told.
+                Woken::Replaced => {
+                    self.drain(&mut chunk);
+                    self.over = true;
+                }
                 Woken::Deadline | Woken::End => {
                     self.over = true;
                     return None;
@@ -270,6 +277,12 @@ impl State {
     async fn wait(&mut self) -> Woken {
         let bookmark = if self.params.bookmarks { self.bookmark } else { self.deadline };
         let Some(source) = &mut self.source else { return Woken::End };
+        let replaced = async {
+            match &self.resource.custom {
+                Some(custom) => custom.replaced.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => Woken::End,
@@ -277,6 +290,7 @@ impl State {
                 Ok(event) => Woken::Event(event),
                 Err(gone) => Woken::Gone(gone.into()),
             },
+            () = replaced => Woken::Replaced,
             () = tokio::time::sleep_until(self.deadline) => Woken::Deadline,
             () = tokio::time::sleep_until(bookmark) => Woken::Bookmark,
             () = tokio::time::sleep_until(self.recheck) => Woken::Recheck,

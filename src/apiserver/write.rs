@@ -15,10 +15,10 @@ use super::body::{self, parse_body};
 use super::options::{self, Write};
 use super::ownership;
 use super::patch::Patch;
-use super::registry::Resource;
+use super::registry::{Conversion, Resource};
 use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, Call, auth, meta};
+use super::{ApiServer, Call, auth, crd, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
@@ -41,7 +41,13 @@ pub(super) struct Written {
 /// The object as this version serves it.
 pub(super) fn served(resource: &Resource, stored: &Value) -> Value {
     match &resource.conversion {
-        Some(conversion) => (conversion.from_stored)(stored),
+        Some(Conversion::Shape { from_stored, .. }) => from_stored(stored),
+        Some(Conversion::Version { .. }) => {
+            let mut value = stored.clone();
+            value["apiVersion"] = resource.api_version().into();
+            resource.schema.apply_defaults(&mut value);
+            value
+        }
         None => stored.clone(),
     }
 }
@@ -55,6 +61,7 @@ impl ApiServer {
                 meta.get("ownerReferences").is_some() || meta.get("deletionTimestamp").is_some()
             });
         let written = match resource.keep {
+            _ if crd::is_definition(resource) => self.commit_definition(change).await,
             Keep::View => self.store().publish(change).await,
             Keep::Durable | Keep::Internal | Keep::Review => self.store().write(change).await,
         };
@@ -188,6 +195,8 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
     };
     // Held until the write is done, so that a namespace cannot end in between.
     let _gate = call.api.namespace_gate().read().await;
+    check_kind(call)?;
+    crd::check_room(call.api, resource)?;
     if resource.namespaced {
         let (namespace, name) = (given.namespace.as_deref(), given.name.as_deref());
         check_namespace(call, namespace.unwrap_or_default(), name.unwrap_or_default())?;
@@ -250,10 +259,10 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
 }
 
 /// The object that a change is made of.
-struct Live {
+pub(super) struct Live {
     object: Arc<Object>,
     /// As this version serves it, without `managedFields`.
-    value: Value,
+    pub(super) value: Value,
     managers: Vec<Entry>,
 }
 
@@ -271,7 +280,7 @@ impl Live {
 }
 
 /// Changes one object: `make` gives the new form from the old one and may be asked again.
-async fn change(
+pub(super) async fn change(
     call: &Call<'_>,
     mut warnings: Warnings,
     write: Write,
@@ -303,7 +312,10 @@ async fn change(
         let (mut value, mut managers) = shape(call, draft, new_meta, Some(&old), &mut warnings)?;
         value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
         // A manager's time alone is no change.
-        if value == live.value && manager::same(&managers, &live.managers) {
+        if value == live.value
+            && manager::same(&managers, &live.managers)
+            && !stored_in_old_version(resource, &live.object)
+        {
             return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
         }
         let ends = ends_now(&value);
@@ -375,11 +387,21 @@ fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Res
 }
 
 /// The stored form of an object of this version.
-pub(super) fn to_stored(resource: &Resource, value: Value) -> Value {
+pub(super) fn to_stored(resource: &Resource, mut value: Value) -> Value {
     match &resource.conversion {
-        Some(conversion) => (conversion.to_stored)(value),
+        Some(Conversion::Shape { to_stored, .. }) => to_stored(value),
+        Some(Conversion::Version { stored }) => {
+            value["apiVersion"] = stored.as_str().into();
+            value
+        }
         None => value,
     }
+}
+
+/// Whether the object is stored in another version than it would be now: then a write that changes nothing else is
+/// made all the same, which is how objects are migrated.
+fn stored_in_old_version(resource: &Resource, object: &Object) -> bool {
+    matches!(&resource.conversion, Some(Conversion::Version { stored }) if object.value()["apiVersion"] != **stored)
 }
 
 /// The body must be an object of the kind that the path names. Core kinds may leave it out.
@@ -475,6 +497,20 @@ fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Wri
         }
         _ => Ok(()),
     }
+}
+
+/// A kind that was defined at run time may have gone, or be about to, since the request came.
+fn check_kind(call: &Call<'_>) -> Result<(), ApiError> {
+    let resource = call.resource;
+    if resource.custom.is_none() {
+        return Ok(());
+    }
+    let registry = call.api.registry();
+    let now = registry.find(&resource.group, &resource.version, &resource.plural).ok_or_else(ApiError::no_such_path)?;
+    if now.custom.as_ref().is_some_and(|custom| custom.ending) {
+        return Err(ApiError::method_not_allowed("create not allowed while custom resource definition is terminating"));
+    }
+    Ok(())
 }
 
 fn check_namespace(call: &Call<'_>, namespace: &str, name: &str) -> Result<(), ApiError> {

@@ -297,7 +297,8 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
                     crate::apiserver::status::shorten(text("kind"), 64)
                 )));
             }
-            let secrets = call.api.registry().find("", "v1", "secrets").ok_or_else(ApiError::no_such_path)?;
+            let registry = call.api.registry();
+            let secrets = registry.find("", "v1", "secrets").ok_or_else(ApiError::no_such_path)?;
             let found = alive("/secrets", text("name")).ok_or_else(|| ApiError::not_found(secrets, text("name")))?;
             let found = named(&found);
             if !text("uid").is_empty() && text("uid") != found.uid {

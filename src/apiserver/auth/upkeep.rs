@@ -63,13 +63,14 @@ impl ApiServer {
     /// Makes or completes the default roles and bindings.
     pub(in crate::apiserver) async fn make_default_roles(&self) -> Result<(), WriteError> {
         let mut wanted: BTreeMap<&str, BTreeMap<String, Value>> = BTreeMap::new();
-        for (plural, default) in defaults::all(self.registry()) {
+        let registry = self.registry();
+        for (plural, default) in defaults::all(&registry) {
             let name = default["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             wanted.entry(plural).or_default().insert(name, default);
         }
         let mut writes = Vec::new();
         for (plural, defaults) in wanted {
-            let Some(resource) = self.registry().find(super::GROUP, "v1", plural) else { continue };
+            let Some(resource) = registry.find(super::GROUP, "v1", plural) else { continue };
             let listing = self.store().list(&resource.storage, None).objects;
             let before: BTreeMap<&str, &Arc<Object>> =
                 listing.iter().map(|object| (object.name.as_str(), object)).collect();

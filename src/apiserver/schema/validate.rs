@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::super::status::{FieldError, FieldFault};
-use super::{ERRORS_MAX, Format, ListType, Schema, Type, join};
+use super::{ERRORS_MAX, Format, ListType, SCHEMAS, Schema, Type, join};
 
 impl Schema {
     /// What the value violates; empty when it is valid.
@@ -18,6 +18,10 @@ impl Schema {
     fn validate_at(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         if errors.len() >= ERRORS_MAX || (value.is_null() && self.nullable) {
             return;
+        }
+        // Some fields hold either a schema or a boolean.
+        if self.is_schema && !value.is_boolean() {
+            return SCHEMAS.validate_at(value, path, errors);
         }
         let mut fault = |fault, detail: String| errors.push(FieldError::with_value(fault, path, value, detail));
         if !self.has_type(value) {

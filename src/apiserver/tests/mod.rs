@@ -3,6 +3,7 @@
 mod access_rules;
 mod apply_rules;
 mod client;
+mod crd_rules;
 mod delete_rules;
 mod hostile;
 mod listener;

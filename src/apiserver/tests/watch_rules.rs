@@ -6,13 +6,13 @@ use futures::StreamExt;
 use super::*;
 
 /// Lines of a watch.
-struct Lines {
+pub(super) struct Lines {
     stream: BodyDataStream,
     buffer: String,
 }
 
 impl Lines {
-    async fn next(&mut self) -> Option<Value> {
+    pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((line, rest)) = self.buffer.split_once('\n') {
                 let value = serde_json::from_str(line).unwrap();
@@ -31,7 +31,7 @@ impl Lines {
     }
 }
 
-async fn watch(rig: &Rig, at: &str, accept: &str) -> Lines {
+pub(super) async fn watch(rig: &Rig, at: &str, accept: &str) -> Lines {
     let mut request = http::Request::get(at).header("accept", accept).body(Body::empty()).unwrap();
     request.extensions_mut().insert(admin().unwrap());
     let response = rig.api.router().oneshot(request).await.unwrap();

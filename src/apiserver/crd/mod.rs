@@ -1,0 +1,487 @@
+//! CustomResourceDefinitions (apiextensions.k8s.io/v1): kinds that users define while the server runs.
+//!
+//! What a client writes is completed and checked ([`rules`], [`structural`]), then settled: names are accepted or refused
+//! ([`names`]), the accepted kinds are compiled into resources, and a new [`super::Registry`] takes the old one's place.
+//! All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
+//! clients that wait for `Established` do not wait here.
+//!
+//! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
+//! these itself; a client may label and annotate them, and what else it writes is dropped with a warning.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceSubresourceScale,
+};
+use serde_json::{Map, Value, json};
+
+use super::delete::DeleteOptions;
+use super::registry::{CoreKind, Custom, Registry, Resource, Scale, custom_resources};
+use super::status::{ApiError, FieldError};
+use super::table::Column;
+use super::{ApiServer, meta};
+use crate::api::{Keep, Kind};
+use crate::store::{Change, Expect, Object, WriteError};
+
+mod names;
+mod rules;
+mod structural;
+
+/// Group of definitions.
+pub(super) const GROUP: &str = "apiextensions.k8s.io";
+/// Name in the store.
+pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
+/// Holds a definition until its objects are gone.
+pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// Annotation of the definitions that the server writes for its own kinds.
+const BUILT_IN: &str = "slipway.dev/built-in";
+/// Definitions made by users. Each costs memory for as long as it is there.
+const DEFINITIONS_MAX: usize = 1000;
+/// Tries of a change of a definition's status while others write.
+const ATTEMPTS: usize = 16;
+
+/// The kind as the registry wants it.
+pub(super) fn core_kind() -> CoreKind {
+    CoreKind {
+        group: GROUP,
+        kind: "CustomResourceDefinition",
+        plural: "customresourcedefinitions",
+        short_names: &["crd", "crds"],
+        namespaced: false,
+        status: true,
+        columns: || {
+            let mut created =
+                Column::cell("Created At", "date", 0, |object, _| object["metadata"]["creationTimestamp"].clone());
+            created.description = "CreationTimestamp is a timestamp representing the server time when this object \
+                                   was created."
+                .into();
+            vec![Column::name(), created]
+        },
+        conversion: None,
+        prepare: Some(prepare),
+    }
+}
+
+/// The schemas within a definition are too recursive to be written out: they are referred to.
+pub(super) fn refer_to_schemas(schema: &mut Value) {
+    let path = "/properties/spec/properties/versions/items/properties/schema/properties/openAPIV3Schema";
+    if let Some(place) = schema.pointer_mut(path) {
+        *place = json!({ "$ref": super::schema::SCHEMA_OF_SCHEMAS });
+    }
+}
+
+/// Whether this is the kind of definitions.
+pub(super) fn is_definition(resource: &Resource) -> bool {
+    &*resource.storage == STORAGE
+}
+
+/// Fills in what a client may leave out, and puts back what it may not change. Returns a warning when it did that.
+pub(super) fn complete(new: &mut Value, old: Option<&Value>) -> Option<String> {
+    let mut warning = None;
+    if let Some(old) = old.filter(|old| is_built_in(old)) {
+        complete_spec(new);
+        if new["spec"] != old["spec"] {
+            let name = old["metadata"]["name"].as_str().unwrap_or_default();
+            warning = Some(format!("{name} is built into Slipway: its spec stays as it is"));
+            new["spec"] = old["spec"].clone();
+        }
+    } else {
+        complete_spec(new);
+    }
+    let storage = storage_version(&new["spec"]).map(str::to_owned);
+    if old.is_none() {
+        new["status"] = json!({
+            "conditions": [],
+            "acceptedNames": {"plural": "", "kind": ""},
+            "storedVersions": storage.into_iter().collect::<Vec<_>>(),
+        });
+    } else if let (Some(storage), Some(Value::Array(stored))) = (storage, new["status"].get_mut("storedVersions"))
+        && !stored.iter().any(|version| *version == *storage)
+    {
+        stored.push(storage.into());
+    }
+    warning
+}
+
+fn complete_spec(definition: &mut Value) {
+    let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if let Some(Value::Object(names)) = spec.get_mut("names") {
+        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let empty = |names: &Map<String, Value>, field: &str| {
+            names.get(field).and_then(Value::as_str).is_none_or(str::is_empty)
+        };
+        if empty(names, "singular") {
+            names.insert("singular".into(), kind.to_lowercase().into());
+        }
+        if empty(names, "listKind") && !kind.is_empty() {
+            names.insert("listKind".into(), format!("{kind}List").into());
+        }
+    }
+    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
+        spec.remove("preserveUnknownFields");
+    }
+}
+
+fn prepare(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if old.is_none_or(|old| old["spec"] != new["spec"]) {
+        rules::check_spec(new, errors);
+        if let Some(old) = old {
+            rules::check_change(new, old, errors);
+        }
+    }
+    rules::check_stored_versions(new, errors);
+    rules::check_approval(new, old, errors);
+    let claims = |value: &Value| value["metadata"]["annotations"].get(BUILT_IN).cloned();
+    if claims(new) != old.and_then(claims) {
+        errors.push(FieldError::forbidden(format!("metadata.annotations[{BUILT_IN}]"), "is set by Slipway itself"));
+    }
+}
+
+fn is_built_in(definition: &Value) -> bool {
+    definition["metadata"]["annotations"][BUILT_IN] == "true"
+}
+
+fn storage_version(spec: &Value) -> Option<&str> {
+    spec["versions"].as_array()?.iter().find(|version| version["storage"] == true)?["name"].as_str()
+}
+
+/// The definitions of built-in kinds stay.
+pub(super) fn check_deletable(resource: &Resource, definition: &Object) -> Result<(), ApiError> {
+    if is_built_in(&definition.value()) {
+        return Err(ApiError::forbidden(
+            resource,
+            &definition.name,
+            "this kind is built into Slipway and cannot be deleted",
+        ));
+    }
+    Ok(())
+}
+
+/// One more definition must not be one too many.
+pub(super) fn check_room(api: &ApiServer, resource: &Resource) -> Result<(), ApiError> {
+    if is_definition(resource) && api.store().list(STORAGE, None).objects.len() >= DEFINITIONS_MAX {
+        return Err(ApiError::forbidden(resource, "", format!("there are {DEFINITIONS_MAX} definitions already")));
+    }
+    Ok(())
+}
+
+/// Says in the status that the objects are going.
+pub(super) fn set_terminating(definition: &mut Value) {
+    names::set_condition(
+        definition,
+        names::Condition {
+            kind: "Terminating",
+            status: "True",
+            reason: "InstanceDeletionPending",
+            message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        },
+        meta::now(),
+    );
+}
+
+/// Where the scale subresource finds its numbers. Paths were checked when the definition was written.
+pub(super) fn scale(scale: &CustomResourceSubresourceScale) -> Scale {
+    let fields = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    Scale {
+        spec_replicas: fields(&scale.spec_replicas_path),
+        status_replicas: fields(&scale.status_replicas_path),
+        selector: scale.label_selector_path.as_deref().filter(|path| !path.is_empty()).map(fields),
+    }
+}
+
+/// Kinds as they were last compiled, by the name of their definition.
+pub(super) type Compiled = HashMap<String, CompiledKind>;
+
+/// One kind, and what it was compiled from.
+pub(super) struct CompiledKind {
+    source: Value,
+    resources: Vec<Arc<Resource>>,
+}
+
+/// What of a definition matters for serving it.
+fn source_of(definition: &Value) -> Value {
+    json!({
+        "spec": definition["spec"],
+        "names": definition["status"]["acceptedNames"],
+        "stored": definition["status"]["storedVersions"],
+        "ending": !definition["metadata"]["deletionTimestamp"].is_null(),
+    })
+}
+
+/// Compiles one established definition.
+fn compile(source: &Value) -> Result<Vec<Arc<Resource>>, String> {
+    let mut definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {}, "spec": source["spec"]});
+    definition["spec"]["names"] = source["names"].clone();
+    let crd: CustomResourceDefinition = serde_json::from_value(definition).map_err(|error| error.to_string())?;
+    let stored = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
+    let stored = stored.ok_or("no version is stored")?;
+    let one_form = crd.spec.versions.len() == 1 && source["stored"] == json!([stored]);
+    let deprecations: HashMap<String, String> = crd
+        .spec
+        .versions
+        .iter()
+        .filter(|version| version.deprecated == Some(true))
+        .map(|version| {
+            let (group, name, kind) = (&crd.spec.group, &version.name, &crd.spec.names.kind);
+            let usual = || format!("{group}/{name} {kind} is deprecated");
+            (name.clone(), version.deprecation_warning.clone().unwrap_or_else(usual))
+        })
+        .collect();
+    let stored = format!("{}/{stored}", crd.spec.group);
+    let mut resources = custom_resources(&Kind { crd, keep: Keep::Durable }).map_err(|error| error.to_string())?;
+    // Objects must be reachable for clean-up even when the stored version is not served.
+    if !resources.iter().any(|resource| resource.stores)
+        && let Some(first) = resources.first_mut()
+    {
+        first.stores = true;
+    }
+    for resource in &mut resources {
+        if !one_form || resource.schema.has_defaults() {
+            resource.conversion = Some(super::registry::Conversion::Version { stored: stored.clone() });
+        }
+        resource.custom = Some(Custom {
+            ending: source["ending"] == true,
+            deprecation: deprecations.get(&resource.version).cloned(),
+            ..Custom::default()
+        });
+    }
+    Ok(resources.into_iter().map(Arc::new).collect())
+}
+
+impl ApiServer {
+    /// Writes a definition and settles what follows from it. The caller may be dropped meanwhile: both are done.
+    pub(super) async fn commit_definition(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+        let api = self.clone();
+        let both = async move {
+            let mut compiled = api.inner.definitions.lock().await;
+            let written = api.store().write(change).await?;
+            api.settle(&mut compiled).await?;
+            Ok(written)
+        };
+        match tokio::spawn(both).await {
+            Ok(result) => result,
+            Err(panic) => Err(WriteError::Failed(panic.to_string())),
+        }
+    }
+
+    /// Brings the status of all definitions, and what is served, in line with what is stored.
+    async fn settle(&self, compiled: &mut Compiled) -> Result<(), WriteError> {
+        let mut settled = false;
+        for _ in 0..ATTEMPTS {
+            let listing = self.store().list(STORAGE, None);
+            let values: Vec<Value> = listing.objects.iter().map(|object| object.value()).collect();
+            let definitions: Vec<&Value> = values.iter().collect();
+            let changes = names::settle(&definitions, &self.registry(), meta::now());
+            if changes.is_empty() {
+                settled = true;
+                break;
+            }
+            for (index, value) in changes {
+                let object = &listing.objects[index];
+                let change = Change {
+                    resource: STORAGE.into(),
+                    namespace: String::new(),
+                    name: object.name.clone(),
+                    expect: Expect::Revision(object.revision),
+                    value: Some(value),
+                };
+                match self.store().write(change).await {
+                    // Only this function and those that hold its lock write definitions.
+                    Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        if !settled {
+            tracing::warn!("the definitions did not come to rest");
+        }
+        let mut changed = false;
+        let mut left: Compiled = std::mem::take(compiled);
+        for object in self.store().list(STORAGE, None).objects {
+            let definition = object.value();
+            if is_built_in(&definition) || !names::is_established(&definition) {
+                continue;
+            }
+            let source = source_of(&definition);
+            let kind = match left.remove(&object.name) {
+                Some(kind) if kind.source == source => kind,
+                before => {
+                    changed = true;
+                    retire(before);
+                    let resources = compile(&source).unwrap_or_else(|reason| {
+                        tracing::error!(definition = object.name, reason, "a kind cannot be served");
+                        Vec::new()
+                    });
+                    CompiledKind { source, resources }
+                }
+            };
+            compiled.insert(object.name.clone(), kind);
+        }
+        changed |= !left.is_empty();
+        if changed {
+            let mut kinds: Vec<(&String, &CompiledKind)> = compiled.iter().collect();
+            kinds.sort_by_key(|(name, _)| *name);
+            let resources = kinds.into_iter().flat_map(|(_, kind)| kind.resources.iter().cloned());
+            self.set_registry(self.registry().with_custom(resources));
+        }
+        left.into_values().for_each(|kind| retire(Some(kind)));
+        Ok(())
+    }
+
+    /// Writes the definitions of the built-in kinds, and serves what users defined before.
+    pub(super) async fn install_definitions(&self, kinds: &[Kind]) -> Result<(), WriteError> {
+        let mut compiled = self.inner.definitions.lock().await;
+        let mut own = Vec::new();
+        for kind in kinds {
+            let name = format!("{}.{}", kind.crd.spec.names.plural, kind.crd.spec.group);
+            let spec = serde_json::to_value(&kind.crd.spec).unwrap_or_default();
+            self.install_definition(&name, &spec).await?;
+            own.push(name);
+        }
+        // A kind that this version no longer has stays reachable, as its user's.
+        for object in self.store().list(STORAGE, None).objects {
+            let mut value = object.value();
+            if is_built_in(&value) && !own.contains(&object.name) {
+                if let Some(Value::Object(annotations)) = value["metadata"].get_mut("annotations") {
+                    annotations.remove(BUILT_IN);
+                }
+                self.write_definition(&object.name, Expect::Revision(object.revision), value).await?;
+            }
+        }
+        self.settle(&mut compiled).await
+    }
+
+    async fn install_definition(&self, name: &str, spec: &Value) -> Result<(), WriteError> {
+        let object = self.store().get(STORAGE, "", name);
+        let before = object.as_deref().map(Object::value);
+        let mut value = match &before {
+            Some(before) => before.clone(),
+            None => json!({
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {
+                    "name": name,
+                    "uid": uuid::Uuid::new_v4().to_string(),
+                    "creationTimestamp": meta::now(),
+                    "generation": 1,
+                },
+            }),
+        };
+        value["spec"] = spec.clone();
+        complete(&mut value, before.as_ref().filter(|old| !is_built_in(old)));
+        if let Some(before) = &before {
+            value["status"] = before["status"].clone();
+            if value["spec"] != before["spec"] {
+                let generation = before["metadata"]["generation"].as_i64().unwrap_or(0);
+                value["metadata"]["generation"] = (generation + 1).into();
+            }
+        }
+        if let Some(storage) = storage_version(&value["spec"]).map(str::to_owned) {
+            value["status"]["storedVersions"] = json!([storage]);
+        }
+        value["metadata"]["annotations"][BUILT_IN] = "true".into();
+        match object {
+            Some(_) if before.as_ref() == Some(&value) => Ok(()),
+            Some(object) => self.write_definition(name, Expect::Revision(object.revision), value).await,
+            None => self.write_definition(name, Expect::Absent, value).await,
+        }
+    }
+
+    async fn write_definition(&self, name: &str, expect: Expect, mut value: Value) -> Result<(), WriteError> {
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        let change = Change {
+            resource: STORAGE.into(),
+            namespace: String::new(),
+            name: name.to_owned(),
+            expect,
+            value: Some(value),
+        };
+        self.store().write(change).await.map(|_| ())
+    }
+
+    /// Deletes the objects of kinds whose definition is being deleted, and then the definition.
+    pub(super) async fn end_definitions(&self) -> Result<(), ApiError> {
+        let registry = self.registry();
+        let Some(resource) = registry.find(GROUP, "v1", "customresourcedefinitions") else { return Ok(()) };
+        for definition in self.store().list(STORAGE, None).objects {
+            let value = definition.value();
+            let metadata = &value["metadata"];
+            let waits = metadata["finalizers"].as_array().is_some_and(|list| list.iter().any(|one| one == FINALIZER));
+            if metadata["deletionTimestamp"].is_null() || !waits {
+                continue;
+            }
+            let storage = storage_of(&value);
+            let kind = registry.stored().find(|kind| *kind.storage == *storage);
+            let mut left = 0;
+            for object in self.store().list(&storage, None).objects {
+                left += match kind {
+                    Some(kind) => usize::from(self.remove(kind, &object, &DeleteOptions::default()).await?),
+                    None => 1,
+                };
+            }
+            if left == 0 {
+                self.end_definition(resource, &storage, &definition).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_definition(&self, resource: &Resource, storage: &str, definition: &Object) -> Result<(), ApiError> {
+        // Creations that passed their check are done once the gate is ours; later ones find the kind ending.
+        let _gate = self.namespace_gate().write().await;
+        if !self.store().list(storage, None).objects.is_empty() {
+            self.wake_sweeper();
+            return Ok(());
+        }
+        let mut value = definition.value();
+        if let Some(Value::Array(finalizers)) = value["metadata"].get_mut("finalizers") {
+            finalizers.retain(|one| one != FINALIZER);
+        }
+        let done = names::Condition {
+            kind: "Terminating",
+            status: "False",
+            reason: "InstanceDeletionCompleted",
+            message: "removed all instances",
+        };
+        names::set_condition(&mut value, done, meta::now());
+        let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        let change = Change {
+            resource: STORAGE.into(),
+            namespace: String::new(),
+            name: definition.name.clone(),
+            expect: Expect::Revision(definition.revision),
+            value: held.then_some(value),
+        };
+        match self.commit(resource, change).await {
+            Ok(_) | Err(WriteError::NotFound) => Ok(()),
+            Err(WriteError::Conflict { .. }) => {
+                self.wake_sweeper();
+                Ok(())
+            }
+            Err(error) => Err(ApiError::from_write(&error, resource, &definition.name)),
+        }
+    }
+}
+
+/// Name in the store of the objects that a definition is about.
+fn storage_of(definition: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]))
+}
+
+/// Ends the watches of what is no longer served in this form.
+fn retire(kind: Option<CompiledKind>) {
+    for custom in kind.iter().flat_map(|kind| &kind.resources).filter_map(|resource| resource.custom.as_ref()) {
+        custom.replaced.cancel();
+    }
+}
+
+/// Names that the built-in kinds of a group have.
+fn built_in<'r>(registry: &'r Registry, group: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
+    registry.all().iter().filter(move |resource| resource.custom.is_none() && resource.group == group)
+}

@@ -1,0 +1,214 @@
+//! The scale subresource (autoscaling/v1 `Scale`) of kinds that have one: a small view of the wished and the actual
+//! number, so that `kubectl scale` and autoscalers need not know the kind.
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::Call;
+use super::body::{self, parse_body};
+use super::options::{self, Write};
+use super::ownership::Sent;
+use super::patch::Patch;
+use super::registry::{Resource, Scale};
+use super::request::Form;
+use super::shape::{Draft, Managers, Refusal, Warnings};
+use super::status::{ApiError, FieldError};
+use super::table::{self, Column, Include};
+use super::write::{self, Live, served};
+
+/// `Scale` as the path's object has it.
+pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
+    let name = call.name()?;
+    let namespace = call.target.namespace.as_deref().unwrap_or_default();
+    let object = call
+        .api
+        .store()
+        .get(&call.resource.storage, namespace, name)
+        .ok_or_else(|| ApiError::not_found(call.resource, name))?;
+    send(call, &served(call.resource, &object.value()))
+}
+
+/// Takes the wished number from a `Scale` or from a patch of one.
+pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Result<Response, ApiError> {
+    call.require_writable()?;
+    let scale = scale(call)?;
+    let warnings = Warnings::new(call, Refusal::Outcome);
+    let draft = |live: Option<&Live>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
+        let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
+        let value = merge(call.resource, scale, &live.value, &wished(&live.value)?)?;
+        Ok(Draft { value, managers: Managers::Track(Sent::Nothing) })
+    };
+    // Like a patch in both cases: a revision is compared when the client names one, and it need not.
+    let written = if is_patch {
+        let dry_run = options::check(call, Write::Patch)?;
+        let patch = Patch::parse(call.resource, &body::content_type(call.headers), &body)?;
+        let wished = |old: &Value| {
+            let mut view = view(scale, old)?;
+            patch.apply(call.resource, &mut view)?;
+            Ok(view)
+        };
+        write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+    } else {
+        let dry_run = options::check(call, Write::Update)?;
+        let given = parse_body(call.headers, &body)?.value;
+        check_type(&given)?;
+        let wished = |_: &Value| Ok(given.clone());
+        write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+    };
+    send(call, &served(call.resource, &written.object.value()))
+}
+
+fn scale<'c>(call: &'c Call<'_>) -> Result<&'c Scale, ApiError> {
+    call.resource.scale.as_ref().ok_or_else(ApiError::no_such_path)
+}
+
+fn check_type(given: &Value) -> Result<(), ApiError> {
+    for (field, wanted) in [("apiVersion", "autoscaling/v1"), ("kind", "Scale")] {
+        if given.get(field).is_some_and(|found| found != wanted) {
+            let message = format!("the object provided is unrecognized: {field} must be {wanted}");
+            return Err(ApiError::bad_request(message));
+        }
+    }
+    Ok(())
+}
+
+fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
+    let view = view(scale(call)?, object)?;
+    let body = match call.form {
+        Form::Json => view,
+        Form::Partial => partial(&view),
+        Form::Table => {
+            let number = |name, cell| Column::cell(name, "integer", 0, cell);
+            let columns = [
+                Column::name(),
+                number("Desired", |scale: &Value, _| scale["spec"]["replicas"].clone()),
+                number("Available", |scale: &Value, _| scale["status"]["replicas"].clone()),
+                Column::age(),
+            ];
+            let mut row = json!({"cells": table::cells(&columns, &view, Timestamp::now())});
+            match call.params.include.unwrap_or_default() {
+                Include::None => {}
+                Include::Metadata => row["object"] = partial(&view),
+                Include::Object => row["object"] = view.clone(),
+            }
+            json!({
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"resourceVersion": view["metadata"]["resourceVersion"]},
+                "columnDefinitions": table::definitions(&columns),
+                "rows": [row],
+            })
+        }
+    };
+    Ok(call.text.response(StatusCode::OK, call.text.render(body.to_string().into_bytes())))
+}
+
+fn partial(view: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": view["metadata"]})
+}
+
+fn at<'v>(object: &'v Value, path: &[String]) -> Option<&'v Value> {
+    path.iter().try_fold(object, |value, field| value.get(field)).filter(|value| !value.is_null())
+}
+
+/// The `Scale` of an object.
+fn view(scale: &Scale, object: &Value) -> Result<Value, ApiError> {
+    let metadata = &object["metadata"];
+    let mut own = Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = metadata.get(field) {
+            own.insert(field.into(), value.clone());
+        }
+    }
+    let wished = at(object, &scale.spec_replicas).ok_or_else(|| {
+        let path = scale.spec_replicas.join(".");
+        ApiError::internal(format!("the spec replicas field \".{path}\" cannot be empty"))
+    })?;
+    let mut status = json!({"replicas": at(object, &scale.status_replicas).and_then(Value::as_i64).unwrap_or(0)});
+    if let Some(selector) = scale.selector.as_deref().and_then(|path| at(object, path)).and_then(Value::as_str) {
+        status["selector"] = selector.into();
+    }
+    Ok(json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": own,
+        "spec": {"replicas": wished},
+        "status": status,
+    }))
+}
+
+/// The object with the number that a `Scale` wishes.
+fn merge(resource: &Resource, scale: &Scale, old: &Value, wished: &Value) -> Result<Value, ApiError> {
+    let name = old["metadata"]["name"].as_str().unwrap_or_default();
+    let given = &wished["spec"]["replicas"];
+    let invalid = |detail: &str| {
+        let errors = [FieldError::invalid("spec.replicas", given, detail)];
+        let mut error = ApiError::invalid(resource, name, &errors);
+        error.message = format!("Scale.autoscaling \"{name}\" is invalid: spec.replicas: {}", errors[0].message);
+        error
+    };
+    // Go reads a missing number as none.
+    let replicas = if given.is_null() { Some(0) } else { given.as_i64() };
+    let replicas = replicas.ok_or_else(|| ApiError::bad_request("spec.replicas must be a whole number"))?;
+    if replicas < 0 {
+        return Err(invalid("should be a non-negative integer"));
+    }
+    if replicas > i64::from(i32::MAX) {
+        return Err(invalid("must be an int32"));
+    }
+    let mut new = old.clone();
+    let mut place = &mut new;
+    for field in &scale.spec_replicas {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[field.as_str()];
+    }
+    *place = replicas.into();
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        if let Some(value) = wished["metadata"][field].as_str().filter(|text| !text.is_empty()) {
+            new["metadata"][field] = value.into();
+        }
+    }
+    Ok(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_wished_number_is_taken() {
+        let registry = super::super::Registry::new(&[]).unwrap();
+        let resource = registry.find("", "v1", "secrets").unwrap();
+        let scale = Scale {
+            spec_replicas: vec!["spec".into(), "deep".into(), "replicas".into()],
+            status_replicas: vec!["status".into(), "replicas".into()],
+            selector: Some(vec!["status".into(), "selector".into()]),
+        };
+        let object = json!({"metadata": {"name": "a", "labels": {}, "resourceVersion": "3"},
+            "spec": {"deep": {"replicas": 2}}, "status": {"replicas": 1, "selector": "a=b"}});
+        let shown = view(&scale, &object).unwrap();
+        assert_eq!(shown["spec"]["replicas"], 2);
+        assert_eq!(shown["status"], json!({"replicas": 1, "selector": "a=b"}));
+        assert_eq!(shown["metadata"], json!({"name": "a", "resourceVersion": "3"}));
+        for (wished, wanted) in [
+            (json!({"spec": {"replicas": 5}, "status": {"replicas": 9}}), Ok(5)),
+            (json!({"spec": {}}), Ok(0)),
+            (json!({"spec": {"replicas": -1}}), Err(422)),
+            (json!({"spec": {"replicas": 3_000_000_000_u32}}), Err(422)),
+            (json!({"spec": {"replicas": "5"}}), Err(400)),
+        ] {
+            let merged = merge(resource, &scale, &object, &wished);
+            let found = merged.map(|new| {
+                assert_eq!(new["status"], object["status"]);
+                new["spec"]["deep"]["replicas"].as_i64().unwrap()
+            });
+            assert_eq!(found.map_err(|error| error.code.as_u16()), wanted, "{wished}");
+        }
+        assert_eq!(view(&scale, &json!({"spec": {}})).unwrap_err().code, 500);
+    }
+}
