@@ -9,7 +9,9 @@ mod mac;
 
 pub use mac::{MacAddress, MacAddressError};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 
 /// How the objects of a kind are kept.
@@ -36,7 +38,11 @@ pub struct Kind {
 
 /// Every kind that is not a Kubernetes core kind.
 pub fn kinds() -> Vec<Kind> {
-    let kind = |crd, keep| Kind { crd, keep };
+    let kind = |mut crd: CustomResourceDefinition, keep| {
+        let versions = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+        versions.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(drop_nullable);
+        Kind { crd, keep }
+    };
     vec![
         kind(metal3::BareMetalHost::crd(), Keep::Durable),
         kind(metal3::HardwareData::crd(), Keep::Durable),
@@ -44,4 +50,20 @@ pub fn kinds() -> Vec<Kind> {
         kind(slipway::BootIntent::crd(), Keep::Internal),
         kind(slipway::DHCPLease::crd(), Keep::View),
     ]
+}
+
+/// The generated schemas call every optional field nullable. The published ones do not: a null there means that the
+/// field is not given.
+fn drop_nullable(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    if let Some(choices) = &mut schema.enum_ {
+        choices.retain(|choice| !choice.0.is_null());
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        drop_nullable(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        drop_nullable(values);
+    }
+    schema.properties.iter_mut().flatten().for_each(|(_, property)| drop_nullable(property));
 }

@@ -527,7 +527,8 @@ const API_VERSION: &str = "APIVersion defines the versioned schema of this repre
 const KIND: &str = "Kind is a string value representing the REST resource this object represents.";
 const METADATA: &str = "Standard object's metadata.";
 
-static OBJECT_META_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+/// Schema of `metadata`, written out.
+pub(super) static OBJECT_META_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
     generator.subschema_for::<ObjectMeta>().to_value()

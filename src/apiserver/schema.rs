@@ -4,7 +4,7 @@
 //! Kubernetes' paths and words.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
 use serde_json::Value;
@@ -16,9 +16,12 @@ const ERRORS_MAX: usize = 64;
 /// Bytes that a compiled pattern may take.
 const PATTERN_SIZE: usize = 1 << 20;
 
+pub(super) mod cel;
+mod format;
 mod topology;
 mod validate;
 
+use format::Format;
 pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
 
 /// JSON type of a value.
@@ -39,19 +42,6 @@ enum ListType {
     Atomic,
     Set,
     Map(Vec<String>),
-}
-
-/// Formats that are checked; others are hints for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Byte,
-    DateTime,
-    Int32,
-    Int64,
-    Uuid,
-    Ipv4,
-    Ipv6,
-    Cidr,
 }
 
 /// A compiled schema.
@@ -86,6 +76,12 @@ pub struct Schema {
     any_of: Vec<Schema>,
     one_of: Vec<Schema>,
     not: Option<Box<Schema>>,
+    /// Whether values are objects of their own, with `apiVersion`, `kind` and `metadata`.
+    embedded: bool,
+    /// Rules in CEL of this very node.
+    rules: Vec<Arc<cel::Rule>>,
+    /// Whether this node or one below has rules.
+    any_rules: bool,
     /// Whether this is a schema within a schema (`JSONSchemaProps`), which is too recursive to be written out.
     is_schema: bool,
 }
@@ -186,17 +182,7 @@ impl Schema {
             Some("boolean") => Some(Type::Boolean),
             Some(other) => return Err(fail(format!("unknown type {other:?}"))),
         };
-        schema.format = match source.get("format").and_then(Value::as_str) {
-            Some("byte") => Some(Format::Byte),
-            Some("date-time") => Some(Format::DateTime),
-            Some("int32") => Some(Format::Int32),
-            Some("int64") => Some(Format::Int64),
-            Some("uuid") => Some(Format::Uuid),
-            Some("ipv4") => Some(Format::Ipv4),
-            Some("ipv6") => Some(Format::Ipv6),
-            Some("cidr") => Some(Format::Cidr),
-            _ => None,
-        };
+        schema.format = source.get("format").and_then(Value::as_str).and_then(Format::named);
         if let Some(Value::Array(names)) = source.get("required") {
             schema.required = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         }
@@ -241,7 +227,31 @@ impl Schema {
         if let Some(not) = source.get("not") {
             schema.not = Some(Box::new(Self::compile_at(not, path, depth + 1)?));
         }
+        if flag("x-kubernetes-embedded-resource") {
+            schema.embed()?;
+        }
+        if let Some(Value::Array(rules)) = source.get("x-kubernetes-validations") {
+            schema.rules = cel::compile(rules)
+                .map_err(|(index, reason)| fail(format!("x-kubernetes-validations[{index}]: {reason}")))?;
+        }
+        let inner = schema.items.iter().chain(&schema.additional).map(|schema| &**schema);
+        schema.any_rules =
+            !schema.rules.is_empty() || schema.properties.values().chain(inner).any(|schema| schema.any_rules);
         Ok(schema)
+    }
+
+    /// Makes this the schema of an object within an object.
+    fn embed(&mut self) -> Result<(), SchemaError> {
+        self.embedded = true;
+        for field in ["apiVersion", "kind"] {
+            self.properties.entry(field.into()).or_insert_with(|| Self { kind: Some(Type::String), ..Self::default() });
+            if !self.required.iter().any(|name| name == field) {
+                self.required.push(field.into());
+            }
+        }
+        let meta = Self::compile_at(&super::registry::OBJECT_META_SCHEMA, "metadata", 1)?;
+        self.properties.insert("metadata".into(), meta);
+        Ok(())
     }
 
     /// Whether [`Self::apply_defaults`] may do anything.
@@ -254,6 +264,7 @@ impl Schema {
     pub fn prune(&self, value: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
         self.prune_at(value, "", &mut unknown);
+        unknown.sort();
         unknown
     }
 
@@ -325,7 +336,7 @@ impl Schema {
         }
     }
 
-    /// Drops nulls of fields that are not nullable, as the typed decoders of core kinds do.
+    /// Drops nulls of fields that are not nullable: a client that sends one means that there is no value.
     pub fn drop_nulls(&self, value: &mut Value) {
         if self.is_schema {
             return SCHEMAS.drop_nulls(value);
@@ -333,7 +344,8 @@ impl Schema {
         match value {
             Value::Object(map) => {
                 map.retain(|name, child| {
-                    !child.is_null() || self.properties.get(name).is_none_or(|schema| schema.nullable)
+                    let schema = self.properties.get(name).or(self.additional.as_deref());
+                    !child.is_null() || schema.is_none_or(|schema| schema.nullable)
                 });
                 for (name, child) in map.iter_mut() {
                     if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
@@ -351,15 +363,9 @@ impl Schema {
     }
 }
 
-/// `path.name`, or `path[name]` when the name is no plain identifier, as Kubernetes writes map keys.
+/// `path.name`
 pub(super) fn join(path: &str, name: &str) -> String {
-    if name.contains(['.', '/']) {
-        format!("{path}[{name}]")
-    } else if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 #[cfg(test)]
@@ -401,7 +407,7 @@ mod tests {
     fn unknown_fields_go_and_are_named() {
         let mut value = json!({"spec": {"online": true, "onlin": 1, "free": {"x": {"y": 1}}, "labels": {"any": "x"},
             "byKey": [{"k": "a", "z": 1}]}, "extra": 1});
-        assert_eq!(sample().prune(&mut value), ["extra", "spec.onlin", "spec.byKey[0].z"]);
+        assert_eq!(sample().prune(&mut value), ["extra", "spec.byKey[0].z", "spec.onlin"]);
         assert_eq!(
             value,
             json!({"spec": {"online": true, "free": {"x": {"y": 1}}, "labels": {"any": "x"}, "byKey": [{"k": "a"}]}})

@@ -76,6 +76,9 @@ pub(super) fn shape(
         }
     }
     resource.schema.apply_defaults(&mut new);
+    if !resource.core {
+        resource.schema.drop_nulls(&mut new);
+    }
     if crd::is_definition(resource) {
         warnings.list.extend(crd::complete(&mut new, old.map(|old| old.value)));
     }
@@ -97,7 +100,9 @@ pub(super) fn shape(
             error.path == "status" || error.path.starts_with("status.") || error.path.starts_with("status[");
         !resource.status || on_status == is_status
     };
-    errors.extend(resource.schema.validate(&new).into_iter().filter(mine));
+    let old_value = old.map(|old| old.value);
+    errors.extend(resource.schema.validate_change(&new, old_value).into_iter().filter(mine));
+    resource.schema.check_rules(&new, old_value, &mut errors);
     if errors.is_empty() {
         let request = AdmissionRequest {
             resource,

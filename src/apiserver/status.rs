@@ -111,6 +111,8 @@ impl FieldError {
     /// A fault that shows the value. Long values are cut.
     pub fn with_value(fault: FieldFault, path: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
         let shown = match value {
+            // Upstream does not repeat what is too long already.
+            _ if fault == FieldFault::TooLong => String::new(),
             Value::Object(_) | Value::Array(_) => String::new(),
             other => format!("{}: ", shorten(&other.to_string(), 512)),
         };

@@ -4,31 +4,42 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::super::status::{FieldError, FieldFault};
-use super::{ERRORS_MAX, Format, ListType, SCHEMAS, Schema, Type, join};
+use super::super::status::{FieldError, FieldFault, shorten};
+use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, join};
+
+/// How Kubernetes writes a path that is none.
+pub(super) const NO_PATH: &str = "<nil>";
 
 impl Schema {
     /// What the value violates; empty when it is valid.
     pub fn validate(&self, value: &Value) -> Vec<FieldError> {
+        self.validate_change(value, None)
+    }
+
+    /// What a changed value violates. Parts that were as bad before are let pass, so that a stricter schema does not
+    /// lock objects that are there (KEP-4008).
+    pub fn validate_change(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        self.validate_at(value, "", &mut errors);
+        self.validate_at(value, old, "", &mut errors);
+        errors.truncate(ERRORS_MAX);
         errors
     }
 
-    fn validate_at(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        if errors.len() >= ERRORS_MAX || (value.is_null() && self.nullable) {
+    pub(super) fn validate_at(&self, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+        if errors.len() >= ERRORS_MAX || (value.is_null() && self.nullable) || old == Some(value) {
             return;
         }
         // Some fields hold either a schema or a boolean.
         if self.is_schema && !value.is_boolean() {
-            return SCHEMAS.validate_at(value, path, errors);
+            return SCHEMAS.validate_at(value, old, path, errors);
         }
-        let mut fault = |fault, detail: String| errors.push(FieldError::with_value(fault, path, value, detail));
         if !self.has_type(value) {
-            let wanted = self.type_name();
-            fault(FieldFault::Type, format!("{} in body must be of type {wanted}: {:?}", shown(path), type_of(value)));
+            let (wanted, found) = (self.type_name(), type_of(value));
+            let detail = format!("{} in body must be of type {wanted}: {found:?}", shown(path));
+            errors.push(FieldError::with_value(FieldFault::Type, place(path), &found.into(), detail));
             return;
         }
+        let mut fault = |fault, detail: String| errors.push(FieldError::with_value(fault, place(path), value, detail));
         if !self.choices.is_empty() && !self.choices.contains(value) {
             let choices: Vec<String> = self.choices.iter().map(Value::to_string).collect();
             fault(FieldFault::NotSupported, format!("supported values: {}", choices.join(", ")));
@@ -37,12 +48,12 @@ impl Schema {
             Value::String(text) => self.check_string(text, path, &mut fault),
             Value::Number(number) => self.check_number(number, path, &mut fault),
             Value::Array(entries) => {
-                out_of(self.item_count, entries.len(), "items", path, &mut fault);
-                self.check_entries(entries, path, errors);
+                out_of(self.item_count, entries.len(), "items", path, errors);
+                self.check_entries(entries, old, path, errors);
             }
             Value::Object(map) => {
-                out_of(self.property_count, map.len(), "properties", path, &mut fault);
-                self.check_fields(map, path, errors);
+                out_of(self.property_count, map.len(), "properties", path, errors);
+                self.check_fields(map, old, path, errors);
             }
             Value::Null | Value::Bool(_) => {}
         }
@@ -50,23 +61,47 @@ impl Schema {
     }
 
     fn check_combined(&self, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-        let holds = |schema: &Self| {
+        let faults = |schema: &Self| {
             let mut faults = Vec::new();
-            schema.validate_at(value, path, &mut faults);
-            faults.is_empty()
+            schema.validate_at(value, None, path, &mut faults);
+            faults
         };
+        // The alternative that is nearest tells what is missing.
+        let tried = |schemas: &[Self]| -> (usize, Vec<FieldError>) {
+            let all: Vec<Vec<FieldError>> = schemas.iter().map(faults).collect();
+            let valid = all.iter().filter(|faults| faults.is_empty()).count();
+            (valid, all.into_iter().min_by_key(Vec::len).unwrap_or_default())
+        };
+        let violated = |rule: String| {
+            let detail = format!("{:?} {rule}", shown(path));
+            FieldError::with_value(FieldFault::Invalid, NO_PATH, &"".into(), detail)
+        };
+        if !self.any_of.is_empty() {
+            let (valid, nearest) = tried(&self.any_of);
+            if valid == 0 {
+                errors.push(violated("must validate at least one schema (anyOf)".into()));
+                errors.extend(nearest);
+            }
+        }
+        if !self.one_of.is_empty() {
+            let (valid, nearest) = tried(&self.one_of);
+            let rule = "must validate one and only one schema (oneOf). Found";
+            if valid == 0 {
+                errors.push(violated(format!("{rule} none valid")));
+                errors.extend(nearest);
+            } else if valid > 1 {
+                errors.push(violated(format!("{rule} {valid} valid alternatives")));
+            }
+        }
+        let before = errors.len();
         for schema in &self.all_of {
-            schema.validate_at(value, path, errors);
+            schema.validate_at(value, None, path, errors);
         }
-        let mut fault = |detail: String| errors.push(FieldError::with_value(FieldFault::Invalid, path, value, detail));
-        if !self.any_of.is_empty() && !self.any_of.iter().any(holds) {
-            fault(format!("{} in body must validate at least one schema (anyOf)", shown(path)));
+        if errors.len() > before {
+            errors.push(violated("must validate all the schemas (allOf)".into()));
         }
-        if !self.one_of.is_empty() && self.one_of.iter().filter(|schema| holds(schema)).count() != 1 {
-            fault(format!("{} in body must validate one and only one schema (oneOf)", shown(path)));
-        }
-        if self.not.as_deref().is_some_and(holds) {
-            fault(format!("{} in body must not validate the schema (not)", shown(path)));
+        if self.not.as_deref().is_some_and(|schema| faults(schema).is_empty()) {
+            errors.push(violated("must not validate the schema (not)".into()));
         }
     }
 
@@ -115,31 +150,16 @@ impl Schema {
         {
             fault(FieldFault::Invalid, format!("{} in body should match '{pattern}'", shown(path)));
         }
-        let (name, good) = match self.format {
-            Some(Format::Byte) => ("byte", is_base64(text)),
-            Some(Format::DateTime) => ("date-time", text.parse::<jiff::Timestamp>().is_ok()),
-            Some(Format::Uuid) => ("uuid", uuid::Uuid::try_parse(text).is_ok()),
-            Some(Format::Ipv4) => ("ipv4", text.parse::<std::net::Ipv4Addr>().is_ok()),
-            Some(Format::Ipv6) => ("ipv6", text.parse::<std::net::Ipv6Addr>().is_ok()),
-            Some(Format::Cidr) => ("cidr", text.contains('/') && text.parse::<ipnetwork::IpNetwork>().is_ok()),
-            Some(Format::Int32 | Format::Int64) | None => return,
-        };
-        if !good {
-            fault(FieldFault::Invalid, format!("{} in body must be of type {name}", shown(path)));
+        if let Some(format) = self.format
+            && !format.holds(text)
+        {
+            let name = format.name();
+            fault(FieldFault::Type, format!("{} in body must be of type {name}: {text:?}", shown(path)));
         }
     }
 
     fn check_number(&self, number: &serde_json::Number, path: &str, fault: &mut impl FnMut(FieldFault, String)) {
         let value = number.as_f64().unwrap_or(f64::NAN);
-        let in_width = match self.format {
-            Some(Format::Int32) => number.as_i64().is_none_or(|value| i32::try_from(value).is_ok()),
-            Some(Format::Int64) => !number.is_u64() || number.as_i64().is_some(),
-            _ => true,
-        };
-        if !in_width {
-            let width = if self.format == Some(Format::Int32) { "int32" } else { "int64" };
-            fault(FieldFault::Invalid, format!("{} in body must be of type {width}", shown(path)));
-        }
         if let Some(least) = self.minimum
             && (value < least || (self.exclusive_minimum && value == least))
         {
@@ -159,10 +179,11 @@ impl Schema {
         }
     }
 
-    fn check_entries(&self, entries: &[Value], path: &str, errors: &mut Vec<FieldError>) {
+    fn check_entries(&self, entries: &[Value], old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         if let Some(schema) = &self.items {
             for (index, entry) in entries.iter().enumerate() {
-                schema.validate_at(entry, &format!("{path}[{index}]"), errors);
+                let old = self.counterpart(entry, old);
+                schema.validate_at(entry, old, &format!("{path}[{index}]"), errors);
                 if errors.len() >= ERRORS_MAX {
                     return;
                 }
@@ -170,21 +191,30 @@ impl Schema {
         }
         let mut seen = HashSet::new();
         for (index, entry) in entries.iter().enumerate() {
-            let identity = match &self.list {
+            let (identity, told) = match &self.list {
                 ListType::Atomic => return,
-                ListType::Set => entry.to_string(),
+                ListType::Set => (entry.to_string(), entry.to_string()),
                 ListType::Map(keys) => {
-                    let parts: Vec<&Value> = keys.iter().map(|key| entry.get(key).unwrap_or(&Value::Null)).collect();
-                    Value::from(parts.into_iter().cloned().collect::<Vec<_>>()).to_string()
+                    let own: Map<String, Value> =
+                        keys.iter().filter_map(|key| Some((key.clone(), entry.get(key)?.clone()))).collect();
+                    let own = Value::Object(own).to_string();
+                    (own.clone(), own)
                 }
             };
             if !seen.insert(identity) {
-                errors.push(FieldError::with_value(FieldFault::Duplicate, format!("{path}[{index}]"), entry, ""));
+                let path = format!("{path}[{index}]");
+                errors.push(FieldError::new(FieldFault::Duplicate, path, shorten(&told, 128)));
             }
         }
     }
 
-    fn check_fields(&self, map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+    /// The former self of an entry of a list, when entries have keys.
+    pub(super) fn counterpart<'o>(&self, entry: &Value, old: Option<&'o Value>) -> Option<&'o Value> {
+        let ListType::Map(keys) = &self.list else { return None };
+        old?.as_array()?.iter().find(|other| keys.iter().all(|key| other.get(key) == entry.get(key)))
+    }
+
+    fn check_fields(&self, map: &Map<String, Value>, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         for name in &self.required {
             if !map.contains_key(name) {
                 errors.push(FieldError::required(join(path, name), ""));
@@ -195,7 +225,7 @@ impl Schema {
                 return;
             }
             if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
-                schema.validate_at(child, &join(path, name), errors);
+                schema.validate_at(child, old.and_then(|old| old.get(name)), &join(path, name), errors);
             }
         }
     }
@@ -206,28 +236,25 @@ fn out_of(
     count: usize,
     what: &str,
     path: &str,
-    fault: &mut impl FnMut(FieldFault, String),
+    errors: &mut Vec<FieldError>,
 ) {
     let count = count as u64;
     if let Some(least) = least.filter(|least| count < *least) {
-        fault(FieldFault::Invalid, format!("{} in body should have at least {least} {what}", shown(path)));
+        let detail = format!("{} in body should have at least {least} {what}", shown(path));
+        errors.push(FieldError::with_value(FieldFault::Invalid, place(path), &count.into(), detail));
     }
     if let Some(most) = most.filter(|most| count > *most) {
-        fault(FieldFault::TooMany, format!("{count}: must have at most {most} {what}"));
+        let detail = format!("{count}: must have at most {most} items");
+        errors.push(FieldError::new(FieldFault::TooMany, place(path), detail));
     }
 }
 
-fn is_integer(value: &Value) -> bool {
+pub(super) fn is_integer(value: &Value) -> bool {
     // Go's JSON writes 3.0 for a whole float; Kubernetes takes that as an integer.
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-fn is_base64(text: &str) -> bool {
-    use base64::Engine;
-    base64::engine::general_purpose::STANDARD.decode(text).is_ok()
-}
-
-fn type_of(value: &Value) -> &'static str {
+pub(super) fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -241,6 +268,10 @@ fn type_of(value: &Value) -> &'static str {
 
 fn shown(path: &str) -> &str {
     if path.is_empty() { "object" } else { path }
+}
+
+fn place(path: &str) -> &str {
+    if path.is_empty() { NO_PATH } else { path }
 }
 
 #[cfg(test)]
@@ -264,10 +295,7 @@ mod tests {
             (json!({"spec": {"online": true, "size": -1}}), &[("spec.size", FieldFault::Invalid)]),
             (json!({"spec": {"online": true, "size": 1.5}}), &[("spec.size", FieldFault::Type)]),
             (json!({"spec": {"online": true, "size": 3.0}}), &[]),
-            (
-                json!({"spec": {"online": true, "size": 99_999_999_999_i64}}),
-                &[("spec.size", FieldFault::Invalid), ("spec.size", FieldFault::Invalid)],
-            ),
+            (json!({"spec": {"online": true, "size": 99_999_999_999_i64}}), &[("spec.size", FieldFault::Invalid)]),
             (json!({"spec": {"online": true, "port": "http"}}), &[]),
             (json!({"spec": {"online": true, "port": true}}), &[("spec.port", FieldFault::Type)]),
             (json!({"spec": {"online": true, "names": ["a", "a"]}}), &[("spec.names[1]", FieldFault::Duplicate)]),
@@ -275,11 +303,11 @@ mod tests {
                 json!({"spec": {"online": true, "byKey": [{"k": "a"}, {"k": "a"}]}}),
                 &[("spec.byKey[1]", FieldFault::Duplicate)],
             ),
-            (json!({"spec": {"online": true, "labels": {"a.b/c": 1}}}), &[("spec.labels[a.b/c]", FieldFault::Type)]),
-            (json!({"spec": {"online": true, "when": "tomorrow"}}), &[("spec.when", FieldFault::Invalid)]),
-            (json!({"spec": {"online": true, "one": {"a": 1, "b": 2}}}), &[("spec.one", FieldFault::Invalid)]),
+            (json!({"spec": {"online": true, "labels": {"a.b/c": 1}}}), &[("spec.labels.a.b/c", FieldFault::Type)]),
+            (json!({"spec": {"online": true, "when": "tomorrow"}}), &[("spec.when", FieldFault::Type)]),
+            (json!({"spec": {"online": true, "one": {"a": 1, "b": 2}}}), &[(NO_PATH, FieldFault::Invalid)]),
             (json!({"spec": {"online": true, "one": {"a": 1}}}), &[]),
-            (json!([]), &[("", FieldFault::Type)]),
+            (json!([]), &[(NO_PATH, FieldFault::Type)]),
         ];
         for (value, wanted) in cases {
             let found = sample().validate(value);

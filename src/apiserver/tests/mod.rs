@@ -4,6 +4,7 @@ mod access_rules;
 mod apply_rules;
 mod client;
 mod crd_rules;
+mod crd_validation;
 mod delete_rules;
 mod hostile;
 mod listener;
