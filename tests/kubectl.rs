@@ -379,3 +379,105 @@ async fn wrong_input_and_strangers_are_told_why() {
         lab.ends().await;
     }
 }
+
+const WIDGETS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: widgets.example.org
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget, shortNames: [wd], categories: [all, toys]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+      scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}
+    additionalPrinterColumns:
+    - {name: Size, type: integer, jsonPath: .spec.size}
+    - {name: Ready, type: string, jsonPath: '.status.conditions[?(@.type=="Ready")].status'}
+    schema:
+      openAPIV3Schema:
+        description: A thing to play with.
+        type: object
+        properties:
+          spec:
+            description: What it should be.
+            type: object
+            required: [size]
+            x-kubernetes-validations:
+            - {rule: self.size < 100, message: too large to play with}
+            properties:
+              size: {description: Inches., type: integer, minimum: 1}
+              replicas: {type: integer, default: 1}
+          status:
+            type: object
+            x-kubernetes-preserve-unknown-fields: true
+"#;
+
+fn widget(size: i64) -> String {
+    format!(
+        "apiVersion: example.org/v1\nkind: Widget\nmetadata: {{name: a, namespace: rack}}\nspec: {{size: {size}}}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_define_kinds_of_their_own() {
+    for kubectl in clients() {
+        let lab = Lab::new(&kubectl).await;
+        lab.ok("create namespace rack", "").await;
+        contains(&lab.ok("apply -f -", WIDGETS).await, &["widgets.example.org created"]);
+        lab.ok("wait --for=condition=Established --timeout=60s crd/widgets.example.org", "").await;
+        contains(&lab.ok("apply -f -", WIDGETS).await, &["unchanged"]);
+        contains(
+            &lab.ok("get crd", "").await,
+            &["CREATED AT", "widgets.example.org", "baremetalhosts.metal3.io", "images.slipway.dev"],
+        );
+        contains(&lab.ok("api-resources --api-group=example.org", "").await, &["widgets", "wd", "Widget"]);
+        contains(&lab.ok("explain wd.spec", "").await, &["What it should be.", "Inches.", "-required-"]);
+
+        contains(&lab.ok("apply -f -", &widget(3)).await, &["widget.example.org/a created"]);
+        contains(
+            &lab.fails("apply -f -", &widget(0)).await,
+            &["spec.size in body should be greater than or equal to 1"],
+        );
+        contains(&lab.fails("apply -f -", &widget(500)).await, &["too large to play with"]);
+        contains(
+            &lab.fails("create -f -", &widget(1).replace("size: 1", "size: 1, sise: 2").replace("name: a", "name: b"))
+                .await,
+            &["unknown field \"spec.sise\""],
+        );
+        lab.ok(
+            r#"patch wd a -n rack --type=merge --subresource=status -p {"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#,
+            "",
+        )
+        .await;
+        for listed in ["wd", "all", "toys"] {
+            let row = lab.ok(&format!("get {listed} -n rack"), "").await;
+            contains(&row, &["SIZE", "READY", "3", "True"]);
+        }
+        contains(&lab.ok("scale --replicas=4 widget/a -n rack", "").await, &["scaled"]);
+        assert_eq!(lab.ok("get wd a -n rack -o jsonpath={.spec.replicas}", "").await, "4");
+        contains(&lab.fails("delete crd images.slipway.dev", "").await, &["built into Slipway"]);
+        contains(&lab.ok("delete crd widgets.example.org --timeout=60s", "").await, &["deleted"]);
+        contains(&lab.fails("get widgets -n rack", "").await, &["the server"]);
+        lab.ends().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_the_old_form_are_read_by_kubectl() {
+    for kubectl in clients() {
+        let lab = Lab::new(&kubectl).await;
+        contains(
+            &lab.ok("explain bmh.spec.image --output=plaintext-openapiv2", "").await,
+            &["BareMetalHost", "checksumType", "Where the image is."],
+        );
+        contains(&lab.ok("explain crd.spec.names", "").await, &["CustomResourceDefinition", "plural", "shortNames"]);
+        contains(&lab.ok("cluster-info", "").await, &["is running at"]);
+        lab.ends().await;
+    }
+}

@@ -31,6 +31,22 @@ pub(super) fn config_map_columns() -> Vec<Column> {
     vec![Column::name(), data, Column::age()]
 }
 
+pub(super) fn service_columns() -> Vec<Column> {
+    let text = |name, priority, cell| Column::cell(name, "string", priority, cell);
+    vec![
+        Column::name(),
+        text("Type", 0, |object, _| object["spec"]["type"].clone()),
+        text("Cluster-IP", 0, |object, _| object["spec"]["clusterIP"].clone()),
+        text("External-IP", 0, |object, _| object["spec"]["externalName"].clone()),
+        text("Port(s)", 0, |object, _| {
+            let ports = object["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let ports: Vec<String> = ports.iter().map(|port| port["port"].to_string()).collect();
+            ports.join(",").into()
+        }),
+        Column::age(),
+    ]
+}
+
 pub(super) fn lease_columns() -> Vec<Column> {
     let holder = Column::cell("Holder", "string", 0, |object, _| {
         object["spec"]["holderIdentity"].as_str().unwrap_or_default().into()

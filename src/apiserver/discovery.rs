@@ -2,14 +2,15 @@
 //! for. Which one is sent depends on the Accept header alone: old clients fail on forms they do not know.
 
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::auth::accounts;
 use super::auth::kinds::AUTHENTICATION;
+use super::openapi::Document;
 use super::registry::{Registry, Resource};
 use super::request::accepted;
-use super::status::{ApiError, json_response};
+use super::status::ApiError;
 use crate::api::Keep;
 
 /// Version of the Kubernetes API that is served.
@@ -21,6 +22,10 @@ pub(super) fn version() -> Value {
     json!({
         "major": "1",
         "minor": MINOR.to_string(),
+        "emulationMajor": "1",
+        "emulationMinor": MINOR.to_string(),
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": (MINOR - 1).to_string(),
         "gitVersion": format!("v1.{MINOR}.0+slipway-{version}"),
         "gitCommit": "",
         "gitTreeState": "clean",
@@ -87,21 +92,14 @@ fn answer(
     registry: &Registry,
     legacy: impl FnOnce() -> Value,
 ) -> Result<Response, ApiError> {
-    let form = negotiate(headers)?;
-    let mut response = match form {
-        Form::Legacy => json_response(StatusCode::OK, legacy().to_string()),
+    let (body, media) = match negotiate(headers)? {
+        Form::Legacy => (legacy(), "application/json".to_owned()),
         Form::Aggregated(version) => {
-            let body = aggregated(version, groups, registry).to_string();
-            let mut response = json_response(StatusCode::OK, body);
             let media = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-            if let Ok(media) = HeaderValue::from_str(&media) {
-                response.headers_mut().insert(header::CONTENT_TYPE, media);
-            }
-            response
+            (aggregated(version, groups, registry), media)
         }
     };
-    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-    Ok(response)
+    Ok(Document::new(body.to_string()).send(headers, &media))
 }
 
 fn legacy_group(group: &str, versions: &[&str]) -> Value {
@@ -259,6 +257,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header;
 
     #[test]
     fn each_client_gets_the_form_it_knows() {

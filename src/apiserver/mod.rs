@@ -465,9 +465,9 @@ async fn serve(
                 parts.uri.authority().map(http::uri::Authority::as_str).or(named).unwrap_or_default(),
             )))
         }
-        Route::OpenApiV2 => openapi::v2(&parts.headers),
-        Route::OpenApiV3 => Ok(documents.index()),
-        Route::OpenApiV3Of(name) => documents.of(&name, parts.uri.query()),
+        Route::OpenApiV2 => documents.v2(&parts.headers),
+        Route::OpenApiV3 => Ok(documents.index(&parts.headers)),
+        Route::OpenApiV3Of(name) => documents.of(&name, parts.uri.query(), &parts.headers),
         Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
     }
 }

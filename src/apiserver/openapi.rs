@@ -4,15 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use axum::response::Response;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::registry::{Registry, Resource, SCHEMAS};
 use super::request::accepted;
 use super::status::{ApiError, json_response};
 use crate::api::Keep;
+
+mod gnostic;
+mod send;
+mod v2;
+
+pub(super) use send::Document;
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -21,12 +25,15 @@ const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+pro
 /// The same as clients write it; it is no valid media type, so that it must not be sent back.
 const PROTOBUF_V2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// Every v3 document of one registry, each made when it is first asked for.
+/// Every document of one registry, each made when it is first asked for.
 #[derive(Debug)]
 pub(super) struct Documents {
     registry: Arc<Registry>,
-    index: OnceLock<Bytes>,
+    index: OnceLock<Document>,
     by_path: BTreeMap<String, Slot>,
+    v2: OnceLock<Value>,
+    v2_json: OnceLock<Document>,
+    v2_protobuf: OnceLock<Document>,
 }
 
 /// A document and what it is made from.
@@ -34,12 +41,6 @@ pub(super) struct Documents {
 struct Slot {
     resources: Vec<Arc<Resource>>,
     document: Arc<OnceLock<Document>>,
-}
-
-#[derive(Debug)]
-struct Document {
-    hash: String,
-    text: Bytes,
 }
 
 impl Documents {
@@ -61,76 +62,82 @@ impl Documents {
             let document = before.map(|slot| Arc::clone(&slot.document)).unwrap_or_default();
             by_path.insert(path, Slot { resources, document });
         }
-        Self { registry: Arc::clone(registry), index: OnceLock::new(), by_path }
+        Self {
+            registry: Arc::clone(registry),
+            index: OnceLock::new(),
+            by_path,
+            v2: OnceLock::new(),
+            v2_json: OnceLock::new(),
+            v2_protobuf: OnceLock::new(),
+        }
     }
 
-    fn document(&self, slot: &Slot) -> Document {
-        let (group, version) =
-            slot.resources.first().map_or(("", "v1"), |resource| (resource.group.as_str(), resource.version.as_str()));
-        let text = document(&self.registry, group, version).to_string();
-        let hash = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect::<String>();
-        Document { hash, text: Bytes::from(text) }
+    fn v3(&self, slot: &Slot) -> Value {
+        let first = slot.resources.first();
+        let (group, version) = first.map_or(("", "v1"), |one| (one.group.as_str(), one.version.as_str()));
+        document(&self.registry, group, version)
+    }
+
+    fn document<'s>(&self, slot: &'s Slot) -> &'s Document {
+        slot.document.get_or_init(|| Document::new(self.v3(slot).to_string()))
     }
 
     /// `/openapi/v3`
-    pub(super) fn index(&self) -> Response {
+    pub(super) fn index(&self, headers: &HeaderMap) -> Response {
         let index = self.index.get_or_init(|| {
             let mut index = Map::new();
             for (path, slot) in &self.by_path {
-                let hash = &slot.document.get_or_init(|| self.document(slot)).hash;
+                let hash = &self.document(slot).hash;
                 let url = format!("/openapi/v3/{path}?hash={hash}");
                 index.insert(path.clone(), json!({ "serverRelativeURL": url }));
             }
-            Bytes::from(json!({ "paths": index }).to_string())
+            Document::new(json!({ "paths": index }).to_string())
         });
-        json_response(StatusCode::OK, index.clone())
+        index.send(headers, "application/json")
     }
 
-    /// `/openapi/v3/…`. With the document's hash in the query the answer may be kept for ever.
-    pub(super) fn of(&self, path: &str, query: Option<&str>) -> Result<Response, ApiError> {
+    /// `/openapi/v3/…`. With the document's hash in the query the answer may be kept for ever; with an old one the
+    /// client is sent to the new one.
+    pub(super) fn of(&self, path: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Response, ApiError> {
         let slot = self.by_path.get(path).ok_or_else(ApiError::no_such_path)?;
-        let Document { hash, text } = slot.document.get_or_init(|| self.document(slot));
-        let mut response = json_response(StatusCode::OK, text.clone());
-        if let Ok(tag) = HeaderValue::from_str(&format!("\"{hash}\"")) {
-            response.headers_mut().insert(header::ETAG, tag);
+        let document = self.document(slot);
+        let hash = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("hash=")));
+        if hash.is_some_and(|hash| !hash.is_empty() && hash != document.hash) {
+            let mut response = json_response(StatusCode::MOVED_PERMANENTLY, axum::body::Body::empty());
+            let to = format!("/openapi/v3/{path}?hash={}", document.hash);
+            if let Ok(to) = HeaderValue::from_str(&to) {
+                response.headers_mut().insert(header::LOCATION, to);
+            }
+            return Ok(response);
         }
-        if query.is_some_and(|query| query.contains(hash.as_str())) {
+        let mut response = document.send(headers, "application/json");
+        if hash.is_some_and(|hash| !hash.is_empty()) {
             let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
             response.headers_mut().insert(header::CACHE_CONTROL, forever);
         }
         Ok(response)
     }
-}
 
-/// `/openapi/v2`: a document without definitions. kubectl before 1.28 insists on getting one, and then finds
-/// what it needs in v3.
-pub(super) fn v2(headers: &HeaderMap) -> Result<Response, ApiError> {
-    for one in accepted(headers) {
-        if one.media == PROTOBUF_V2 || one.media == PROTOBUF_V2_ASKED {
-            let mut response = json_response(StatusCode::OK, protobuf_v2());
-            let media = HeaderValue::from_static(PROTOBUF_V2);
-            response.headers_mut().insert(header::CONTENT_TYPE, media);
-            return Ok(response);
+    /// `/openapi/v2`: one document of all that the v3 documents say, as JSON or protobuf.
+    pub(super) fn v2(&self, headers: &HeaderMap) -> Result<Response, ApiError> {
+        let whole = || {
+            self.v2.get_or_init(|| {
+                let all: Vec<Value> = self.by_path.values().map(|slot| self.v3(slot)).collect();
+                v2::document(&all)
+            })
+        };
+        for one in accepted(headers) {
+            if one.media == PROTOBUF_V2 || one.media == PROTOBUF_V2_ASKED {
+                let document = self.v2_protobuf.get_or_init(|| Document::new(gnostic::encode(whole())));
+                return Ok(document.send(headers, PROTOBUF_V2));
+            }
+            if one.takes_json() {
+                let document = self.v2_json.get_or_init(|| Document::new(whole().to_string()));
+                return Ok(document.send(headers, "application/json"));
+            }
         }
-        if one.takes_json() {
-            let info = json!({"title": "Slipway", "version": env!("CARGO_PKG_VERSION")});
-            let document = json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}});
-            return Ok(json_response(StatusCode::OK, document.to_string()));
-        }
+        Err(ApiError::not_acceptable())
     }
-    Err(ApiError::not_acceptable())
-}
-
-/// gnostic's `openapi.v2.Document` with swagger (1), info (2: title 1, version 2) and empty paths (8).
-fn protobuf_v2() -> Vec<u8> {
-    // All fields are shorter than 128 bytes: their length is one byte.
-    fn field(number: u8, content: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![number << 3 | 2, content.len() as u8];
-        bytes.extend_from_slice(content);
-        bytes
-    }
-    let info = [field(1, b"Slipway"), field(2, env!("CARGO_PKG_VERSION").as_bytes())].concat();
-    [field(1, b"2.0"), field(2, &info), field(8, b"")].concat()
 }
 
 fn document(registry: &Registry, group: &str, version: &str) -> Value {
@@ -383,12 +390,15 @@ mod tests {
     #[test]
     fn hashed_documents_may_be_kept() {
         let documents = Documents::new(&Arc::new(Registry::new(&[]).unwrap()), None);
-        documents.of("api/v1", None).unwrap();
+        let none = HeaderMap::new();
+        documents.of("api/v1", None, &none).unwrap();
         let hash = &documents.by_path["api/v1"].document.get().unwrap().hash;
-        let kept = documents.of("api/v1", Some(&format!("hash={hash}"))).unwrap();
+        let kept = documents.of("api/v1", Some(&format!("hash={hash}")), &none).unwrap();
         assert!(kept.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
-        let fresh = documents.of("api/v1", None).unwrap();
+        let fresh = documents.of("api/v1", None, &none).unwrap();
         assert!(!fresh.headers()[header::CACHE_CONTROL].to_str().unwrap().contains("immutable"));
-        assert_eq!(documents.of("apis/none/v1", None).unwrap_err().code, 404);
+        let stale = documents.of("api/v1", Some("hash=0"), &none).unwrap();
+        assert_eq!(stale.status(), 301);
+        assert_eq!(documents.of("apis/none/v1", None, &none).unwrap_err().code, 404);
     }
 }

@@ -278,7 +278,7 @@ pub(super) struct CoreKind {
 
 fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), RegistryError> {
     use k8s_openapi::api::coordination::v1::Lease;
-    use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret};
+    use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret, Service};
     use k8s_openapi::api::events::v1::Event as NewEvent;
 
     // Once with references, for OpenAPI documents, and once without, to validate by.
@@ -382,6 +382,20 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             },
         ),
         (inline!(CustomResourceDefinition), crd::core_kind()),
+        (
+            inline!(Service),
+            CoreKind {
+                group: "",
+                kind: "Service",
+                plural: "services",
+                short_names: &["svc"],
+                namespaced: true,
+                status: false,
+                columns: core_kinds::service_columns,
+                conversion: None,
+                prepare: None,
+            },
+        ),
     ];
     let access = auth::kinds::all(&mut documented, &mut inlined);
     documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
@@ -420,7 +434,8 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             short_names: core.short_names.iter().map(|name| (*name).to_owned()).collect(),
             categories: Vec::new(),
             namespaced: core.namespaced,
-            keep: auth::kinds::keep(core.group),
+            // There are no services. Clients list them all the same (`kubectl cluster-info`).
+            keep: if core.kind == "Service" { Keep::View } else { auth::kinds::keep(core.group) },
             status: core.status,
             core: true,
             schema: Schema::compile(&marked(core.kind, schema)).map_err(|error| fail(error.to_string()))?,
