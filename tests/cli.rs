@@ -15,6 +15,7 @@ fn help_names_every_command_and_a_first_machine() {
     for word in [
         "serve",
         "kubeconfig",
+        "token",
         "check-config",
         "ramdisk",
         "explain",

@@ -36,7 +36,7 @@ impl Attributes<'_> {
 }
 
 /// `rbac.authorization.k8s.io/v1` PolicyRule.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// API groups; `*` for all.
@@ -169,26 +169,20 @@ pub fn additions(rules: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
 
 /// Joins the verbs of single permissions for the same thing.
 fn compact(singles: Vec<Rule>) -> Vec<Rule> {
-    let mut joined: BTreeMap<(Vec<String>, Vec<String>, Vec<String>), Vec<String>> = BTreeMap::new();
+    // What the rules are about, and all verbs for it.
+    let mut joined: BTreeMap<Rule, Vec<String>> = BTreeMap::new();
     let mut rest = Vec::new();
-    for single in singles {
+    for mut single in singles {
         if single.paths.is_empty() {
-            let verbs = joined.entry((single.groups, single.resources, single.names)).or_default();
-            if let Some(verb) = single.verbs.into_iter().next().filter(|verb| !verbs.contains(verb)) {
-                verbs.push(verb);
-            }
+            let mut asked = std::mem::take(&mut single.verbs);
+            let verbs = joined.entry(single).or_default();
+            asked.retain(|verb| !verbs.contains(verb));
+            verbs.append(&mut asked);
         } else if !rest.contains(&single) {
             rest.push(single);
         }
     }
-    let joined = joined.into_iter().map(|((groups, resources, names), verbs)| Rule {
-        groups,
-        resources,
-        names,
-        verbs,
-        paths: Vec::new(),
-    });
-    rest.extend(joined);
+    rest.extend(joined.into_iter().map(|(rule, verbs)| Rule { verbs, ..rule }));
     rest
 }
 
