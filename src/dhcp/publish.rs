@@ -44,7 +44,7 @@ pub struct Views(Shelf);
 #[derive(Clone)]
 enum Shelf {
     Store(Store, Arc<str>),
-    Api(Api<DHCPLease>),
+    Api(Arc<Api<DHCPLease>>),
 }
 
 /// A view was not published.
@@ -66,7 +66,7 @@ impl Views {
 
     /// In another API server.
     pub fn api(client: kube::Client) -> Self {
-        Self(Shelf::Api(Api::all(client)))
+        Self(Shelf::Api(Arc::new(Api::all(client))))
     }
 
     /// Writes a view, or removes it.
