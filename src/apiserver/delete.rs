@@ -92,7 +92,7 @@ impl DeleteOptions {
             }
             if !["Background", "Foreground", "Orphan"].contains(&policy.as_str()) {
                 let message = format!(
-                    "Unsupported value: {shown:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
+                    "Unsupported value: {shown:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
                 );
                 let path = "propagationPolicy".into();
                 errors.push(FieldError { fault: FieldFault::NotSupported, path, message });

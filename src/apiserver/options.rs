@@ -55,7 +55,7 @@ pub(super) fn check(call: &Call<'_>, write: Write) -> Result<bool, ApiError> {
 pub(super) fn dry_run(values: &[String], errors: &mut Vec<FieldError>) -> bool {
     if values.iter().any(|value| value != "All") {
         let shown: Vec<String> = values.iter().take(8).map(|value| format!("{:?}", shorten(value, 32))).collect();
-        let message = format!("Unsupported value: []string{{{}}}: supported values: \"All\"", shown.join(", "));
+        let message = format!("Unsupported value: [{}]: supported values: \"All\"", shown.join(","));
         errors.push(FieldError { fault: FieldFault::NotSupported, path: "dryRun".into(), message });
     }
     !values.is_empty()

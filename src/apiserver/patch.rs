@@ -6,7 +6,7 @@ use json_patch::PatchOperation;
 use serde_json::Value;
 
 use super::apply::go;
-use super::body::{DEPTH_MAX, parse_json, too_deep};
+use super::body::{DEPTH_MAX, Parsed, too_deep};
 use super::registry::Resource;
 use super::schema::MergeType;
 use super::shape::Refusal;
@@ -51,10 +51,9 @@ impl Patch {
     /// Reads a patch by its content type.
     pub(super) fn parse(resource: &Resource, content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
         let object = |make: fn(Value) -> Kind| {
-            let parsed = parse_json(body)
-                .map_err(|error| ApiError { message: format!("error decoding patch: {}", error.message), ..error })?;
+            let parsed = read(body)?;
             if !parsed.value.is_object() {
-                return Err(ApiError::bad_request("error decoding patch: a patch of this type is an object"));
+                return Err(wrong_type(&parsed.value, "map[string]interface {}"));
             }
             Ok(Self { kind: make(parsed.value), duplicates: parsed.duplicates })
         };
@@ -62,8 +61,10 @@ impl Patch {
             "application/merge-patch+json" => object(Kind::Merge),
             "application/strategic-merge-patch+json" if resource.core => object(Kind::Strategic),
             "application/json-patch+json" => {
-                let operations: Vec<PatchOperation> = serde_json::from_slice(body)
-                    .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+                let parsed = read(body)?.value;
+                let Value::Array(operations) = &parsed else {
+                    return Err(wrong_type(&parsed, "[]handlers.jsonPatchOp"));
+                };
                 if operations.len() > OPERATIONS_MAX {
                     return Err(ApiError::new(
                         StatusCode::PAYLOAD_TOO_LARGE,
@@ -75,6 +76,10 @@ impl Patch {
                         ),
                     ));
                 }
+                if let Some(odd) = operations.iter().find(|operation| !operation.is_object()) {
+                    return Err(wrong_type(odd, "handlers.jsonPatchOp"));
+                }
+                let operations = serde_json::from_value(parsed).map_err(|error| rejected(&error.to_string()))?;
                 Ok(Self { kind: Kind::Json(operations), duplicates: Vec::new() })
             }
             _ => Err(ApiError::unsupported_media(accepted(resource))),
@@ -108,15 +113,41 @@ impl Patch {
     }
 }
 
+/// Reads a patch's JSON.
+fn read(body: &[u8]) -> Result<Parsed, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let reason = if error.is_eof() { "unexpected end of JSON input".into() } else { error.to_string() };
+        ApiError::bad_request(format!("error decoding patch: {reason}"))
+    })
+}
+
+fn wrong_type(value: &Value, wanted: &str) -> ApiError {
+    let found = match value {
+        Value::Array(_) => "array",
+        Value::Bool(_) => "bool",
+        Value::Null => "null",
+        Value::Number(_) => "number",
+        Value::Object(_) => "object",
+        Value::String(_) => "string",
+    };
+    ApiError::bad_request(format!(
+        "error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"
+    ))
+}
+
 /// 422 as upstream words it; the cause says which operation it was.
 fn failed(index: usize, operation: &PatchOperation, reason: &str) -> ApiError {
+    let place = shorten(operation.path().as_str(), 256);
+    rejected(&format!("operation {index} at {place}: {reason}"))
+}
+
+fn rejected(cause: &str) -> ApiError {
     let mut error = ApiError::new(
         StatusCode::UNPROCESSABLE_ENTITY,
         "Invalid",
         "the server rejected our request due to an error in our request",
     );
-    let place = shorten(operation.path().as_str(), 256);
-    error.details = serde_json::json!({"causes": [{"message": format!("operation {index} at {place}: {reason}")}]});
+    error.details = serde_json::json!({"causes": [{ "message": shorten(cause, 512) }]});
     error
 }
 
@@ -231,7 +262,8 @@ mod tests {
         for (kind, patch, code) in [
             ("merge-patch", json!([1]), 400),
             ("json-patch", json!({"op": "add"}), 400),
-            ("json-patch", json!([{"op": "nonsense", "path": "/a"}]), 400),
+            ("json-patch", json!([{"op": "nonsense", "path": "/a"}]), 422),
+            ("json-patch", json!([1]), 400),
             ("json-patch", json!([{"op": "test", "path": "/a", "value": 2}]), 422),
             ("json-patch", json!([{"op": "test", "path": "/a", "value": null}]), 422),
             ("json-patch", json!([{"op": "remove", "path": "/none"}]), 422),

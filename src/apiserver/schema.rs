@@ -347,6 +347,11 @@ impl Schema {
                     let schema = self.properties.get(name).or(self.additional.as_deref());
                     !child.is_null() || schema.is_none_or(|schema| schema.nullable)
                 });
+                // A map of texts has the empty text where null is written.
+                let texts = self.additional.as_ref().is_some_and(|additional| additional.kind == Some(Type::String));
+                for (_, child) in map.iter_mut().filter(|(_, child)| texts && child.is_null()) {
+                    *child = Value::String(String::new());
+                }
                 for (name, child) in map.iter_mut() {
                     if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
                         schema.drop_nulls(child);

@@ -198,7 +198,8 @@ impl Warnings {
             FieldValidation::Strict => Err(ApiError::bad_request(format!("error strict decoding YAML: {fault}"))),
             FieldValidation::Ignore => Ok(()),
             _ => {
-                self.of_body = vec![fault.replace('\n', " ")];
+                let line = fault.lines().last().unwrap_or_default();
+                self.of_body = vec![line.trim().to_owned()];
                 Ok(())
             }
         }

@@ -270,11 +270,7 @@ impl ApiError {
 
     /// 422 for options of a request (`meta.k8s.io`).
     pub(super) fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
-        let mut error = Self::invalid_kind("meta.k8s.io", kind, "", errors);
-        if let Some(details) = error.details.as_object_mut() {
-            details.remove("name");
-        }
-        error
+        Self::invalid_kind("meta.k8s.io", kind, "", errors)
     }
 
     /// 422 for a patch whose outcome cannot be taken.

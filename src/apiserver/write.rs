@@ -469,7 +469,7 @@ fn check_revision(call: &Call<'_>, meta: &ObjectMeta, current: &Object, write: W
         Some(_) => Err(ApiError::stale(resource, &current.name)),
         None if write != Write::Update || !must_name => Ok(false),
         None => {
-            let message = "Invalid value: 0x0: must be specified for an update";
+            let message = "Invalid value: 0: must be specified for an update";
             let path = "metadata.resourceVersion";
             let fault = FieldError { fault: super::FieldFault::Invalid, path: path.into(), message: message.into() };
             let mut error = ApiError::invalid(resource, &current.name, &[fault]);
@@ -487,8 +487,12 @@ fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Wri
             let name = old.name.as_deref().unwrap_or_default();
             let shown = super::status::shorten(new_uid, 64);
             Err(if write == Write::Update {
-                let detail =
-                    format!("Precondition failed: UID in precondition: {shown}, UID in object meta: {old_uid}");
+                let place = old.namespace.as_ref().map_or_else(String::new, |namespace| format!("{namespace}/"));
+                let detail = format!(
+                    "StorageError: invalid object, Code: 4, Key: /registry/{}/{place}{name}, ResourceVersion: 0, \
+                     AdditionalErrorMsg: Precondition failed: UID in precondition: {shown}, UID in object meta: {old_uid}",
+                    resource.storage.trim_start_matches('/')
+                );
                 ApiError::conflict(resource, name, detail)
             } else {
                 let fault = FieldError::invalid("metadata.uid", &shown.into(), "field is immutable");

@@ -44,6 +44,29 @@ pub fn syntax(value: &Value) -> String {
     }
 }
 
+/// `%q`
+pub fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for letter in text.chars() {
+        match letter {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            letter if letter.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(letter))),
+            letter if letter.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+    out
+}
+
 /// `%T`
 pub fn type_name(value: &Value) -> &'static str {
     match value {

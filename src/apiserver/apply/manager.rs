@@ -114,7 +114,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
     match name.char_indices().find(|(_, letter)| !is_printable(*letter)) {
         Some((at, letter)) => {
-            Err(format!("Invalid value: {name:?}: invalid character U+{:04X} (at position {at})", u32::from(letter)))
+            let name = super::go::quoted(name);
+            Err(format!("Invalid value: {name}: invalid character U+{:04X} (at position {at})", u32::from(letter)))
         }
         None => Ok(()),
     }

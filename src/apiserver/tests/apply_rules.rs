@@ -163,7 +163,7 @@ async fn applies_are_checked() {
             "?fieldManager=a%07",
             good.clone(),
             422,
-            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Invalid value: \"a\\u{7}\": invalid character U+0007 (at position 1)",
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Invalid value: \"a\\a\": invalid character U+0007 (at position 1)",
         ),
         (
             "?fieldManager=a&fieldValidation=x",

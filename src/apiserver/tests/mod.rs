@@ -8,6 +8,7 @@ mod crd_validation;
 mod delete_rules;
 mod hostile;
 mod listener;
+mod model;
 mod observed;
 mod read_rules;
 mod watch_rules;

@@ -176,7 +176,7 @@ async fn names_are_made_and_dry_runs_write_nothing() {
     let status = rig.call("POST", &format!("{HOSTS}?dryRun=Some"), &host("dry")).await.expect(422);
     assert_eq!(
         status["message"],
-        "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: []string{\"Some\"}: supported values: \"All\""
+        "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: supported values: \"All\""
     );
 }
 
