@@ -27,6 +27,8 @@ use crate::store::{Change, Expect, Store, WriteError};
 pub mod audit;
 pub mod auth;
 pub mod health;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod registry;
 pub mod tls;
 
