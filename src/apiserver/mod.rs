@@ -26,9 +26,9 @@ use crate::store::{Change, Expect, Store, WriteError};
 
 pub mod audit;
 pub mod auth;
-pub mod health;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod health;
 pub mod registry;
 pub mod tls;
 
