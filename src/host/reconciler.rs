@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
-use kube::runtime::controller::{Action, Controller};
+use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
@@ -87,6 +87,9 @@ impl PowerReadings {
     }
 }
 
+/// Hosts looked at at once. After a start that is all of them, and each takes memory; most of their time is a BMC's.
+const HOSTS_AT_ONCE: u16 = 256;
+
 /// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
 pub async fn run(
     client: Client,
@@ -112,6 +115,7 @@ pub async fn run(
     let by_image = hosts.clone();
     let by_secret = hosts;
     controller
+        .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
         .owns(Api::<BootIntent>::all(client.clone()), every())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
             let name = image.name_any();

@@ -156,8 +156,13 @@ impl Known {
         gone
     }
 
-    fn put_host(&mut self, host: BareMetalHost) -> Key {
+    fn put_host(&mut self, mut host: BareMetalHost) -> Key {
         let key = key(&host);
+        // Only the network interfaces are asked for; the rest of an inventory is most of a host's memory.
+        if let Some(hardware) = host.status.as_mut().and_then(|status| status.hardware.as_mut()) {
+            hardware.cpu = None;
+            hardware.storage = Vec::new();
+        }
         self.hosts.insert(key.clone(), host);
         key
     }
