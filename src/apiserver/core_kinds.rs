@@ -51,11 +51,22 @@ pub(super) fn lease_columns() -> Vec<Column> {
     let holder = Column::cell("Holder", "string", 0, |object, _| {
         object["spec"]["holderIdentity"].as_str().unwrap_or_default().into()
     });
-    vec![
-        Column::name(),
-        holder.described("holderIdentity contains the identity of the holder of a current lease."),
-        Column::age(),
-    ]
+    vec![Column::name(), holder, Column::age()]
+}
+
+/// Gives columns that show a field of the kind that field's description.
+pub(super) fn describe(columns: &mut [Column], schema: &Value) {
+    let fields = [
+        ("Data", "data"),
+        ("Type", "type"),
+        ("Holder", "spec/properties/holderIdentity"),
+        ("Status", "status/properties/phase"),
+    ];
+    for column in columns.iter_mut().filter(|column| column.description.is_empty()) {
+        let field = fields.iter().find(|(name, _)| *name == column.name);
+        let text = field.and_then(|(_, field)| schema.pointer(&format!("/properties/{field}/description"))?.as_str());
+        column.description = text.unwrap_or_default().to_owned();
+    }
 }
 
 /// The rules of `coordination.k8s.io/v1` LeaseSpec.

@@ -102,6 +102,30 @@ pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, obj
     }
 }
 
+/// Adds one object as an item of a list: those of typed kinds leave apiVersion and kind to the list.
+fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
+    if form != Form::Json || !resource.core {
+        return put_object(out, resource, form, object);
+    }
+    if resource.conversion.is_none() {
+        object.untyped_json().iter().for_each(|part| out.extend_from_slice(part));
+    } else {
+        out.extend_from_slice(item(resource, object).to_string().as_bytes());
+    }
+}
+
+/// An object as an item of a list.
+pub(super) fn item(resource: &Resource, object: &Object) -> Value {
+    let mut value = served(resource, &object.value());
+    if resource.core
+        && let Some(map) = value.as_object_mut()
+    {
+        map.remove("apiVersion");
+        map.remove("kind");
+    }
+    value
+}
+
 /// The body of a list.
 pub(super) struct Items {
     resource: Arc<Resource>,
@@ -126,7 +150,11 @@ impl Items {
         objects: Vec<Arc<Object>>,
     ) -> Self {
         let left = (form == Form::Json && resource.conversion.is_none()).then(|| {
-            let texts: usize = objects.iter().map(|object| object.json.len()).sum();
+            let length = |object: &Arc<Object>| match resource.core {
+                true => object.untyped_json().iter().map(|part| part.len()).sum(),
+                false => object.json.len(),
+            };
+            let texts: usize = objects.iter().map(length).sum();
             (head.len() + texts + objects.len().saturating_sub(1) + TAIL.len()) as u64
         });
         let rows = Rows::new(&resource, include, Timestamp::now());
@@ -151,7 +179,7 @@ impl Items {
             }
             match self.form {
                 Form::Table => self.rows.put(&mut self.piece, &self.resource, &object),
-                form => put_object(&mut self.piece, &self.resource, form, &object),
+                form => put_item(&mut self.piece, &self.resource, form, &object),
             }
         }
     }

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use base64::{Engine, alphabet};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::Call;
 use super::items::ListHead;
@@ -67,16 +67,43 @@ struct Token {
 
 fn encode(revision: i64, place: &Place) -> String {
     let token = Token { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", place.0, place.1) };
-    URL_SAFE_NO_PAD.encode(json!(token).to_string())
+    // Writing it to memory does not fail.
+    URL_SAFE_NO_PAD.encode(serde_json::to_string(&token).unwrap_or_default())
+}
+
+/// Reads a token; what is wrong with it is said in the words of upstream's JSON reader, as far as they are.
+fn read_token(bytes: &[u8]) -> Result<Token, String> {
+    let show = |byte: u8| match byte {
+        b'\'' => r"'\''".to_owned(),
+        0x20..=0x7e | 0xa0.. => format!("'{}'", char::from(byte)),
+        0x80..=0x9f => format!("'\\u{byte:04x}'"),
+        _ => format!("'\\x{byte:02x}'"),
+    };
+    let mut tokens = serde_json::Deserializer::from_slice(bytes).into_iter::<Token>();
+    match (tokens.next(), bytes.first()) {
+        (Some(Ok(token)), _) => match bytes.get(tokens.byte_offset()) {
+            Some(rest) => Err(format!("invalid character {} after top-level value", show(*rest))),
+            None => Ok(token),
+        },
+        (Some(Err(_)), Some(first)) if !b"{[\"-0123456789tfn \t\r\n".contains(first) => {
+            Err(format!("invalid character {} looking for beginning of value", show(*first)))
+        }
+        (Some(Err(error)), _) => Err(error.to_string()),
+        (None, _) => Err("unexpected end of JSON input".into()),
+    }
 }
 
 fn decode(text: &str) -> Result<(Option<u64>, Place), ApiError> {
-    let refuse = |why: &str| ApiError::bad_request(format!("continue key is not valid: {why}"));
+    let refuse = |why: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let base64 = GeneralPurpose::new(&alphabet::URL_SAFE, lenient);
     if text.len() > TOKEN_MAX {
         return Err(refuse("it is too long"));
     }
-    let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| refuse(&error.to_string()))?;
-    let token: Token = serde_json::from_slice(&bytes).map_err(|error| refuse(&error.to_string()))?;
+    let bytes = base64.decode(text).map_err(|error| refuse(&error.to_string()))?;
+    let token = read_token(&bytes).map_err(|why| refuse(&why))?;
     if token.v != "meta.k8s.io/v1" {
         return Err(refuse(&format!("server does not recognize this encoded version {:?}", shorten(&token.v, 64))));
     }
@@ -98,7 +125,8 @@ impl Wanted {
     /// What the parameters of a list ask for.
     pub(super) fn of(params: &Params) -> Result<Self, ApiError> {
         check_options(params)?;
-        let revision = parse_revision(&params.resource_version)?;
+        let revision = parse_revision(&params.resource_version)
+            .map_err(|error| ApiError::bad_request(format!("invalid resource version: {}", error.message)))?;
         if !params.continue_token.is_empty() {
             if revision.is_some() {
                 return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
@@ -274,11 +302,24 @@ mod tests {
             let error = Wanted::of(&params(query)).unwrap_err();
             assert_eq!((error.code.as_u16(), error.message.as_str()), (code, message), "{query}");
         }
+        for (token, why) in [
+            ("nonsense", r"invalid character '\u009e' looking for beginning of value"),
+            (
+                &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":7,"start":"a/b"}6"#),
+                "invalid character '6' after top-level value",
+            ),
+        ] {
+            let error = Wanted::of(&params(&format!("continue={token}"))).unwrap_err();
+            assert_eq!(error.message, format!("invalid continue token: continue key is not valid: {why}"));
+        }
         for token in
             ["x", "e30", &"a".repeat(5000), &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-7,"start":"a/b"}"#)]
         {
             let error = Wanted::of(&params(&format!("continue={token}"))).unwrap_err();
-            assert!(error.code == 400 && error.message.starts_with("continue key is not valid: "), "{token}");
+            assert!(
+                error.code == 400 && error.message.starts_with("invalid continue token: continue key is not valid: "),
+                "{token}"
+            );
         }
     }
 }

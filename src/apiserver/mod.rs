@@ -384,7 +384,9 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
     let route = Route::parse(&path);
-    let watches = method == Method::GET && request.uri().query().is_some_and(request::asks_to_watch);
+    let asks = request.uri().query().is_some_and(request::asks_to_watch);
+    let watches = method == Method::GET
+        && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
     let about = metrics::About::of(&api.registry(), &route, &method, watches);
     let response = match &identity {
         Ok(identity) => {
@@ -484,7 +486,8 @@ async fn serve_resource(
     let params = Params::parse(&parts.uri)?;
     let named = target.name.is_some();
     let verb = match parts.method {
-        Method::GET if params.watch => "watch",
+        // A single object is watched through its list, or by the old path.
+        Method::GET if target.watch || (params.watch && !named) => "watch",
         Method::GET if named => "get",
         Method::GET => "list",
         Method::POST => "create",

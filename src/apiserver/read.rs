@@ -14,7 +14,7 @@ use super::request::{Form, parse_revision};
 use super::status::ApiError;
 use super::table::{Rows, definitions};
 use super::text::{Text, yaml_list};
-use super::write::{Written, served};
+use super::write::Written;
 use crate::store::{Object, Store};
 
 /// How long a read of a revision that is still to come waits for it, as upstream's.
@@ -100,7 +100,7 @@ pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListH
         Form::Json => items::list_head(&resource.list_kind, &resource.api_version(), head),
     };
     if call.text == Text::Yaml {
-        let values = || objects.iter().map(|object| served(resource, &object.value()));
+        let values = || objects.iter().map(|object| items::item(resource, object));
         let body = yaml_list(&resource.list_kind, &resource.api_version(), &head.json(), values);
         return call.text.response(StatusCode::OK, body);
     }

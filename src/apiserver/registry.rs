@@ -453,6 +453,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             custom: None,
             prepare: core.prepare,
         };
+        core_kinds::describe(&mut resource.columns, &schema);
         let name = resource.schema_name();
         resource.openapi = shared.get(&name).cloned().ok_or_else(|| fail(format!("no schema named {name}")))?;
         resources.push(resource);

@@ -21,6 +21,8 @@ pub struct Target {
     pub name: Option<String>,
     /// Subresource, when the path has one.
     pub subresource: Option<String>,
+    /// Whether the path is one of the old ones that mean a watch: `/api/v1/watch/…`.
+    pub watch: bool,
 }
 
 impl Target {
@@ -28,6 +30,12 @@ impl Target {
     fn parse(group: &str, version: &str, rest: &[String]) -> Option<Self> {
         let mut target = Self { group: group.into(), version: version.into(), ..Self::default() };
         let mut rest = rest;
+        if let [head, _, ..] = rest
+            && head == "watch"
+        {
+            target.watch = true;
+            rest = &rest[1..];
+        }
         // `/namespaces/X` and its subresources are the namespace itself; more is what lives in it.
         if let [head, namespace, plural, ..] = rest
             && head == "namespaces"
@@ -172,7 +180,19 @@ pub(super) struct Params {
 
 /// Whether a query asks for a watch.
 pub(super) fn asks_to_watch(query: &str) -> bool {
-    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
+    query.split('&').any(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        key == "watch" && is_true(value)
+    })
+}
+
+/// A flag that is there is set, unless it says that it is not (apimachinery's conversion of query parameters).
+fn is_true(value: &str) -> bool {
+    !(value == "0" || value.eq_ignore_ascii_case("false"))
+}
+
+fn not_a_number(value: &str) -> ApiError {
+    ApiError::bad_request(format!("strconv.ParseInt: parsing {:?}: invalid syntax", shorten(value, 32)))
 }
 
 impl Params {
@@ -182,7 +202,7 @@ impl Params {
             .map_err(|_| ApiError::bad_request("the query cannot be read"))?;
         let mut params = Self::default();
         for (key, value) in pairs.0 {
-            let flag = || matches!(value.as_str(), "true" | "1");
+            let flag = || is_true(&value);
             match key.as_str() {
                 "watch" => params.watch = flag(),
                 "labelSelector" => params.labels = value,
@@ -190,7 +210,7 @@ impl Params {
                 "resourceVersion" => params.resource_version = value,
                 "resourceVersionMatch" => params.resource_version_match = value,
                 "timeoutSeconds" => {
-                    let seconds = value.parse().map_err(|_| ApiError::bad_request("timeoutSeconds is no number"))?;
+                    let seconds = value.parse().map_err(|_| not_a_number(&value))?;
                     params.timeout = Some(seconds);
                 }
                 "allowWatchBookmarks" => params.bookmarks = flag(),
@@ -198,7 +218,7 @@ impl Params {
                 "continue" => params.continue_token = value,
                 "limit" if value.is_empty() => {}
                 "limit" => {
-                    let limit: i64 = value.parse().map_err(|_| ApiError::bad_request("limit is no number"))?;
+                    let limit: i64 = value.parse().map_err(|_| not_a_number(&value))?;
                     params.limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
                 }
                 "pretty" => params.pretty = Some(flag()),
@@ -234,8 +254,13 @@ impl Params {
 pub(super) fn parse_revision(text: &str) -> Result<Option<u64>, ApiError> {
     match text {
         "" | "0" => Ok(None),
+        // Upstream has no status for it but in lists, and its answer has no reason.
         other => other.parse().map(Some).map_err(|_| {
-            ApiError::bad_request(format!("resourceVersion: Invalid value: {:?}: not a revision", shorten(other, 32)))
+            let shown = shorten(other, 32);
+            let message = format!(
+                "resourceVersion: Invalid value: {shown:?}: strconv.ParseUint: parsing {shown:?}: invalid syntax"
+            );
+            ApiError::new(http::StatusCode::INTERNAL_SERVER_ERROR, "", message)
         }),
     }
 }
@@ -316,7 +341,13 @@ pub(super) fn negotiate(headers: &HeaderMap, pretty: Option<bool>) -> Result<(Fo
             _ => {}
         }
     }
-    Err(ApiError::not_acceptable())
+    let known = |media: &str| media.starts_with("application/json") || media == "application/vnd.kubernetes.protobuf";
+    if accepted(headers).iter().any(|one| known(one.media)) {
+        return Err(ApiError::not_acceptable());
+    }
+    let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+        application/vnd.kubernetes.protobuf";
+    Err(ApiError::new(http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
 }
 
 #[cfg(test)]
@@ -331,6 +362,7 @@ mod tests {
             namespace: namespace.map(str::to_owned),
             name: name.map(str::to_owned),
             subresource: sub.map(str::to_owned),
+            watch: false,
         })
     }
 
@@ -354,6 +386,13 @@ mod tests {
             ("/apis/g/v1/hosts", target("g", "hosts", None, None, None)),
             ("/apis/g/v1/hosts/h/status", target("g", "hosts", None, Some("h"), Some("status"))),
             ("/apis/g/v1/namespaces/a/hosts/h%3Ax", target("g", "hosts", Some("a"), Some("h:x"), None)),
+            (
+                "/apis/g/v1/watch/namespaces/a/hosts/h",
+                match target("g", "hosts", Some("a"), Some("h"), None) {
+                    Route::Resource(target) => Route::Resource(Target { watch: true, ..target }),
+                    other => other,
+                },
+            ),
             ("/apis/g/v1/hosts/h/status/more", Route::Unknown),
             ("/apis/g/v1/hosts/a%2Fb", Route::Unknown),
             ("/apis/g/v1/hosts/%zz", Route::Unknown),

@@ -17,7 +17,7 @@ const RETRY_AFTER: u32 = 1;
 pub struct ApiError {
     /// HTTP status code.
     pub code: StatusCode,
-    /// Machine-readable reason (`metav1.StatusReason`).
+    /// Machine-readable reason (`metav1.StatusReason`); empty when upstream has none.
     pub reason: &'static str,
     /// For the operator.
     pub message: String,
@@ -171,7 +171,8 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            "only the following media types are accepted: application/json, application/yaml",
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf",
         )
     }
 

@@ -52,7 +52,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     let params = call.params;
     let mut selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
     if let Some(name) = &call.target.name {
-        // `?watch` on a single object, as old clients do it.
+        // The old path of a single object's watch.
         selector.only(name);
     }
     let initial = initial_wish(params)?;

@@ -28,15 +28,42 @@ pub struct Object {
     labels: Box<[(Box<str>, Box<str>)]>,
     /// Where `metadata` is in the text.
     metadata: Range<usize>,
+    /// Where `apiVersion` and `kind` are in the text, each with its key and a comma, in the order of the text.
+    typing: [Range<usize>; 2],
     owned: bool,
     ending: bool,
 }
 
-/// The one member of the text that is looked at.
+/// The members of the text that are looked at.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Outline<'t> {
     #[serde(borrow)]
     metadata: Option<&'t RawValue>,
+    #[serde(borrow)]
+    api_version: Option<&'t RawValue>,
+    #[serde(borrow)]
+    kind: Option<&'t RawValue>,
+}
+
+/// Where a part of a text is in it.
+fn place(json: &[u8], part: &RawValue) -> Range<usize> {
+    let start = part.get().as_ptr().addr() - json.as_ptr().addr();
+    start..start + part.get().len()
+}
+
+/// Where a member is, with its key and the comma that goes with it; nowhere when the text is not as the store writes it.
+fn member(json: &[u8], key: &str, value: Option<&RawValue>) -> Range<usize> {
+    let found = value.and_then(|value| {
+        let Range { start, end } = place(json, value);
+        let begin = start.checked_sub(key.len())?;
+        if json.get(begin..start)? != key.as_bytes() {
+            return None;
+        }
+        // In the store's order of members `metadata` always follows, and with it a comma.
+        (json.get(end) == Some(&b',')).then(|| begin..end + 1)
+    });
+    found.unwrap_or(0..0)
 }
 
 /// What is kept of `metadata`. Any JSON will do: what does not fit is taken for absent.
@@ -62,19 +89,18 @@ impl Object {
         json: Bytes,
     ) -> Result<Self, serde_json::Error> {
         let outline: Outline<'_> = serde_json::from_slice(&json)?;
-        let (metadata, digest) = match outline.metadata.map(RawValue::get) {
-            // A part of the text: its place is the distance between the two.
-            Some(text) => {
-                let start = text.as_ptr().addr() - json.as_ptr().addr();
-                (start..start + text.len(), serde_json::from_str(text).unwrap_or_default())
-            }
+        let (metadata, digest) = match outline.metadata {
+            Some(text) => (place(&json, text), serde_json::from_str(text.get()).unwrap_or_default()),
             None => (0..0, Digest::default()),
         };
         let labels = digest.labels.as_object().into_iter().flatten();
         let labels = labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect();
         let owned = digest.owner_references.as_array().is_some_and(|owners| !owners.is_empty());
         let ending = !digest.deletion_timestamp.is_null();
-        Ok(Self { resource, namespace, name, revision, json, labels, metadata, owned, ending })
+        let mut typing =
+            [member(&json, "\"apiVersion\":", outline.api_version), member(&json, "\"kind\":", outline.kind)];
+        typing.sort_by_key(|range| range.start);
+        Ok(Self { resource, namespace, name, revision, json, labels, metadata, typing, owned, ending })
     }
 
     /// The object, parsed. Costs some ten microseconds for a large one: ask once.
@@ -91,6 +117,13 @@ impl Object {
     /// Its `metadata` as JSON text, a part of [`Object::json`]; empty when it has none.
     pub fn metadata_json(&self) -> &[u8] {
         self.json.get(self.metadata.clone()).unwrap_or_default()
+    }
+
+    /// The text without `apiVersion` and `kind`, as lists of typed objects have their items, in parts to be joined.
+    pub fn untyped_json(&self) -> [&[u8]; 3] {
+        let [first, second] = &self.typing;
+        let part = |range: Range<usize>| self.json.get(range).unwrap_or_default();
+        [part(0..first.start), part(first.end..second.start), part(second.end..self.json.len())]
     }
 
     /// The value of a label.
@@ -128,6 +161,23 @@ mod tests {
         let other =
             object(r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","ownerReferences":[]}}"#).unwrap();
         assert_eq!((other.is_owned(), other.is_ending()), (false, true));
+    }
+
+    #[test]
+    fn items_of_lists_leave_their_type_out() {
+        for (text, wanted) in [
+            (
+                r#"{"apiVersion":"v1","data":{"kind":"x"},"kind":"X","metadata":{}}"#,
+                r#"{"data":{"kind":"x"},"metadata":{}}"#,
+            ),
+            (r#"{"a":1,"apiVersion":"v1","kind":"X"}"#, r#"{"a":1,"kind":"X"}"#),
+            (r#"{"kind":"X","metadata":{}}"#, r#"{"metadata":{}}"#),
+            (r#"{"metadata":{}}"#, r#"{"metadata":{}}"#),
+            // Not as the store writes: sent as it is.
+            (r#"{"kind": "X","metadata":{}}"#, r#"{"kind": "X","metadata":{}}"#),
+        ] {
+            assert_eq!(String::from_utf8(object(text).unwrap().untyped_json().concat()).unwrap(), wanted, "{text}");
+        }
     }
 
     #[test]
