@@ -423,6 +423,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         if core.group == crd::GROUP {
             crd::refer_to_schemas(&mut schema);
         }
+        markers::mark(core.kind, true, &mut schema);
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
         let mut resource = Resource {
             group: core.group.into(),
@@ -438,7 +439,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             keep: if core.kind == "Service" { Keep::View } else { auth::kinds::keep(core.group) },
             status: core.status,
             core: true,
-            schema: Schema::compile(&marked(core.kind, schema)).map_err(|error| fail(error.to_string()))?,
+            schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
             openapi: Value::Null,
             columns: (core.columns)(),
             // Events are one in both of their groups.
@@ -459,12 +460,6 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         resources.push(resource);
     }
     Ok((resources, shared))
-}
-
-/// A core kind's schema with the marks of how it is merged.
-fn marked(kind: &str, mut schema: Value) -> Value {
-    markers::mark(kind, true, &mut schema);
-    schema
 }
 
 /// `$ref` beside other keys has no meaning in OpenAPI 3.0; Kubernetes wraps it in `allOf`.
