@@ -63,6 +63,7 @@ mod strategic;
 mod sweep;
 mod table;
 mod text;
+mod versions;
 mod watch;
 mod write;
 

@@ -17,7 +17,7 @@ use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
-use super::{auth, core_kinds, crd, events};
+use super::{auth, core_kinds, crd, events, versions};
 use crate::api::{Keep, Kind};
 
 /// Name of the schema of `metadata` in OpenAPI documents.
@@ -43,6 +43,13 @@ pub enum Conversion {
         from_stored: fn(&Value) -> Value,
         /// Served version to stored form.
         to_stored: fn(Value) -> Value,
+    },
+    /// The forms differ in shape, and neither can say all that the other can.
+    Kept {
+        /// Stored form to served version, as well as it goes.
+        down: versions::Shape,
+        /// Served version to stored form, as well as it goes.
+        up: versions::Shape,
     },
     /// Only `apiVersion` differs (strategy `None` of a CustomResourceDefinition), and objects that were stored under
     /// an older schema get the defaults that came later.

@@ -18,7 +18,7 @@ use super::patch::Patch;
 use super::registry::{Conversion, Resource};
 use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, Call, auth, crd, meta};
+use super::{ApiServer, Call, auth, crd, meta, versions};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
@@ -42,6 +42,7 @@ pub(super) struct Written {
 pub(super) fn served(resource: &Resource, stored: &Value) -> Value {
     match &resource.conversion {
         Some(Conversion::Shape { from_stored, .. }) => from_stored(stored),
+        Some(Conversion::Kept { down, up }) => versions::from_stored(stored, &resource.version, *down, *up),
         Some(Conversion::Version { .. }) => {
             let mut value = stored.clone();
             value["apiVersion"] = resource.api_version().into();
@@ -390,6 +391,7 @@ fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Res
 pub(super) fn to_stored(resource: &Resource, mut value: Value) -> Value {
     match &resource.conversion {
         Some(Conversion::Shape { to_stored, .. }) => to_stored(value),
+        Some(Conversion::Kept { down, up }) => versions::to_stored(value, &resource.version, *down, *up),
         Some(Conversion::Version { stored }) => {
             value["apiVersion"] = stored.as_str().into();
             value
