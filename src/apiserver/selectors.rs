@@ -70,7 +70,10 @@ impl Selector {
                 Field::At(pointer) => match parsed.get_or_insert_with(|| object.value()).pointer(pointer) {
                     Some(Value::String(found)) => *found == requirement.value,
                     // Selectable fields may also be numbers and truth values.
-                    Some(found @ (Value::Number(_) | Value::Bool(_))) => found.to_string() == requirement.value,
+                    Some(found @ (Value::Number(_) | Value::Bool(_))) => {
+                        let text = found.to_string();
+                        text == requirement.value
+                    }
                     _ => requirement.value.is_empty(),
                 },
             };

@@ -112,7 +112,7 @@ fn is_mac(text: &str) -> bool {
     [(':', 2), ('-', 2), ('.', 4)].into_iter().any(|(separator, width)| {
         let parts: Vec<&str> = text.split(separator).collect();
         let digits = |part: &&str| part.len() == width && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-        matches!(parts.len() * width / 2, 6 | 8 | 20) && parts.iter().all(|part| digits(part))
+        matches!(parts.len() * width / 2, 6 | 8 | 20) && parts.iter().all(digits)
     })
 }
 
