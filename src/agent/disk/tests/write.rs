@@ -83,17 +83,12 @@ async fn chunks_that_come_damaged_or_late_are_asked_for_again() {
     let content = content();
     let disk = TestDisk::file(32);
     let (mut source, manifest) = image(&content);
-    source.faults = HashMap::from([
-        (0, Fault::Damaged),
-        (3, Fault::Short),
-        (5, Fault::Gone),
-        (6, Fault::Gone),
-        (9, Fault::Damaged),
-    ]);
+    // Fewer than the attempts: on a busy machine they may all hit one chunk.
+    source.faults = HashMap::from([(0, Fault::Damaged), (3, Fault::Short), (6, Fault::Gone)]);
     let (memory, source) = shared(source);
     write(&source, &manifest, &disk).await.expect("written");
     assert!(disk.content()[..content.len()] == content);
-    assert_eq!(memory.asked.load(Ordering::Relaxed), manifest.chunks.len() + 5);
+    assert_eq!(memory.asked.load(Ordering::Relaxed), manifest.chunks.len() + 3);
 }
 
 #[tokio::test]
