@@ -352,7 +352,12 @@ async fn wrong_input_and_strangers_are_told_why() {
         let output = lab.run(command, &warned).await;
         assert!(output.status.success());
         contains(&String::from_utf8_lossy(&output.stderr), &["Warning: unknown field \"spec.imgae\""]);
-        contains(&lab.fails("apply --server-side -f -", &host("a", true)).await, &["server-side apply"]);
+        // The first field manager is `kubectl apply` itself, from above.
+        let other = host("a", true).replace("online: true", "online: false");
+        contains(
+            &lab.fails("apply --server-side --field-manager=other -f -", &other).await,
+            &["conflict with \"kubectl-client-side-apply\"", ".spec.online"],
+        );
         contains(&lab.fails("create -f -", &host("a", true)).await, &["AlreadyExists"]);
         contains(&lab.fails("get widgets", "").await, &["doesn't have a resource type"]);
 

@@ -13,6 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 /// How the objects of a kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct Kind {
 pub fn kinds() -> Vec<Kind> {
     let kind = |mut crd: CustomResourceDefinition, keep| {
         let versions = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-        versions.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(drop_nullable);
+        versions.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
         Kind { crd, keep }
     };
     vec![
@@ -52,18 +53,50 @@ pub fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// The generated schemas call every optional field nullable. The published ones do not: a null there means that the
-/// field is not given.
-fn drop_nullable(schema: &mut JSONSchemaProps) {
+/// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do
+/// not: a null there means that the field is not given.
+fn publish(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    if let Some(default) = &mut schema.default {
+        drop_nulls(&mut default.0);
+    }
     if let Some(choices) = &mut schema.enum_ {
         choices.retain(|choice| !choice.0.is_null());
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        drop_nullable(items);
+        publish(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        drop_nullable(values);
+        publish(values);
     }
-    schema.properties.iter_mut().flatten().for_each(|(_, property)| drop_nullable(property));
+    schema.properties.iter_mut().flatten().for_each(|(_, property)| publish(property));
+}
+
+fn drop_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, member| !member.is_null());
+        map.values_mut().for_each(drop_nulls);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_null(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Object(map) => map.values().any(has_null),
+            Value::Array(list) => list.iter().any(has_null),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn definitions_have_no_nulls_that_a_real_api_server_refuses() {
+        for kind in kinds() {
+            let name = kind.crd.metadata.name.clone().unwrap();
+            assert!(!has_null(&serde_json::to_value(&kind.crd.spec).unwrap()), "{name}");
+        }
+    }
 }
