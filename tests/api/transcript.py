@@ -71,6 +71,8 @@ class Ends:
 
     text: str
     normal: dict = field(default_factory=dict)
+    # Repeated lines count once: how often a row comes depends on what else is changed.
+    unique: bool = False
 
 
 def case(command, stdin="", **options):
@@ -159,6 +161,8 @@ def show(command, out, err, status, item):
     lines = [f"$ {command}"]
     for mark, text in (("|", out), ("!", err)):
         part = normal(text if isinstance(item, Ends) else cells(text), item.normal)
+        if getattr(item, "unique", False):
+            part = list(dict.fromkeys(part))
         if mark == "|" and getattr(item, "lines", ""):
             part = [line for line in part if re.search(item.lines, line)]
         if mark == "|" and getattr(item, "any_order", False):
