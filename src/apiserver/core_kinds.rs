@@ -117,13 +117,24 @@ pub(super) fn prepare_secret(new: &mut Value, old: Option<&Value>, errors: &mut 
     let required: &[&str] = match map.get("type").and_then(Value::as_str) {
         Some("kubernetes.io/tls") => &["tls.crt", "tls.key"],
         Some("kubernetes.io/dockerconfigjson") => &[".dockerconfigjson"],
+        Some("kubernetes.io/dockercfg") => &[".dockercfg"],
         Some("kubernetes.io/ssh-auth") => &["ssh-privatekey"],
         _ => &[],
     };
-    for key in required {
-        if map.get("data").and_then(|data| data.get(key)).is_none() {
-            errors.push(FieldError::required(format!("data[{key}]"), ""));
-        }
+    let has = |key: &str| map.get("data").and_then(|data| data.get(key)).is_some();
+    for key in required.iter().filter(|key| !has(key)) {
+        errors.push(FieldError::required(format!("data[{key}]"), ""));
+    }
+    let basic = ["username", "password"];
+    if map.get("type").is_some_and(|kind| kind == "kubernetes.io/basic-auth") && !basic.into_iter().any(has) {
+        // One of them is enough.
+        errors.extend(basic.map(|key| FieldError::required(format!("data[{key}]"), "")));
+    }
+    if let Some(key) = required.iter().find(|key| key.starts_with(".docker"))
+        && let Some(text) = map.get("data").and_then(|data| data[key].as_str())
+        && !STANDARD.decode(text).is_ok_and(|json| serde_json::from_slice::<Value>(&json).is_ok())
+    {
+        errors.push(FieldError::invalid(format!("data[{key}]"), &"<secret contents redacted>".into(), "not JSON"));
     }
     if let Some(old) = old {
         if old["type"] != new["type"] {
@@ -193,6 +204,22 @@ mod tests {
         let mut secret = json!({"data": {"a": "YQ==", "b": "Yg=="}, "stringData": {"b": "new", "c": "c"}});
         assert!(faults(prepare_secret, &mut secret, None).is_empty());
         assert_eq!(secret, json!({"data": {"a": "YQ==", "b": "bmV3", "c": "Yw=="}, "type": "Opaque"}));
+    }
+
+    #[test]
+    fn a_secret_has_what_its_type_says() {
+        for (kind, data, wanted) in [
+            ("basic-auth", json!({"x": "eA=="}), vec!["data[username]", "data[password]"]),
+            ("basic-auth", json!({"username": "eA=="}), vec![]),
+            ("dockercfg", json!({}), vec!["data[.dockercfg]"]),
+            ("dockercfg", json!({".dockercfg": "e30="}), vec![]),
+            ("dockerconfigjson", json!({".dockerconfigjson": "eA=="}), vec!["data[.dockerconfigjson]"]),
+            ("ssh-auth", json!({}), vec!["data[ssh-privatekey]"]),
+            ("tls", json!({"tls.crt": "eA=="}), vec!["data[tls.key]"]),
+        ] {
+            let mut secret = json!({"type": format!("kubernetes.io/{kind}"), "data": data});
+            assert_eq!(faults(prepare_secret, &mut secret, None), wanted, "{secret}");
+        }
     }
 
     #[test]

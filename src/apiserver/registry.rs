@@ -27,6 +27,8 @@ pub(super) const SCHEMAS: &str = "#/components/schemas/";
 
 /// Verbs of a resource that clients may write.
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// Verbs of namespaces: nobody means all of them at once.
+const VERBS_NAMESPACE: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 /// Verbs of a resource that clients may read and delete.
 const VERBS_INTERNAL: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
 /// Verbs of what is answered and not kept.
@@ -153,6 +155,7 @@ impl Resource {
     /// Verbs that clients over the network have.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.keep {
+            Keep::Durable if &*self.storage == "/namespaces" => &VERBS_NAMESPACE,
             Keep::Durable => &VERBS,
             Keep::Internal => &VERBS_INTERNAL,
             Keep::View => &VERBS_VIEW,
@@ -440,7 +443,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             plural: core.plural.into(),
             singular: core.kind.to_lowercase(),
             short_names: core.short_names.iter().map(|name| (*name).to_owned()).collect(),
-            categories: Vec::new(),
+            categories: if core.group == crd::GROUP { vec!["api-extensions".into()] } else { Vec::new() },
             namespaced: core.namespaced,
             // There are no services. Clients list them all the same (`kubectl cluster-info`).
             keep: if core.kind == "Service" { Keep::View } else { auth::kinds::keep(core.group) },

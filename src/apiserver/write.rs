@@ -95,6 +95,12 @@ pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiE
     let Draft { value, managers: Managers::Track(sent) } = draft else {
         return Err(ApiError::internal("an update is no apply"));
     };
+    if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            call.name()?
+        )));
+    }
     let make = |_: Option<&Live>| Ok(Draft { value: value.clone(), managers: Managers::Track(sent.clone()) });
     change(call, warnings, Write::Update, dry_run, make).await
 }

@@ -25,16 +25,19 @@ class Python:
     """A part of `python_client.py` as a process that tells what it does in lines of JSON."""
 
     def __init__(self, server, part):
-        self.part = part
+        # A file: the client tells of each broken connection at length, and nobody reads that meanwhile.
+        self.part, self.errors = part, tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen([tools.python_client() / "bin/python", HERE / "python_client.py", server.kubeconfig, part],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
 
     def told(self):
         """The next thing that it tells; its own error is a LabError."""
         line = self.process.stdout.readline()
         if line:
             return json.loads(line)
-        words = self.process.communicate(timeout=30)[1].strip().splitlines()
+        self.process.wait(timeout=30)
+        self.errors.seek(0)
+        words = self.errors.read().strip().splitlines()
         raise LabError(f"Python client, {self.part}: " + " / ".join(words[-8:]))
 
     def go_on(self):
@@ -86,13 +89,11 @@ spec:
   replicas: {{ .Values.replicas }}
   size: 3cm
 """,
-    "templates/host.yaml": """\
+    "templates/hardware.yaml": """\
 apiVersion: metal3.io/v1alpha1
-kind: BareMetalHost
-metadata:
-  name: {{ .Release.Name }}-host
-  annotations: {baremetalhost.metal3.io/paused: ""}
-spec: {online: true, description: {{ .Values.colour }}}
+kind: HardwareData
+metadata: {name: {{ .Release.Name }}}
+spec: {hardware: {hostname: {{ .Values.colour }}}}
 """,
     "templates/extra.yaml": """\
 {{- if ne .Values.colour "red" }}
@@ -141,7 +142,7 @@ def one_chart(run, space):
         raise LabError(f"helm install says: {installed}")
     expect(get("cm", "web-settings", "{.data.colour}/{.data.revision}"), "red/1", "the ConfigMap after install")
     expect(get("widget", "web", "{.spec.colour}/{.spec.replicas}"), "red/2", "the custom resource after install")
-    expect(get("bmh", "web-host", "{.spec.description}"), "red", "the host after install")
+    expect(get("hd", "web", "{.spec.hardware.hostname}"), "red", "the HardwareData after install")
     expect(get("cm", "web-hook", "{.data.ran}"), "yes", "the hook")
     expect(get("secret", "sh.helm.release.v1.web.v1", "{.type}"), "helm.sh/release.v1", "helm's own record")
     # A person's change beside it stays, because helm changes only what the chart changes.
@@ -168,7 +169,7 @@ def one_chart(run, space):
     if "kind: Widget" not in run("helm", "get", "manifest", "web", "-n", space):
         raise LabError("helm get manifest has no Widget")
     run("helm", "uninstall", "web", "-n", space, "--wait", "--timeout", "60s")
-    expect(run("kubectl", "get", "cm,secret,widget,bmh", "-n", space, "-o", "name").split(), ["configmap/web-hook"], "what uninstall leaves")
+    expect(run("kubectl", "get", "cm,secret,widget,hd", "-n", space, "-o", "name").split(), ["configmap/web-hook"], "what uninstall leaves")
     # The kinds of a chart's crds folder stay, as helm documents; the next helm begins without them.
     run("kubectl", "delete", "crd", "widgets.example.com", "--timeout=60s")
     run("kubectl", "delete", "namespace", space, "--timeout=60s")

@@ -130,9 +130,9 @@ HOSTS = [
     case("wait bmh/nobody -n rack --for=condition=Ready --timeout=1s"),
     case("diff -f a-off.yaml", lines="online|tier"),
     case("diff -f a.yaml"),
-    case("edit bmh web-a -n rack", env={"KUBE_EDITOR": "sed -i s/00:0a/00:1a/"}),
+    case("edit bmh web-a -n rack", env={"KUBE_EDITOR": "sed -i s/tier:/shelf:/"}),
     case("edit bmh web-a -n rack", env={"KUBE_EDITOR": "true"}),
-    case("get bmh web-a -n rack -o jsonpath={.spec.bootMACAddress}"),
+    case("get bmh web-a -n rack -o jsonpath={.metadata.labels}"),
     case("replace -f a-off.yaml"),
     case("replace -f c.yaml"),
     case("replace --force -f b.yaml"),
@@ -194,7 +194,7 @@ CORE = [
     case("get events -n rack --field-selector=reason=Other"),
     case("get events.events.k8s.io -n rack -o jsonpath={.items[0].note}"),
     case("events -n rack --for bmh/web-a"),
-    case("describe bmh web-a -n rack", lines=WRITTEN + "|Events|Tried"),
+    case("describe bmh web-a -n rack", lines=WRITTEN + "|Events|Warning"),
     case("create -f -", stdin="apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {name: leader, namespace: rack}\nspec: {holderIdentity: a, leaseDurationSeconds: 15, renewTime: 2026-01-01T00:00:00.000000Z}\n"),
     case("get leases -n rack"),
     case("patch lease leader -n rack --type=merge -p '{\"spec\":{\"holderIdentity\":\"b\"}}'"),
@@ -340,7 +340,6 @@ WHO = [
     case("delete clusterrole cluster-reader"),
     case("delete rolebinding readers -n rack"),
     case("delete sa robot -n rack"),
-    case(f"get cm settings -n rack -o name {NOBODY} --token=$TOKEN"),
 ]
 
 OWNED = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {}\n  namespace: rack\n  ownerReferences: [{{apiVersion: v1, kind: ConfigMap, name: {}, uid: $OWNER, blockOwnerDeletion: true}}]\n"

@@ -263,7 +263,8 @@ def follow():
             break
         time.sleep(0.2)
     ends.set()
-    actual = {item.metadata.name: item.data["state"] for item in core.list_namespaced_config_map(NAMESPACE, label_selector="made-by=python").items}
+    listed = insistently(lambda: core.list_namespaced_config_map(NAMESPACE, label_selector="made-by=python"))
+    actual = {item.metadata.name: item.data["state"] for item in listed.items}
     assert actual == wanted, f"acknowledged writes are lost: {set(wanted.items()) ^ set(actual.items())}"
     assert cached == wanted, f"the informer missed {set(wanted.items()) ^ set(cached.items())}"
     assert dict(plain) == wanted, f"the watch missed {set(wanted.items()) ^ set(plain.items())}"
