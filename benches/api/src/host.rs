@@ -27,7 +27,7 @@ pub fn host(number: usize) -> (Bytes, Bytes) {
         "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
         "metadata": {
             "name": name,
-            "labels": {"rack": format!("rack{:02}", number / 100), "role": if number % 20 == 0 { "control-plane" } else { "worker" }},
+            "labels": {"rack": format!("rack{:02}", number / 100), "role": if number.is_multiple_of(20) { "control-plane" } else { "worker" }},
             // Nobody is to drive machines that are not there.
             "annotations": {"baremetalhost.metal3.io/paused": ""},
         },
