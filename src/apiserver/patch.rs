@@ -147,7 +147,8 @@ fn rejected(cause: &str) -> ApiError {
         "Invalid",
         "the server rejected our request due to an error in our request",
     );
-    error.details = serde_json::json!({"causes": [{ "message": shorten(cause, 512) }]});
+    // kubectl prints field and message of a cause in place of the message above.
+    error.details = serde_json::json!({"causes": [{"reason": "FieldValueInvalid", "field": "patch", "message": shorten(cause, 512)}]});
     error
 }
 

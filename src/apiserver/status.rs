@@ -52,7 +52,8 @@ impl FieldFault {
     fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
-            Self::Invalid | Self::TooMany => "FieldValueInvalid",
+            Self::Invalid => "FieldValueInvalid",
+            Self::TooMany => "FieldValueTooMany",
             Self::Type => "FieldValueTypeInvalid",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Forbidden => "FieldValueForbidden",

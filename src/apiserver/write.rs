@@ -534,11 +534,18 @@ fn check_namespace(call: &Call<'_>, namespace: &str, name: &str) -> Result<(), A
     };
     let found = call.api.store().get("/namespaces", "", namespace).ok_or_else(missing)?;
     if found.is_ending() {
-        return Err(ApiError::forbidden(
+        let mut error = ApiError::forbidden(
             call.resource,
             name,
             format!("unable to create new content in namespace {namespace} because it is being terminated"),
-        ));
+        );
+        // Controllers look for this cause, to give up quietly.
+        error.details["causes"] = serde_json::json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        }]);
+        return Err(error);
     }
     Ok(())
 }

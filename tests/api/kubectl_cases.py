@@ -388,7 +388,6 @@ DELETING = [
     case("delete ns going --wait=false"),
     case("get ns going"),
     case("create cm late -n going"),
-    case("get secrets -n going", until=""),
     case("wait ns/going --for=jsonpath={.status.phase}=Terminating --timeout=5s"),
     case("wait ns/going --for=condition=NamespaceFinalizersRemaining --timeout=20s"),
     case("get ns going -o 'jsonpath={range .status.conditions[?(@.status==\"True\")]}{.type}: {.reason}: {.message}{\"\\n\"}{end}'"),
