@@ -10,4 +10,5 @@ pub mod machine;
 mod payload;
 pub mod reconciler;
 pub mod sessions;
+mod view;
 pub mod watches;

@@ -19,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::machine::{self, Next, Note, Turn, World};
+use super::view::HostView;
 use super::{access, conditions, effects, events};
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::{PowerState, Registry};
 use crate::boot::HostIndex;
@@ -46,7 +47,7 @@ pub struct Reconciler {
     pub(super) power: PowerReadings,
     pub(super) fence: Fence,
     up_since: Timestamp,
-    hosts: Store<BareMetalHost>,
+    hosts: Store<HostView>,
 }
 
 /// Why a reconciliation could not go on. It is tried again.
@@ -100,7 +101,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let every = watcher::Config::default;
-    let controller = Controller::new(Api::<BareMetalHost>::all(client.clone()), every());
+    let controller = Controller::new(Api::<HostView>::all(client.clone()), every());
     let hosts = controller.store();
     let reconciler = Arc::new(Reconciler {
         client: client.clone(),
@@ -119,14 +120,12 @@ pub async fn run(
         .owns(Api::<BootIntent>::all(client.clone()), every())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
             let name = image.name_any();
-            references(&by_image, move |host| {
-                host.spec.image.as_ref().is_some_and(|image| machine::image_name(image) == name)
-            })
+            references(&by_image, move |host| host.image().is_some_and(|image| machine::image_name(image) == name))
         })
         .watches(Api::<Secret>::all(client), every(), move |secret: Secret| {
             let (namespace, name) = (secret.namespace(), secret.name_any());
             references(&by_secret, move |host| {
-                host.namespace() == namespace && host.spec.bmc.as_ref().is_some_and(|bmc| bmc.credentials_name == name)
+                host.namespace() == namespace && host.credentials_name() == Some(name.as_str())
             })
         })
         .graceful_shutdown_on(async move { shutdown.cancelled().await })
@@ -150,20 +149,25 @@ pub async fn run(
     reconciler.bmcs.close().await;
 }
 
-fn references(hosts: &Store<BareMetalHost>, wanted: impl Fn(&BareMetalHost) -> bool) -> Vec<ObjectRef<BareMetalHost>> {
+fn references(hosts: &Store<HostView>, wanted: impl Fn(&HostView) -> bool) -> Vec<ObjectRef<HostView>> {
     hosts.state().iter().filter(|host| wanted(host)).map(|host| ObjectRef::from_obj(host.as_ref())).collect()
 }
 
-fn retry(host: Arc<BareMetalHost>, error: &ReconcileError, _: Arc<Reconciler>) -> Action {
-    warn!(host = %label(&host), %error, "will try again");
+fn retry(host: Arc<HostView>, error: &ReconcileError, _: Arc<Reconciler>) -> Action {
+    warn!(host = %label(host.as_ref()), %error, "will try again");
     Action::requeue(Duration::from_secs(5))
 }
 
-pub(super) fn label(host: &BareMetalHost) -> String {
+/// Who was there first.
+fn age(host: &impl ResourceExt) -> (Option<Timestamp>, Option<String>) {
+    (host.creation_timestamp().map(|time| time.0), host.uid())
+}
+
+pub(super) fn label(host: &impl ResourceExt) -> String {
     format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
 }
 
-async fn reconcile(host: Arc<BareMetalHost>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
+async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     reconciler.reconcile(&host.namespace().unwrap_or_default(), &host.name_any()).await
 }
 
@@ -277,25 +281,18 @@ impl Reconciler {
     /// Another host with the same boot MAC address that was there first.
     fn mac_owner(&self, host: &BareMetalHost) -> Option<String> {
         let mac = host.spec.boot_mac_address.as_deref()?;
-        let age = |host: &BareMetalHost| (host.creation_timestamp().map(|time| time.0), host.uid());
+        let own_age = age(host);
         let hosts = self.hosts.state();
         let first = hosts.iter().find(|other| {
-            other.uid() != host.uid()
-                && other.spec.boot_mac_address.as_deref().is_some_and(|theirs| theirs.eq_ignore_ascii_case(mac))
-                && age(other) < age(host)
+            other.boot_mac_address().is_some_and(|theirs| theirs.eq_ignore_ascii_case(mac))
+                && other.uid() != host.uid()
+                && age(other.as_ref()) < own_age
         })?;
-        Some(label(first))
+        Some(label(first.as_ref()))
     }
 
     fn busy(&self, uid: &str) -> usize {
-        use ProvisioningState::{Deprovisioning, Inspecting, Provisioning};
-        let hosts = self.hosts.state();
-        let others = hosts.iter().filter(|host| host.uid().as_deref() != Some(uid));
-        others
-            .filter_map(|host| host.status.as_ref())
-            .filter(|status| status.operational_status == OperationalStatus::OK)
-            .filter(|status| matches!(status.provisioning.state, Inspecting | Provisioning | Deprovisioning))
-            .count()
+        self.hosts.state().iter().filter(|host| host.is_busy() && host.uid().as_deref() != Some(uid)).count()
     }
 
     /// Stores the status when it changed, then publishes the events.

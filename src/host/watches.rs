@@ -49,7 +49,7 @@ enum Seen {
 
 #[derive(Default)]
 struct Known {
-    hosts: HashMap<Key, BareMetalHost>,
+    hosts: HashMap<Key, BootHost>,
     intents: HashMap<Key, Arc<BootIntent>>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted_hosts: HashSet<Key>,
@@ -156,19 +156,15 @@ impl Known {
         gone
     }
 
-    fn put_host(&mut self, mut host: BareMetalHost) -> Key {
+    fn put_host(&mut self, host: BareMetalHost) -> Key {
         let key = key(&host);
-        // Only the network interfaces are asked for; the rest of an inventory is most of a host's memory.
-        if let Some(hardware) = host.status.as_mut().and_then(|status| status.hardware.as_mut()) {
-            hardware.cpu = None;
-            hardware.storage = Vec::new();
-        }
-        self.hosts.insert(key.clone(), host);
+        self.hosts.insert(key.clone(), boot_host(&host));
         key
     }
 
-    fn put_intent(&mut self, intent: BootIntent, intents: &Intents) -> Key {
+    fn put_intent(&mut self, mut intent: BootIntent, intents: &Intents) -> Key {
         let key = key(&intent);
+        intent.metadata.managed_fields = None;
         let intent = Arc::new(intent);
         intents.set(key.clone(), Some(intent.clone()));
         self.intents.insert(key.clone(), intent);
@@ -177,7 +173,10 @@ impl Known {
 
     fn publish(&self, key: &Key, index: &HostIndex) {
         match self.hosts.get(key) {
-            Some(host) => index.insert(boot_host(host, self.intents.get(key).map(AsRef::as_ref))),
+            Some(host) => {
+                let intent = self.intents.get(key).map(|intent| indexed(intent));
+                index.insert(BootHost { intent, ..host.clone() });
+            }
             None => index.remove(&key.0, &key.1),
         }
     }
@@ -187,8 +186,8 @@ fn key(object: &impl ResourceExt) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// What booting needs to know of a host.
-fn boot_host(host: &BareMetalHost, intent: Option<&BootIntent>) -> BootHost {
+/// What booting needs to know of a host, its intent apart.
+fn boot_host(host: &BareMetalHost) -> BootHost {
     let found = host.status.as_ref().and_then(|status| status.hardware.as_ref());
     let nics = found.map_or(&[][..], |hardware| &hardware.nics);
     let mut macs: Vec<MacAddress> = Vec::new();
@@ -198,20 +197,22 @@ fn boot_host(host: &BareMetalHost, intent: Option<&BootIntent>) -> BootHost {
             macs.push(mac);
         }
     }
-    let intent = intent.map(|intent| {
-        let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
-        IndexedIntent {
-            generation: intent.spec.generation,
-            target: intent.spec.target,
-            session_open: session.is_some_and(|session| session.generation == intent.spec.generation),
-        }
-    });
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),
         uid: host.uid().unwrap_or_default(),
         created: host.creation_timestamp().map_or(0, |created| created.0.as_second()),
         macs,
-        intent,
+        intent: None,
+    }
+}
+
+/// What booting needs to know of an intent.
+fn indexed(intent: &BootIntent) -> IndexedIntent {
+    let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
+    IndexedIntent {
+        generation: intent.spec.generation,
+        target: intent.spec.target,
+        session_open: session.is_some_and(|session| session.generation == intent.spec.generation),
     }
 }

@@ -1,0 +1,144 @@
+//! Hosts as this process keeps them: what is looked at across hosts, and none of what makes them large. A decision
+//! about one host reads it whole.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+
+use crate::api::metal3::{BareMetalHost, Image, OperationalStatus, ProvisioningState};
+
+/// A BareMetalHost without most of it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HostView {
+    #[serde(deserialize_with = "slim")]
+    metadata: ObjectMeta,
+    spec: SpecView,
+    #[serde(default)]
+    status: StatusView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecView {
+    #[serde(default)]
+    bmc: Option<BmcView>,
+    #[serde(default, rename = "bootMACAddress")]
+    boot_mac_address: Option<String>,
+    #[serde(default)]
+    image: Option<Image>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BmcView {
+    #[serde(default)]
+    credentials_name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusView {
+    #[serde(default)]
+    operational_status: OperationalStatus,
+    #[serde(default)]
+    provisioning: ProvisioningView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ProvisioningView {
+    #[serde(default)]
+    state: ProvisioningState,
+}
+
+/// Field managers and annotations are often larger than all the rest.
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut meta = ObjectMeta::deserialize(deserializer)?;
+    meta.managed_fields = None;
+    meta.annotations = None;
+    meta.labels = None;
+    Ok(meta)
+}
+
+impl HostView {
+    /// `spec.bootMACAddress`
+    pub fn boot_mac_address(&self) -> Option<&str> {
+        self.spec.boot_mac_address.as_deref()
+    }
+
+    /// `spec.image`
+    pub fn image(&self) -> Option<&Image> {
+        self.spec.image.as_ref()
+    }
+
+    /// `spec.bmc.credentialsName`
+    pub fn credentials_name(&self) -> Option<&str> {
+        self.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str())
+    }
+
+    /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
+    pub fn is_busy(&self) -> bool {
+        use ProvisioningState::{Deprovisioning, Inspecting, Provisioning};
+        self.status.operational_status == OperationalStatus::OK
+            && matches!(self.status.provisioning.state, Inspecting | Provisioning | Deprovisioning)
+    }
+}
+
+impl Resource for HostView {
+    type DynamicType = ();
+    type Scope = <BareMetalHost as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        BareMetalHost::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        BareMetalHost::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        BareMetalHost::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        BareMetalHost::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_view_has_what_is_asked_for_and_nothing_large() {
+        let whole = json!({
+            "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
+            "metadata": { "name": "h", "namespace": "rack", "uid": "u", "labels": { "a": "b" },
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}" },
+                "managedFields": [{ "manager": "m", "operation": "Update" }] },
+            "spec": { "online": true, "bootMACAddress": "02:00:00:00:00:01", "image": { "url": "http://x/i" },
+                "bmc": { "address": "ipmi://10.0.0.1", "credentialsName": "s" } },
+            "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" } }
+        });
+        let view: HostView = serde_json::from_value(whole).unwrap();
+        assert_eq!(view.boot_mac_address(), Some("02:00:00:00:00:01"));
+        assert_eq!(view.credentials_name(), Some("s"));
+        assert_eq!(view.image().map(|image| image.url.as_str()), Some("http://x/i"));
+        assert!(view.is_busy());
+        let kept = serde_json::to_value(&view.metadata).unwrap();
+        assert_eq!(kept, json!({ "name": "h", "namespace": "rack", "uid": "u" }));
+        let bare: HostView = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
+        assert!(!bare.is_busy() && bare.image().is_none());
+    }
+}
