@@ -10,6 +10,7 @@ import base64
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import ssl
@@ -32,9 +33,15 @@ ADMIN = "slipway-admin"
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that the kernel gives to outgoing connections: none takes it while its server is started again."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def kubeconfig(server, ca, user):

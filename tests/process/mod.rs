@@ -27,8 +27,7 @@ pub struct Appliance {
 impl Appliance {
     pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (api, boot) = (port(), port());
+        let (api, boot) = (free_port(), free_port());
         let text = format!(
             "data_dir = {:?}\n[api]\nlisten = \"127.0.0.1:{api}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
              tftp = \"127.0.0.1:{boot}\"\n[log]\nlevel = \"warn\"\n",
@@ -78,6 +77,16 @@ impl Appliance {
             }
             assert!(Instant::now() < until, "the API does not answer");
             sleep(PAUSE).await;
+        }
+    }
+}
+
+/// A port below those that the kernel gives to outgoing connections: none takes it while the appliance is restarted.
+fn free_port() -> u16 {
+    loop {
+        let port = rand::random_range(20_000..32_000);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
         }
     }
 }
