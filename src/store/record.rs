@@ -1,6 +1,7 @@
 //! The bytes of objects and events on disk.
 //!
-//! Record: format (1 byte: 1 plain, 2 sealed), revision (8 bytes, big-endian), JSON text or what [`Sealer`] made of it.
+//! Record: format (1 byte: 1 plain, 2 sealed, 3 packed), revision (8 bytes, big-endian), JSON text, what [`Sealer`] made
+//! of it, or its length (4 bytes, big-endian) and what zstd made of it.
 //!
 //! Event: kind (1 byte: 0 added, 1 modified, 2 deleted), revision (8 bytes, big-endian), length of the identity (2 bytes,
 //! big-endian), identity `resource \0 namespace \0 name`, then the record of the former self (nothing for an addition).
@@ -15,6 +16,14 @@ use super::seal::Sealer;
 
 const PLAIN: u8 = 1;
 const SEALED: u8 = 2;
+const PACKED: u8 = 3;
+
+/// Texts from this length on are packed, in bytes: sled keeps some thousands of records in memory whatever its cache
+/// is told, so that their size there counts.
+const PACK_FROM: usize = 1024;
+const PACK_LEVEL: i32 = 1;
+/// Longest text that a packed record may claim to hold, in bytes; far more than any object may have.
+const PACKED_MAX: usize = 64 << 20;
 
 /// Bytes before a record's text.
 const HEADER: usize = 9;
@@ -33,6 +42,8 @@ pub(super) enum DecodeError {
     Format(u8),
     #[error("it cannot be unsealed: the key file is not the one that sealed it")]
     Seal,
+    #[error("it cannot be unpacked")]
+    Packed,
     #[error("its name is not text")]
     Name,
     #[error("its JSON cannot be read: {0}")]
@@ -91,15 +102,35 @@ pub(super) fn encode(object: &Object, sealer: &Sealer) -> Vec<u8> {
 }
 
 fn write_record(out: &mut Vec<u8>, object: &Object, sealer: &Sealer) {
-    let secret = is_secret(&object.resource);
-    out.push(if secret { SEALED } else { PLAIN });
-    out.extend_from_slice(&object.revision.to_be_bytes());
-    if secret {
+    let revision = object.revision.to_be_bytes();
+    let mut write = |format: u8, parts: [&[u8]; 2]| {
+        out.push(format);
+        out.extend_from_slice(&revision);
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+    };
+    if is_secret(&object.resource) {
         let place = full_name(&object.resource, &object.namespace, &object.name);
-        out.extend_from_slice(&sealer.seal(&object.json, &place));
-    } else {
-        out.extend_from_slice(&object.json);
+        return write(SEALED, [&sealer.seal(&object.json, &place), &[]]);
     }
+    match pack(&object.json) {
+        Some((length, packed)) => write(PACKED, [&length.to_be_bytes(), &packed]),
+        None => write(PLAIN, [&object.json, &[]]),
+    }
+}
+
+/// A text's length and its packed form, when that is worth it.
+fn pack(text: &[u8]) -> Option<(u32, Vec<u8>)> {
+    if text.len() < PACK_FROM || text.len() > PACKED_MAX {
+        return None;
+    }
+    let packed = zstd::bulk::compress(text, PACK_LEVEL).ok()?;
+    Some((u32::try_from(text.len()).ok()?, packed))
+}
+
+fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
+    let (length, packed) = packed.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok().filter(|length| *length <= PACKED_MAX)?;
+    zstd::bulk::decompress(packed, length).ok().filter(|text| text.len() == length)
 }
 
 /// The object of a record.
@@ -111,6 +142,7 @@ pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Resu
     let json = match format {
         PLAIN => Bytes::copy_from_slice(text),
         SEALED => sealer.open(text, &full_name(&resource, &namespace, &name)).ok_or(DecodeError::Seal)?.into(),
+        PACKED => unpack(text).ok_or(DecodeError::Packed)?.into(),
         other => return Err(DecodeError::Format(other)),
     };
     Ok(Object::new(resource, namespace, name, revision, json)?)
@@ -175,4 +207,49 @@ impl StoredEvent {
 /// A number of the `meta` tree, or a slot of the `log`.
 pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(resource: &str, length: usize) -> Object {
+        let json = serde_json::json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(length)}}).to_string();
+        Object::new(resource.into(), "n".into(), "a".into(), 7, json.into()).unwrap()
+    }
+
+    #[test]
+    fn every_form_comes_back_and_no_damage_is_read_as_an_object() {
+        let folder = tempfile::tempdir().unwrap();
+        let sealer = Sealer::create(&folder.path().join("key")).unwrap();
+        for (resource, length, format) in [
+            ("/configmaps", 10, PLAIN),
+            ("/configmaps", 5000, PACKED),
+            ("/secrets", 10, SEALED),
+            ("/secrets", 5000, SEALED),
+        ] {
+            let before = object(resource, length);
+            let record = encode(&before, &sealer);
+            assert_eq!(record[0], format);
+            let after = decode(Identity::of(&before), &record, &sealer).unwrap();
+            assert_eq!((after.revision, &after.json), (7, &before.json));
+            for cut in 0..record.len() {
+                assert!(decode(Identity::of(&before), &record[..cut], &sealer).is_err(), "{resource} {length} {cut}");
+            }
+        }
+        let mut record = encode(&object("/configmaps", 5000), &sealer);
+        record[HEADER..HEADER + 4].fill(0xff);
+        assert!(matches!(decode(Identity::of(&object("/configmaps", 1)), &record, &sealer), Err(DecodeError::Packed)));
+    }
+
+    #[test]
+    fn records_from_before_packing_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let sealer = Sealer::create(&folder.path().join("key")).unwrap();
+        let before = object("/configmaps", 5000);
+        let mut record = vec![PLAIN];
+        record.extend_from_slice(&7_u64.to_be_bytes());
+        record.extend_from_slice(&before.json);
+        assert_eq!(decode(Identity::of(&before), &record, &sealer).unwrap().json, before.json);
+    }
 }
