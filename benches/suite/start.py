@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -63,7 +64,8 @@ class Appliance:
         with self.log.open("ab") as log:
             self.began = time.monotonic()
             self.process = subprocess.Popen([binary(), "serve", "--config", self.config], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=subprocess.STDOUT)
+                                            stdout=log, stderr=subprocess.STDOUT,
+                                            env=os.environ | {"MALLOC_ARENA_MAX": "2"})
         return self
 
     def __exit__(self, *_):
