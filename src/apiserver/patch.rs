@@ -17,6 +17,8 @@ use super::strategic;
 const OPERATIONS_MAX: usize = 10_000;
 /// Bytes of JSON that the copies of one JSON patch may add up to.
 const COPIED_MAX: usize = 3 * 1024 * 1024;
+/// Entries of lists that the operations of one JSON patch may push aside in all.
+const SHIFTED_MAX: usize = 10_000_000;
 /// Bytes of JSON that the moves of one JSON patch may add up to: each is looked at.
 const MOVED_MAX: usize = 32 * 1024 * 1024;
 
@@ -153,13 +155,17 @@ fn rejected(cause: &str) -> ApiError {
 }
 
 fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result<(), ApiError> {
-    let (mut copied, mut moved) = (0, 0);
+    let (mut copied, mut moved, mut shifted) = (0, 0, 0);
     for (index, operation) in operations.iter().enumerate() {
         let fail = |reason: &str| failed(index, operation, reason);
         // Without a bound on each step a short patch could build an object that no stack can free.
         let depth = operation.path().tokens().count();
         if depth > DEPTH_MAX {
             return Err(fail("the path is too long"));
+        }
+        shifted += behind(object, operation);
+        if shifted > SHIFTED_MAX {
+            return Err(fail("the patch pushes too many entries of lists aside"));
         }
         match operation {
             PatchOperation::Test(test) if test.value.is_null() && test.path.resolve(&*object).is_err() => {
@@ -192,6 +198,21 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             .map_err(|error| fail(&error.kind.to_string()))?;
     }
     Ok(())
+}
+
+/// Entries of lists that an operation may push aside: those of the lists that it puts something into or takes from.
+fn behind(object: &Value, operation: &PatchOperation) -> usize {
+    let entries = |path: &json_patch::jsonptr::Pointer| {
+        let list = path.parent().and_then(|parent| parent.resolve(object).ok()).and_then(Value::as_array);
+        list.map_or(0, Vec::len)
+    };
+    match operation {
+        PatchOperation::Add(add) => entries(&add.path),
+        PatchOperation::Remove(remove) => entries(&remove.path),
+        PatchOperation::Move(step) => entries(&step.from) + entries(&step.path),
+        PatchOperation::Copy(copy) => entries(&copy.path),
+        PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+    }
 }
 
 /// About how many bytes of JSON a value has, and how many levels; it is not followed deeper than `levels`.
@@ -278,5 +299,15 @@ mod tests {
             let error = patched(kind, object, &patch).unwrap_err();
             assert_eq!(error.code, code, "{kind} {error}");
         }
+    }
+
+    #[test]
+    fn pushing_long_lists_aside_again_and_again_is_refused() {
+        let step = json!({"op": "add", "path": "/x/0", "value": 0});
+        let mut steps = vec![json!({"op": "add", "path": "/x", "value": vec![0; 100_000]})];
+        steps.extend(std::iter::repeat_n(step, 50));
+        assert!(patched("json-patch", json!({}), &Value::Array(steps.clone())).is_ok());
+        steps.extend(steps.clone().into_iter().skip(1).cycle().take(100));
+        assert_eq!(patched("json-patch", json!({}), &Value::Array(steps)).unwrap_err().code, 422);
     }
 }

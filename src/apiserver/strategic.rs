@@ -129,6 +129,9 @@ fn relation(kind: MergeType<'_>) -> Same {
     }
 }
 
+/// Comparisons that one list may cost.
+const COMPARED_MAX: usize = 10_000_000;
+
 fn merge_list(list: &mut Value, changes: &[Value], kind: MergeType<'_>, path: &str) -> Result<(), ApiError> {
     let plain = || changes.iter().filter(|change| change.get(PATCH).is_none()).cloned().collect::<Vec<_>>();
     let same = relation(kind);
@@ -137,6 +140,9 @@ fn merge_list(list: &mut Value, changes: &[Value], kind: MergeType<'_>, path: &s
         *list = Value::Array(plain());
         return Ok(());
     };
+    if !matches!(same, Same::Nothing) && (entries.len() + changes.len()).saturating_mul(changes.len()) > COMPARED_MAX {
+        return Err(wrong(path, "the lists are too long to be merged"));
+    }
     match same {
         Same::Nothing => *entries = plain(),
         Same::Value => {

@@ -169,6 +169,10 @@ impl ApiServer {
             return *state;
         }
         let Some(resource) = registry.find_kind(&text("apiVersion"), &key.1) else { return Owner::Unknown };
+        // What lies in no namespace cannot name an owner that does: which one would it be?
+        if resource.namespaced && namespace.is_empty() {
+            return Owner::Unknown;
+        }
         let namespace = if resource.namespaced { namespace } else { "" };
         let state = match self.store().get(&resource.storage, namespace, &key.2) {
             Some(owner) if owner.metadata()["uid"] == *key.3 => {
@@ -204,6 +208,17 @@ impl ApiServer {
             // Gone, or a new object of the same name.
             Err(error) if error.code == http::StatusCode::NOT_FOUND || error.code == http::StatusCode::CONFLICT => {
                 Ok(false)
+            }
+            // What may not be deleted stays, and keeps nothing else from going.
+            Err(error) if error.code.is_client_error() => {
+                tracing::warn!(
+                    resource = resource.plural,
+                    namespace = object.namespace,
+                    name = object.name,
+                    error = error.message,
+                    "an object that is to go cannot be deleted"
+                );
+                Ok(true)
             }
             Err(error) => Err(error),
         }

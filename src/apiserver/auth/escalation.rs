@@ -34,16 +34,9 @@ pub fn check(
     let may = |wanted: Attributes<'_>| authorizer.decide(identity, &wanted).allowed;
     if is_account {
         let before = old.map(|old| accounts::given_groups(&old["metadata"])).unwrap_or_default();
-        for group in accounts::given_groups(&new["metadata"]).iter().filter(|group| !before.contains(group)) {
-            let wanted = Attributes { verb: "impersonate", resource: "groups", name: group, ..Attributes::default() };
-            if !may(wanted) {
-                let user = &identity.user;
-                let detail =
-                    format!("user {user:?} may not impersonate group {group:?}, so it cannot be given to an account");
-                return Err(ApiError::forbidden(resource, name, detail));
-            }
-        }
-        return Ok(());
+        let mut given = accounts::given_groups(&new["metadata"]);
+        given.retain(|group| !before.contains(group));
+        return check_groups(authorizer, identity, resource, name, &given);
     }
     if new.get("roleRef").is_some() {
         let role = index::role_of(new);
@@ -85,6 +78,26 @@ pub fn check(
         })?;
     }
     confirm(&index, identity, namespace, &index::rules_of(new)).map_err(|why| ApiError::forbidden(resource, name, why))
+}
+
+/// Refuses to give groups that the caller may not impersonate.
+pub fn check_groups(
+    authorizer: &Authorizer,
+    identity: &Identity,
+    resource: &Resource,
+    name: &str,
+    groups: &[String],
+) -> Result<(), ApiError> {
+    for group in groups {
+        let wanted = Attributes { verb: "impersonate", resource: "groups", name: group, ..Attributes::default() };
+        if !identity.is_superuser() && !authorizer.decide(identity, &wanted).allowed {
+            let user = &identity.user;
+            let detail =
+                format!("user {user:?} may not impersonate group {group:?}, so it cannot be given to an account");
+            return Err(ApiError::forbidden(resource, name, detail));
+        }
+    }
+    Ok(())
 }
 
 /// What `cluster-admin` has.

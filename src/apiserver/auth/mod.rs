@@ -128,7 +128,29 @@ impl Auth {
         new: &Value,
         old: Option<&Value>,
     ) -> Result<(), ApiError> {
-        escalation::check(&self.authorizer, identity, resource, new, old)
+        escalation::check(&self.authorizer, identity, resource, new, old)?;
+        if &*resource.storage != "/secrets" || new["type"] != accounts::SECRET_TYPE {
+            return Ok(());
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let meta = &new["metadata"];
+        let (namespace, account) = (text(&meta["namespace"]), text(&meta["annotations"][accounts::SECRET_ACCOUNT]));
+        match self.store.get(accounts::STORAGE, &namespace, &account) {
+            Some(account) => self.check_token(identity, resource, &account.metadata()),
+            None => Ok(()),
+        }
+    }
+
+    /// Who has a token made of an account that was given groups must be allowed to act as each of them: or `edit` in
+    /// the account's namespace would be as good as the groups.
+    pub(super) fn check_token(
+        &self,
+        identity: &Identity,
+        resource: &Resource,
+        account: &Value,
+    ) -> Result<(), ApiError> {
+        let name = account["name"].as_str().unwrap_or_default();
+        escalation::check_groups(&self.authorizer, identity, resource, name, &accounts::given_groups(account))
     }
 
     /// `/openid/v1/jwks`

@@ -249,6 +249,7 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
         uid: object.metadata()["uid"].as_str().unwrap_or_default().to_owned(),
     };
     let account = alive(accounts::STORAGE, name).ok_or_else(|| ApiError::not_found(resource, name))?;
+    call.api.auth().check_token(call.identity, resource, &account.metadata())?;
     let spec = &asked["spec"];
     let seconds = match &spec["expirationSeconds"] {
         Value::Null => SECONDS,

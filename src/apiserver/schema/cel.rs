@@ -72,11 +72,20 @@ pub(super) struct Rule {
     cost: Cost,
 }
 
+/// Bytes of text, and entries of a list that is copied, that count as one step.
+const TEXT_STEP: u64 = 64;
+const COPY_STEP: u64 = 8;
+
 /// What a rule costs, as a polynomial of the longest list that it sees.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Nodes of the expression, by the number of loops that they are within.
     nodes: Vec<u64>,
+    /// Those of them that go over texts.
+    texts: Vec<u64>,
+    /// Loops that put lists together, an entry at a turn, by the loops that each turn is within: the list so far is
+    /// copied at each.
+    builders: Vec<u64>,
     /// Factor by which it may make lists longer than they come before it loops over them.
     growth: u64,
     /// Entries of its longest literal list.
@@ -149,18 +158,23 @@ fn read(expression: &str) -> Result<(Program, Cost), String> {
             return Err(format!("must not be nested deeper than {DEPTH_MAX}"));
         }
         if cost.nodes.len() <= loops {
+            // One more, for the turns of a loop that begins here.
             cost.nodes.resize(loops + 1, 0);
+            cost.texts.resize(loops + 1, 0);
+            cost.builders.resize(loops + 2, 0);
         }
         cost.nodes[loops] += 1;
         let mut below = |child, loops, range| open.push((child, depth + 1, loops, range));
         match &node.expr {
             Expr::Call(call) => {
                 cost.growth += u64::from(range && call.func_name == "_+_");
+                cost.texts[loops] += 1;
                 cost.splits |= matches!(call.func_name.as_str(), "split" | "findAll");
                 call.target.iter().for_each(|target| below(target, loops, range));
                 call.args.iter().for_each(|argument| below(argument, loops, range));
             }
             Expr::Comprehension(comprehension) => {
+                cost.builders[loops + 1] += u64::from(matches!(comprehension.accu_init.expr, Expr::List(_)));
                 below(&comprehension.iter_range, loops, true);
                 below(&comprehension.accu_init, loops, range);
                 for inner in [&comprehension.loop_cond, &comprehension.loop_step, &comprehension.result] {
@@ -197,8 +211,13 @@ impl Cost {
     fn steps(&self, list: u64, text: u64) -> u64 {
         let longest = if self.splits { list.max(text) } else { list };
         let turns = longest.max(self.literal).max(1).saturating_mul(self.growth);
-        let levels = (0..).zip(&self.nodes);
-        levels.map(|(loops, nodes)| turns.saturating_pow(loops).saturating_mul(*nodes)).fold(0, u64::saturating_add)
+        let sum = |counts: &[u64]| {
+            let levels = (0..).zip(counts);
+            levels.map(|(loops, count)| turns.saturating_pow(loops).saturating_mul(*count)).fold(0, u64::saturating_add)
+        };
+        sum(&self.nodes)
+            .saturating_add(sum(&self.texts).saturating_mul(text / TEXT_STEP))
+            .saturating_add(sum(&self.builders).saturating_mul(turns / COPY_STEP))
     }
 }
 
@@ -590,5 +609,21 @@ mod tests {
         assert!(found(&costly, &json!({"list": [1, 2, 3]}), None).is_empty());
         let split = schema(&json!([{"rule": "self.a.split('').all(x, self.a.split('').all(y, x == y))"}]));
         assert!(found(&split, &json!({"a": "a".repeat(5000)}), None)[0].contains("call cost exceeds limit"));
+    }
+
+    #[test]
+    fn lists_that_are_built_and_texts_that_are_read_cost_their_size() {
+        let steps = |rule: &str, list: u64, text: u64| read(rule).unwrap().1.steps(list, text);
+        for (rule, list, text, may) in [
+            ("self.l.map(x, x).size() >= 0", 1000, 10, true),
+            ("self.l.map(x, x).size() >= 0", 60_000, 10, false),
+            ("self.l.filter(x, x > 1).size() >= 0", 60_000, 10, false),
+            ("self.l.all(x, x >= 0)", 60_000, 10, true),
+            ("self.l.map(x, self.t + 'x').size() >= 0", 3000, 100_000, false),
+            ("self.t.matches('^[a-z]+$')", 1, 100_000, true),
+        ] {
+            let cost = steps(rule, list, text);
+            assert_eq!(cost <= RULE_COST_MAX, may, "{rule} {list} {text}: {cost}");
+        }
     }
 }

@@ -141,6 +141,16 @@ async fn nobody_grants_what_they_do_not_have() {
     rig.call("POST", BINDINGS, &ben).await.expect(201);
     rig.as_user(user("ben", &[]), "POST", ACCOUNTS, &account).await.expect(403);
     rig.call("POST", ACCOUNTS, &account).await.expect(201);
+    // Nor may others have tokens made for it.
+    let asked = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}});
+    rig.as_user(user("ben", &[]), "POST", &format!("{ACCOUNTS}/sly/token"), &asked).await.expect(403);
+    let kept = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "kept", "annotations": {"kubernetes.io/service-account.name": "sly"}}});
+    rig.as_user(user("ben", &[]), "POST", SECRETS, &kept).await.expect(403);
+    rig.call("POST", SECRETS, &kept).await.expect(201);
+    let plain = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "plain"}});
+    rig.call("POST", ACCOUNTS, &plain).await.expect(201);
+    rig.as_user(user("ben", &[]), "POST", &format!("{ACCOUNTS}/plain/token"), &asked).await.expect(201);
 }
 
 #[tokio::test]

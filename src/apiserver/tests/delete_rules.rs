@@ -148,3 +148,26 @@ async fn a_namespace_ends_when_it_is_empty() {
         rig.call("DELETE", &path(NAMESPACES, name), &json!({})).await.expect(403);
     }
 }
+
+#[tokio::test]
+async fn what_cannot_be_collected_keeps_nothing_else_from_going() {
+    let rig = Rig::new().await;
+    // A namespace that stays for ever, with an owner that never was.
+    let lost = json!({"metadata": {"ownerReferences":
+        [{"apiVersion": "v1", "kind": "Namespace", "name": "nope", "uid": "x-y"}]}});
+    rig.patch(&path(NAMESPACES, "default"), MERGE, &lost).await.expect(200);
+    // Something of no namespace, with an owner that must be in one: which one is not said.
+    let secret = rig.call("POST", SECRETS, &secret("a", &json!({}))).await.expect(201);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [],
+        "metadata": {"name": "r", "ownerReferences":
+            [{"apiVersion": "v1", "kind": "Secret", "name": "a", "uid": secret["metadata"]["uid"]}]}});
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    rig.call("POST", roles, &role).await.expect(201);
+    let doomed = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}});
+    rig.call("POST", NAMESPACES, &doomed).await.expect(201);
+    rig.call("DELETE", &path(NAMESPACES, "doomed"), &json!({})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(NAMESPACES, "doomed")).await.expect(404);
+    rig.get(&path(NAMESPACES, "default")).await.expect(200);
+    rig.get(&path(roles, "r")).await.expect(200);
+}
