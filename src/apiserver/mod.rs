@@ -389,13 +389,18 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let watches = method == Method::GET
         && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
     let about = metrics::About::of(&api.registry(), &route, &method, watches);
-    let response = match &identity {
+    let may_leave_body = request.version() < http::Version::HTTP_2 && !matches!(method, Method::GET | Method::HEAD);
+    let mut response = match &identity {
         Ok(identity) => {
             let answer = bounded(&api, identity.as_ref(), route, watches, request).await;
             answer.unwrap_or_else(IntoResponse::into_response)
         }
         Err(error) => error.clone().into_response(),
     };
+    // An answer may come before the whole body was read. Then the connection ends, and the client is to know.
+    if may_leave_body && response.status().is_client_error() {
+        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
     api.inner.metrics.answered(about, response.status(), started.elapsed());
     tracing::debug!(
         %method,

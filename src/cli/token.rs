@@ -260,7 +260,7 @@ fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> a
             print!("{}", pki::token_kubeconfig(&server, pki.ca_pem(), &made.name, &made.token));
         }
     }
-    eprintln!("token {} holds until {}; it is not shown again", made.name, made.expires);
+    eprintln!("token {} holds until {:.0}; it is not shown again", made.name, made.expires);
     Ok(())
 }
 
