@@ -84,8 +84,9 @@ fn step(writer: usize, number: u64) -> Step {
         _ => 30_000,
     };
     let value = (random.random_range(0..5) > 0).then(|| {
-        let letter = char::from(b'a' + (number % 26) as u8);
-        format!("{number} {}", letter.to_string().repeat(length))
+        // No two are alike, or packing would leave nothing of them.
+        let noise: String = (0..length).map(|_| char::from(random.random_range(b'0'..=b'z'))).collect();
+        format!("{number} {noise}")
     });
     Step { key, value }
 }
