@@ -218,6 +218,19 @@ pub struct HostConfig {
     pub retry: Span,
     /// How often power is read when nothing else happens.
     pub power_poll: Span,
+    /// How an installed system is started for the first time.
+    pub first_boot: FirstBoot,
+}
+
+/// How an installed system is started for the first time.
+#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum FirstBoot {
+    /// By the firmware, after a power-off: every later start will be the same.
+    #[default]
+    Firmware,
+    /// By the ramdisk's kernel, which saves the firmware's time; by the firmware where that cannot be.
+    Kexec,
 }
 
 impl Default for HostConfig {
@@ -229,6 +242,7 @@ impl Default for HostConfig {
             provisioning_retries: 5,
             retry: Span(Duration::from_secs(60)),
             power_poll: Span(Duration::from_secs(60)),
+            first_boot: FirstBoot::Firmware,
         }
     }
 }

@@ -14,7 +14,7 @@ use slipway::agent::client::{Client, Timing};
 use slipway::agent::log::Log;
 use slipway::agent::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
 use slipway::agent::session::{Done, End, Executor, Job, StepError, run};
-use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails};
+use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
 use tokio::sync::{Notify, watch};
 
 const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -65,6 +65,8 @@ impl Executor for Fake {
                 }
             }
             Action::SetBootEntry { .. } => panic!("no such firmware"),
+            Action::Kexec { root_device_hints: None } => Ok(Done::new("starting /vmlinuz")),
+            Action::Kexec { .. } => Err(StepError("no kernel was found".into())),
             other => Err(StepError(format!("{other:?} is not for this node"))),
         }
     }
@@ -290,6 +292,21 @@ async fn a_step_without_progress_is_cancelled_and_fails() {
     let book = appliance.book();
     assert!(!book.outcomes[0].succeeded && book.outcomes[0].message.contains("no progress"), "{:?}", book.outcomes);
     assert!(book.events.len() > 1, "the appliance hears that the step is alive");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installed_system_starts_by_kexec_or_through_the_firmware() {
+    let hints = RootDeviceHints { device_name: Some("/dev/sdz".into()), ..RootDeviceHints::default() };
+    for (root_device_hints, end, message) in [
+        (None, End::Kexec, "starting /vmlinuz"),
+        (Some(hints), End::Reboot, "the installed system is started through the firmware: no kernel was found"),
+    ] {
+        let appliance = Appliance::start(vec![step("1", Action::Kexec { root_device_hints })]).await;
+        assert_eq!(Running::start(&appliance).end().await, end);
+        let book = appliance.book();
+        assert!(book.outcomes[0].succeeded, "the system starts either way");
+        assert_eq!(book.outcomes[0].message, message);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

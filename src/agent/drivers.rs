@@ -318,6 +318,18 @@ fn insert_module(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Loads modules that no device asks for, when they are needed, with what these need.
+pub fn load(root: &Path, modules: &[&str]) {
+    let folder = root.join("lib/modules");
+    let dependencies = std::fs::read_to_string(folder.join("modules.dep")).unwrap_or_default();
+    let catalogue = Catalogue::parse("", &dependencies);
+    let (activity, mut insert) = (Activity::new(), insert_module);
+    let mut loader = Loader { folder, catalogue, tried: HashSet::new(), activity, insert: &mut insert };
+    for module in modules {
+        loader.load(module);
+    }
+}
+
 /// Serves devices on a thread of its own until the process ends.
 pub fn start(root: &Path) -> Activity {
     let activity = Activity::new();

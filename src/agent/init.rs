@@ -34,6 +34,8 @@ const MOUNTS: [(&str, &str, MsFlags); 5] = [
 pub enum Down {
     /// Through the firmware again.
     Reboot,
+    /// Into the kernel that was loaded; through the firmware when that fails.
+    Kexec,
     /// Off.
     PowerOff,
 }
@@ -173,17 +175,26 @@ pub fn go_down(how: Down, consoles: &Consoles) -> ! {
     sync();
     consoles.line(match how {
         Down::Reboot => "Restarting now.",
+        Down::Kexec => "Starting the installed system now.",
         Down::PowerOff => "Powering off now.",
     });
     // The consoles write on threads of their own.
     std::thread::sleep(Duration::from_millis(200));
+    let mut refused = false;
     loop {
         let mode = match how {
             Down::Reboot => RebootMode::RB_AUTOBOOT,
+            Down::Kexec if !refused => RebootMode::RB_KEXEC,
+            Down::Kexec => RebootMode::RB_AUTOBOOT,
             Down::PowerOff => RebootMode::RB_POWER_OFF,
         };
         match reboot(mode) {
             Ok(never) => match never {},
+            Err(error) if mode == RebootMode::RB_KEXEC => {
+                consoles.line(&format!("The kernel refused: {error}. Restarting through the firmware."));
+                refused = true;
+                continue;
+            }
             Err(error) => consoles.line(&format!("The kernel refused: {error}. Trying again in a minute.")),
         }
         std::thread::sleep(Duration::from_secs(60));

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod drivers;
 pub mod init;
 pub mod inventory;
+pub mod kexec;
 pub mod log;
 pub mod net;
 pub mod protocol;
@@ -178,6 +179,7 @@ fn verdict(end: End, boot: &Boot, consoles: &Consoles) -> Verdict {
     let at_once = |down| Verdict { down, say: Vec::new(), wait: Duration::ZERO };
     match end {
         End::Reboot => at_once(Down::Reboot),
+        End::Kexec => at_once(Down::Kexec),
         End::PowerOff => at_once(Down::PowerOff),
         End::Revoked(reason) => {
             consoles.banner(&[&format!("The appliance at {server} has ended this session: {reason}")]);

@@ -117,6 +117,13 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         root_device_hints: Option<RootDeviceHints>,
     },
+    /// Start the system on the root disk without the firmware, or through it where that cannot be. The outcome, which
+    /// says which of the two, is sent first.
+    Kexec {
+        /// Which disk, as for `write-image`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        root_device_hints: Option<RootDeviceHints>,
+    },
     /// Start again through the firmware. The outcome is sent first.
     Reboot,
     /// Power off. The outcome is sent first.

@@ -25,6 +25,8 @@ const MAX_MESSAGE: usize = 4000;
 pub enum End {
     /// The appliance wants a reboot.
     Reboot,
+    /// The appliance wants the installed system started, which is loaded.
+    Kexec,
     /// The appliance wants the power off.
     PowerOff,
     /// The session is not the current one any more.
@@ -197,17 +199,29 @@ impl Runner<'_> {
             Action::Reboot => (Ok(Done::new("rebooting")), Some(End::Reboot)),
             Action::PowerOff => (Ok(Done::new("powering off")), Some(End::PowerOff)),
             Action::CollectLogs => (self.send_log().await?, None),
+            Action::Kexec { .. } => match self.execute(&step).await? {
+                Some(Ok(done)) => (Ok(done), Some(End::Kexec)),
+                // The firmware boots the root disk too: that is only slower.
+                Some(Err(error)) => {
+                    let message = format!("the installed system is started through the firmware: {error}");
+                    (Ok(Done::new(message)), Some(End::Reboot))
+                }
+                None => return Ok(self.taken_back(step.id)),
+            },
             _ => match self.execute(&step).await? {
                 Some(outcome) => (outcome, None),
-                None => {
-                    let message = "taken back by the appliance".to_owned();
-                    self.last = Some(StepOutcome { step: step.id, message, ..StepOutcome::default() });
-                    return Ok(None);
-                }
+                None => return Ok(self.taken_back(step.id)),
             },
         };
         self.finish(&step, outcome).await?;
         Ok(end)
+    }
+
+    /// A step that the appliance does not want any more has no outcome to tell.
+    fn taken_back(&mut self, step: String) -> Option<End> {
+        let message = "taken back by the appliance".to_owned();
+        self.last = Some(StepOutcome { step, message, ..StepOutcome::default() });
+        None
     }
 
     /// Runs a step on a task of its own, sends its events, cancels it when it is not wanted any more or stalls.
@@ -382,6 +396,7 @@ pub fn action_name(action: &Action) -> &'static str {
         Action::WriteImage { .. } => "write-image",
         Action::WriteConfigDrive { .. } => "write-config-drive",
         Action::SetBootEntry { .. } => "set-boot-entry",
+        Action::Kexec { .. } => "kexec",
         Action::Reboot => "reboot",
         Action::PowerOff => "power-off",
         Action::CollectLogs => "collect-logs",

@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::client::Client;
 use super::disk::write::{ChunkSource, SourceError};
 use super::disk::{DiskError, bootentry, config, device_path, erase, hints, write};
-use super::drivers::Activity;
+use super::drivers::{self, Activity};
 use super::init;
 use super::inventory::{self, Observed, disks, nics};
+use super::kexec;
 use super::log::kernel_messages;
 use super::net::Network;
 use super::protocol::{Action, Session};
@@ -151,6 +152,19 @@ impl Node {
         }))
     }
 
+    async fn kexec(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<Done, StepError> {
+        let disk = self.root_disk(hints, progress).await?;
+        progress.report("loading the installed system's kernel", None, None);
+        let root = self.root.clone();
+        let kernel = blocking(move || {
+            drivers::load(&root, &kexec::FILE_SYSTEMS);
+            kexec::load(&root.join("sys/block"), &disk)
+        })
+        .await?
+        .map_err(|error| StepError(error.to_string()))?;
+        Ok(Done::new(format!("starting {kernel} without the firmware")))
+    }
+
     async fn act(&self, job: &Job) -> Result<Done, StepError> {
         let progress = &job.progress;
         match &job.action {
@@ -165,6 +179,7 @@ impl Node {
             Action::SetBootEntry { root_device_hints } => {
                 self.set_boot_entry(root_device_hints.as_ref(), progress).await
             }
+            Action::Kexec { root_device_hints } => self.kexec(root_device_hints.as_ref(), progress).await,
             Action::Reboot | Action::PowerOff | Action::CollectLogs => {
                 Err(StepError(format!("{} is not a step of the machine", action_name(&job.action))))
             }

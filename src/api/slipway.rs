@@ -128,6 +128,10 @@ pub struct DHCPLeaseSpec {
 /// On a BootIntent: its host lives, so that neither a namespace's end nor anybody else takes the intent from under it.
 pub const FINALIZER_INTENT: &str = "slipway.dev/host";
 
+/// On a BareMetalHost: how its installed system is started for the first time, `kexec` or `firmware`, whatever
+/// `host.first_boot` of the configuration says.
+pub const ANNOTATION_FIRST_BOOT: &str = "slipway.dev/first-boot";
+
 /// What a host is to boot next, and what its agent is to do: the boot intent. Same name and namespace as its
 /// BareMetalHost. Written by the host's reconciler (spec) and by the agent's session (status).
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -218,6 +222,8 @@ pub enum StepAction {
     WriteConfigDrive,
     /// Make the firmware boot the root disk.
     SetBootEntry,
+    /// Start the installed system, without the firmware where that can be.
+    Kexec,
     /// Start again through the firmware.
     Reboot,
     /// Power off.
@@ -235,6 +241,7 @@ impl StepAction {
             Self::WriteImage => "write-image",
             Self::WriteConfigDrive => "write-config-drive",
             Self::SetBootEntry => "set-boot-entry",
+            Self::Kexec => "kexec",
             Self::Reboot => "reboot",
             Self::PowerOff => "power-off",
             Self::CollectLogs => "collect-logs",

@@ -48,6 +48,7 @@ pub(super) async fn render(
             }
         }
         StepAction::SetBootEntry => Action::SetBootEntry { root_device_hints: hints },
+        StepAction::Kexec => Action::Kexec { root_device_hints: hints },
         StepAction::Reboot => Action::Reboot,
         StepAction::PowerOff => Action::PowerOff,
         StepAction::CollectLogs => Action::CollectLogs,

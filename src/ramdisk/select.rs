@@ -99,6 +99,12 @@ const INCLUDED: &[&str] = &[
     "drivers/usb/storage/uas",
     "drivers/usb/storage/usb-storage",
     "fs/isofs/",
+    // File systems that an installed system's kernel is read from.
+    "fs/ext4/",
+    "fs/fat/vfat",
+    "fs/nls/nls_ascii",
+    "fs/nls/nls_cp437",
+    "fs/xfs/",
     // The BMC from inside, firmware variables, randomness.
     "drivers/char/hw_random/amd-rng",
     "drivers/char/hw_random/intel-rng",

@@ -1,6 +1,7 @@
 //! What the agent is to do, and what its answers mean.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Effect, Life};
 use crate::api::metal3::ErrorType;
@@ -82,6 +83,18 @@ impl Life<'_> {
         }
     }
 
+    /// The same for a system that the agent starts: only what the machine boots from now on is noted.
+    pub(super) fn on_disk_already(&self, operation: &str) -> Stage {
+        match self.world.intent {
+            Some(intent) if intent.spec.target == BootTarget::Disk && intent.spec.operation == operation => Stage::Done,
+            _ => {
+                let started = Some(Time(self.world.now));
+                let spec = self.fresh_intent(BootTarget::Disk, operation, Vec::new());
+                Stage::Do(Effect::Intent(Box::new(BootIntentSpec { started, ..spec })))
+            }
+        }
+    }
+
     /// The intent with the disks known to be clean and no step left.
     pub(super) fn disks_are_clean(&self, intent: &BootIntent) -> Effect {
         Effect::Intent(Box::new(BootIntentSpec { disks_clean: true, steps: Vec::new(), ..intent.spec.clone() }))
@@ -94,10 +107,14 @@ impl Life<'_> {
 
     /// The next boot: a new generation, which ends every session and token of the one before.
     pub(super) fn fresh_boot(&self, target: BootTarget, operation: &str, wanted: Vec<IntentStep>) -> Effect {
+        Effect::Intent(Box::new(self.fresh_intent(target, operation, wanted)))
+    }
+
+    fn fresh_intent(&self, target: BootTarget, operation: &str, wanted: Vec<IntentStep>) -> BootIntentSpec {
         let before = self.world.intent.map(|intent| &intent.spec);
         let generation = before.map_or(1, |spec| spec.generation + 1);
         let writes = wanted.iter().any(|step| step.action == StepAction::WriteImage);
-        Effect::Intent(Box::new(BootIntentSpec {
+        BootIntentSpec {
             generation,
             target,
             steps: numbered(generation, 1, operation, wanted),
@@ -105,7 +122,7 @@ impl Life<'_> {
             started: None,
             disks_clean: before.is_some_and(|spec| spec.disks_clean) && !writes,
             host_generation: self.generation(),
-        }))
+        }
     }
 
     /// The same boot with further steps; those of the same operation that failed are replaced.

@@ -6,8 +6,11 @@ use crate::api::metal3::{
     ANNOTATION_INSPECT, ANNOTATION_PAUSED, AutomatedCleaningMode, BootMode, ErrorType, FINALIZER_HOST, Image,
     InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State,
 };
-use crate::api::slipway::{BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction};
+use crate::api::slipway::{
+    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction,
+};
 use crate::bmc::PowerState;
+use crate::config::FirstBoot;
 
 /// After this many failures, deleting goes on without what failed.
 const GIVE_UP_AFTER: i64 = 3;
@@ -324,18 +327,14 @@ impl Life<'_> {
             let hints = self.world.host.spec.root_device_hints.clone();
             let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
             let write = IntentStep { image: Some(digest), ..on_root(StepAction::WriteImage) };
-            let steps = vec![
-                write,
-                on_root(StepAction::WriteConfigDrive),
-                on_root(StepAction::SetBootEntry),
-                one(StepAction::PowerOff),
-            ];
+            let start = if self.starts_by_kexec() { on_root(StepAction::Kexec) } else { one(StepAction::PowerOff) };
+            let steps = vec![write, on_root(StepAction::WriteConfigDrive), on_root(StepAction::SetBootEntry), start];
             let stage = self.in_ramdisk(&operation, steps, ErrorType::Provisioning);
             if let Some(next) = self.unless_done(stage, ErrorType::Provisioning) {
                 return next;
             }
         }
-        let stage = self.onto_disk(&operation);
+        let stage = if self.starts_by_kexec() { self.on_disk_already(&operation) } else { self.onto_disk(&operation) };
         if let Some(next) = self.unless_done(stage, ErrorType::Provisioning) {
             return next;
         }
@@ -354,6 +353,14 @@ impl Life<'_> {
             return Next::Do(Effect::Intent(Box::new(spec)));
         }
         self.enter(State::ExternallyProvisioned)
+    }
+
+    fn starts_by_kexec(&self) -> bool {
+        match self.annotation(ANNOTATION_FIRST_BOOT) {
+            Some("kexec") => true,
+            Some("firmware") => false,
+            _ => self.world.settings.first_boot == FirstBoot::Kexec,
+        }
     }
 
     /// Why the last attempt to provision failed, as far as it is still known.
@@ -485,8 +492,12 @@ impl Life<'_> {
     }
 
     fn inspect_annotation(&self) -> Option<&str> {
+        self.annotation(ANNOTATION_INSPECT)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
         let annotations = self.world.host.metadata.annotations.as_ref()?;
-        annotations.get(ANNOTATION_INSPECT).map(String::as_str)
+        annotations.get(key).map(String::as_str)
     }
 
     fn boot_mode(&self) -> BootMode {

@@ -7,7 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::api::metal3::{AutomatedCleaningMode, BareMetalHostSpec, BmcDetails, FINALIZER_HOST, InspectionMode};
-use crate::api::slipway::{BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult};
+use crate::api::slipway::{
+    ANNOTATION_FIRST_BOOT, BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult,
+};
+use crate::config::FirstBoot;
 
 /// A host, its intent, its BMC and its agent.
 struct Model {
@@ -281,6 +284,28 @@ fn from_nothing_to_provisioned_in_one_ramdisk_boot() {
         assert_eq!(model.events.iter().filter(|seen| **seen == event).count(), 1, "{event}: {:?}", model.events);
     }
     assert!(!model.intent.as_ref().expect("an intent").spec.disks_clean);
+}
+
+#[test]
+fn a_system_starts_by_kexec_where_that_is_asked_for() {
+    for (setting, annotation, boots) in [
+        (FirstBoot::Kexec, None, &[BootDevice::Pxe][..]),
+        (FirstBoot::Firmware, Some("kexec"), &[BootDevice::Pxe]),
+        (FirstBoot::Kexec, Some("firmware"), &[BootDevice::Pxe, BootDevice::Disk]),
+        (FirstBoot::Firmware, Some("otherwise"), &[BootDevice::Pxe, BootDevice::Disk]),
+    ] {
+        let mut model = Model::with_image("http://x/a.qcow2");
+        model.settings.first_boot = setting;
+        model.host.metadata.annotations =
+            annotation.map(|value| [(ANNOTATION_FIRST_BOOT.to_owned(), value.to_owned())].into());
+        model.run_until("provisioned");
+        assert_eq!(model.boots, boots, "{setting:?} {annotation:?}");
+        let intent = model.intent.clone().expect("an intent");
+        assert_eq!(intent.spec.target, BootTarget::Disk, "a later boot from the network goes to the disk");
+        assert!(intent.spec.started.is_some() && model.power == PowerState::On);
+        model.settle();
+        assert_eq!(model.boots, boots, "nothing restarts the system");
+    }
 }
 
 #[test]
