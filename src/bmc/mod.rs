@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::api::metal3::HardwareDetails;
+
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
 pub use registry::Registry;
 pub use settings::Settings;
@@ -134,4 +136,12 @@ pub trait Bmc: Send + Sync {
     async fn set_power(&self, action: PowerAction) -> Result<(), BmcError>;
     /// Boots from this device once, at the next power-on, and reads it back. The machine should be off.
     async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError>;
+    /// Reads what the BMC knows of the hardware, without the machine's help.
+    ///
+    /// # Errors
+    ///
+    /// [`BmcError::Unsupported`] where it knows nothing that could be shown.
+    async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
+        Err(BmcError::Unsupported { peer: "its address".into(), what: "report the machine's hardware".into() })
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::api::metal3::HardwareDetails;
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
 use crate::engine::Fence;
 
@@ -37,6 +38,10 @@ impl Bmc for Fenced {
     async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
         self.check()?;
         self.bmc.set_boot_device(device, mode).await
+    }
+
+    async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
+        self.bmc.inventory().await
     }
 }
 

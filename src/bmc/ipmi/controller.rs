@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::client::{CallError, Client, Connection};
 use super::commands::{self, APP, BootFlags, CHASSIS, Control, DeviceId, cmd};
+use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::IpmiQuirks;
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Settings};
 
@@ -218,5 +219,10 @@ impl Bmc for IpmiBmc {
             found = self.boot_flags().await?;
         }
         Ok(())
+    }
+
+    async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
+        let what = "report the machine's hardware: IPMI knows nothing of it".into();
+        Err(BmcError::Unsupported { peer: self.client.peer().into(), what })
     }
 }
