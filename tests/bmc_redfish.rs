@@ -7,7 +7,8 @@ use slipway::bmc::address::Privilege;
 use slipway::bmc::sim::machine::{Boot, BootOverride, Override};
 use slipway::bmc::sim::{Account, Fault, Machine, Profile, RedfishOptions, RedfishSim, Scope};
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Registry, Settings,
+    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, Health, PowerAction, PowerState, Registry,
+    Settings,
 };
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -112,6 +113,16 @@ async fn power_and_boot_device_whatever_the_service_is_like() {
     ] {
         let sim = sim_as(profile, options).await;
         walk(&sim, &*connect(&sim), name).await;
+    }
+}
+
+#[tokio::test]
+async fn health_is_what_the_service_says() {
+    let sim = sim(RedfishOptions::default()).await;
+    let bmc = connect(&sim);
+    for health in [Health::Unknown, Health::Ok, Health::Warning, Health::Critical] {
+        sim.machine.set_health(health);
+        assert_eq!(bmc.health().await.unwrap(), health);
     }
 }
 

@@ -41,6 +41,20 @@ pub enum PowerState {
     Off,
 }
 
+/// Health of the whole machine as the BMC sums it up (Redfish: `Status.HealthRollup`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// The BMC does not say.
+    #[default]
+    Unknown,
+    /// Nothing is wrong.
+    Ok,
+    /// Something needs attention.
+    Warning,
+    /// Something needs attention at once.
+    Critical,
+}
+
 /// What to do with the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerAction {
@@ -144,4 +158,21 @@ pub trait Bmc: Send + Sync {
     async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
         Err(BmcError::Unsupported { peer: "its address".into(), what: "report the machine's hardware".into() })
     }
+    /// Reads the health of the machine; [`Health::Unknown`] where the protocol has none.
+    async fn health(&self) -> Result<Health, BmcError> {
+        Ok(Health::Unknown)
+    }
+    /// Puts the image at this URL (`http` or `https`) into the virtual CD drive, in place of what is there, and reads
+    /// it back. [`BmcError::Unsupported`] where there is no such drive.
+    async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
+        Err(no_virtual_media(&format!("insert {url}")))
+    }
+    /// Empties the virtual CD drive; an empty one is left as it is.
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        Err(no_virtual_media("eject a virtual CD"))
+    }
+}
+
+fn no_virtual_media(what: &str) -> BmcError {
+    BmcError::Unsupported { peer: "this address".into(), what: format!("{what}: its kind has no virtual media") }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::api::metal3::HardwareDetails;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState};
 use crate::engine::Fence;
 
 /// A connection with a fence before everything that changes the machine.
@@ -42,6 +42,20 @@ impl Bmc for Fenced {
 
     async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
         self.bmc.inventory().await
+    }
+
+    async fn health(&self) -> Result<Health, BmcError> {
+        self.bmc.health().await
+    }
+
+    async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
+        self.check()?;
+        self.bmc.insert_media(url).await
+    }
+
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        self.check()?;
+        self.bmc.eject_media().await
     }
 }
 
@@ -90,6 +104,8 @@ mod tests {
         let refused = bmc.set_power(PowerAction::ForceOff).await.unwrap_err();
         assert!(refused.to_string().contains("does not lead"), "{refused}");
         assert!(bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.is_err());
+        assert!(matches!(bmc.insert_media("http://x/a.iso").await, Err(BmcError::Refused(_))));
+        assert!(matches!(bmc.eject_media().await, Err(BmcError::Refused(_))));
         assert_eq!((counting.reads.load(Ordering::Relaxed), counting.writes.load(Ordering::Relaxed)), (1, 1));
     }
 }

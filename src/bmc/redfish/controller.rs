@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::client::{Answer, Client};
 use super::model::{self, Boot};
 use crate::bmc::quirks::RedfishQuirks;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState, Settings};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Settings};
 
 /// Systems named in an error.
 const LISTED: usize = 16;
@@ -366,5 +366,10 @@ impl Bmc for RedfishBmc {
         let _one = self.change.lock().await;
         let found = self.found().await?;
         self.change_boot(&found, device, mode).await
+    }
+
+    async fn health(&self) -> Result<Health, BmcError> {
+        let found = self.found().await?;
+        Ok(model::health(&self.read_system(&found.path).await?.body))
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bmc::quirks::{RedfishIdentity, RedfishQuirks};
-use crate::bmc::{BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::bmc::{BootDevice, FirmwareMode, Health, PowerAction, PowerState};
 
 /// Links are paths on the same service; anything else is not followed.
 pub fn link(value: &Value) -> Option<String> {
@@ -36,6 +36,17 @@ pub fn power(system: &Value) -> Result<PowerState, String> {
             other => Err(format!("PowerState {:?}", super::message::clean(other, 40))),
         },
         _ => Err("a system without PowerState".into()),
+    }
+}
+
+/// Health of a system with all that is in it; of the system alone where the service sums nothing up.
+pub fn health(system: &Value) -> Health {
+    let status = &system["Status"];
+    match status["HealthRollup"].as_str().or(status["Health"].as_str()) {
+        Some("OK") => Health::Ok,
+        Some("Warning") => Health::Warning,
+        Some("Critical") => Health::Critical,
+        _ => Health::Unknown,
     }
 }
 
@@ -173,6 +184,20 @@ mod tests {
         assert_eq!(link(&json!(null)), None);
         let many: Vec<_> = (0..500).map(|n| json!({"@odata.id": format!("/s/{n}")})).collect();
         assert_eq!(members(&json!({"Members": many})).len(), 64);
+    }
+
+    #[test]
+    fn health_is_the_rollup_where_there_is_one() {
+        for (status, want) in [
+            (json!({"HealthRollup": "Warning", "Health": "OK"}), Health::Warning),
+            (json!({"HealthRollup": null, "Health": "OK"}), Health::Ok),
+            (json!({"Health": "Critical"}), Health::Critical),
+            (json!({"Health": "Splendid"}), Health::Unknown),
+            (json!({"State": "Enabled"}), Health::Unknown),
+            (json!(null), Health::Unknown),
+        ] {
+            assert_eq!(health(&json!({ "Status": status })), want, "{status}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tokio::time::Instant;
 
-use crate::bmc::BootDevice;
 use crate::bmc::address::Privilege;
+use crate::bmc::{BootDevice, Health};
 
 /// Boots and faults that are remembered.
 const MAX_KEPT: usize = 256;
@@ -158,6 +158,7 @@ struct State {
     faults: Vec<Plan>,
     generation: u64,
     reads: u64,
+    health: Health,
 }
 
 /// A simulated machine; all methods may be called from everywhere.
@@ -193,6 +194,16 @@ impl Machine {
         let mut state = self.state();
         state.command(command, &self.profile, now);
         state.advance(now);
+    }
+
+    /// What the BMC says of its health; nothing at first.
+    pub fn health(&self) -> Health {
+        self.state().health
+    }
+
+    /// Sets what the BMC says of its health.
+    pub fn set_health(&self, health: Health) {
+        self.state().health = health;
     }
 
     /// The boot override.

@@ -7,7 +7,7 @@ use serde_json::{Value, json as value};
 
 use super::machine::{BootOverride, Machine, Override};
 use super::redfish::RedfishOptions;
-use crate::bmc::BootDevice;
+use crate::bmc::{BootDevice, Health};
 
 pub(super) fn json(status: StatusCode, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
@@ -98,6 +98,13 @@ pub(super) fn system(machine: &Machine, options: &RedfishOptions) -> Value {
             "ResetType@Redfish.AllowableValues": options.reset_types,
         }},
     });
+    let health = match machine.health() {
+        Health::Unknown => None,
+        Health::Ok => Some("OK"),
+        Health::Warning => Some("Warning"),
+        Health::Critical => Some("Critical"),
+    };
+    system["Status"] = value!({"State": "Enabled", "HealthRollup": health});
     if options.settings_resource {
         // The system itself shows what is in force; what is to come is in the settings.
         system["Boot"]["BootSourceOverrideEnabled"] = "Disabled".into();
