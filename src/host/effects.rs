@@ -1,31 +1,25 @@
 //! What the state machine asks for, done. Every effect may be done twice without harm.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use tracing::info;
 
 use super::access;
+use super::boot_effect;
 use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
 use crate::api::metal3::{
-    ANNOTATION_INSPECT, BareMetalHost, BootMode, FINALIZER_HARDWARE_DATA, FINALIZER_HOST, HardwareData,
-    HardwareDataSpec, HardwareDetails,
+    ANNOTATION_INSPECT, BareMetalHost, FINALIZER_HARDWARE_DATA, FINALIZER_HOST, HardwareData, HardwareDataSpec,
+    HardwareDetails,
 };
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
-use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
 /// On HardwareData: the inspection it came from.
 pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
-
-/// How long a machine may take to power itself off after its agent said that it would.
-const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
 
 /// Why an effect was not done.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +55,7 @@ pub(super) async fn perform(
             Ok(())
         }
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
-        Effect::Boot(device) => boot(reconciler, host, intent, *device).await,
+        Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).await,
         Effect::PowerOn => set_power(reconciler, host, PowerAction::On).await,
         Effect::PowerOff { soft } => {
             if *soft {
@@ -105,7 +99,7 @@ async fn patch_metadata(
     Ok(())
 }
 
-async fn patch_intent(
+pub(super) async fn patch_intent(
     reconciler: &Reconciler,
     intent: &BootIntent,
     patch: serde_json::Value,
@@ -169,7 +163,8 @@ async fn forget_intent(reconciler: &Reconciler, intent: Option<&BootIntent>) -> 
     Ok(let_intent_go(reconciler, intent).await?)
 }
 
-async fn connect(
+/// The host's BMC, and the version of the credentials it is spoken to with.
+pub(super) async fn connect(
     reconciler: &Reconciler,
     host: &BareMetalHost,
 ) -> Result<(std::sync::Arc<dyn Bmc>, String), EffectError> {
@@ -193,61 +188,6 @@ async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerA
     };
     reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
     Ok(())
-}
-
-/// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off.
-async fn boot(
-    reconciler: &Reconciler,
-    host: &BareMetalHost,
-    intent: Option<&BootIntent>,
-    device: BootDevice,
-) -> Result<(), EffectError> {
-    let Some(intent) = intent else { return Err(EffectError::NotYet) };
-    let namespace = host.namespace().unwrap_or_default();
-    // The machine will ask soon: what it boots must be known by then.
-    let known = reconciler.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent);
-    if known.is_none_or(|known| known.generation != intent.spec.generation) {
-        return Err(EffectError::NotYet);
-    }
-    let (bmc, version) = connect(reconciler, host).await?;
-    let uid = host.uid().unwrap_or_default();
-    if bmc.power().await? == PowerState::On {
-        let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
-        if !off_by_itself {
-            bmc.set_power(PowerAction::ForceOff).await?;
-        }
-        reconciler.power.put(&uid, &version, PowerState::Off);
-    }
-    let mode = match host.spec.boot_mode.unwrap_or_default() {
-        BootMode::UEFI | BootMode::UEFISecureBoot => FirmwareMode::Uefi,
-        BootMode::Legacy => FirmwareMode::Bios,
-    };
-    bmc.set_boot_device(device, mode).await?;
-    let started = || json!({ "spec": { "started": Time(Timestamp::now()) } });
-    if device == BootDevice::Disk {
-        // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
-        // between the two, the power is switched on because the host is to be online.
-        patch_intent(reconciler, intent, started()).await?;
-    }
-    bmc.set_power(PowerAction::On).await?;
-    reconciler.power.put(&uid, &version, PowerState::On);
-    info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
-    if device == BootDevice::Pxe {
-        patch_intent(reconciler, intent, started()).await?;
-    }
-    Ok(())
-}
-
-/// Waits for the machine to go off by itself.
-async fn goes_off(bmc: &dyn Bmc) -> Result<bool, BmcError> {
-    let deadline = tokio::time::Instant::now() + POWER_OFF_DEADLINE;
-    while tokio::time::Instant::now() < deadline {
-        if bmc.power().await? == PowerState::Off {
-            return Ok(true);
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    Ok(false)
 }
 
 async fn ensure_image(reconciler: &Reconciler, name: &str, spec: &ImageSpec) -> Result<(), EffectError> {

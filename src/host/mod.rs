@@ -2,6 +2,7 @@
 
 mod access;
 pub mod admission;
+mod boot_effect;
 mod conditions;
 mod effects;
 mod events;
