@@ -25,6 +25,8 @@ pub struct Config {
     pub api: ApiConfig,
     /// Boot HTTP and TFTP.
     pub boot: BootConfig,
+    /// DHCP as a whole.
+    pub dhcp: DhcpConfig,
     /// Networks that DHCP serves.
     #[serde(rename = "network")]
     pub networks: Vec<NetworkConfig>,
@@ -116,6 +118,20 @@ impl Default for BootConfig {
             tftp: ([0, 0, 0, 0], 69).into(),
             kernel_args: "console=tty0 console=ttyS0,115200".into(),
         }
+    }
+}
+
+/// `[dhcp]`
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct DhcpConfig {
+    /// UDP port that relays and machines send to. Machines know no other than 67.
+    pub port: u16,
+}
+
+impl Default for DhcpConfig {
+    fn default() -> Self {
+        Self { port: 67 }
     }
 }
 
@@ -406,6 +422,9 @@ impl Config {
         let mut faults = Vec::new();
         if !self.data_dir.0.is_absolute() {
             faults.push(format!("data_dir {:?} must be an absolute path", self.data_dir.0));
+        }
+        if self.dhcp.port == 0 {
+            faults.push("dhcp.port must be 1 to 65535".into());
         }
         if self.image.imports == 0 {
             faults.push("image.imports must be at least 1".into());

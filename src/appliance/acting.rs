@@ -40,7 +40,11 @@ impl Parts {
     ) -> anyhow::Result<()> {
         let config = &self.config;
         if let Some(leases) = &self.leases {
-            let ports = dhcp::BootSite { http_port: config.boot.listen.port(), tftp_port: config.boot.tftp.port() };
+            let ports = dhcp::BootSite {
+                http_port: config.boot.listen.port(),
+                tftp_port: config.boot.tftp.port(),
+                dhcp_port: config.dhcp.port,
+            };
             let server = dhcp::Server::bind(ports, leases.clone(), self.index.clone(), views)?;
             services.spawn(named("DHCP", server.run(stop.clone())));
         }

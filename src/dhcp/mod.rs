@@ -44,4 +44,6 @@ pub struct BootSite {
     pub http_port: u16,
     /// UDP port of TFTP. Firmware knows no other than 69.
     pub tftp_port: u16,
+    /// UDP port of this server. Machines know no other than 67.
+    pub dhcp_port: u16,
 }

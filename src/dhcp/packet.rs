@@ -6,7 +6,7 @@
 //! when option 52 says that they hold options. Nothing in this file panics, whatever the bytes are.
 
 use std::borrow::Cow;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use dhcproto::v4::MessageType;
 
@@ -14,6 +14,8 @@ use crate::api::MacAddress;
 
 /// Length of the fixed header with the magic cookie, in bytes.
 const HEADER: usize = 240;
+/// UDP port of servers and relays.
+pub const SERVER_PORT: u16 = 67;
 const SNAME: std::ops::Range<usize> = 44..108;
 const FILE: std::ops::Range<usize> = 108..236;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
@@ -23,6 +25,9 @@ const MIN_MESSAGE_SIZE: u16 = 576;
 const IP_UDP_HEADERS: usize = 28;
 /// Largest reply, so that no Ethernet network has to fragment it.
 const MAX_REPLY: usize = 1500 - IP_UDP_HEADERS;
+
+/// Sub-option of option 82 (RFC 8357): the relay hears answers on the port it sent from.
+const RELAY_SOURCE_PORT: u8 = 19;
 
 /// Option codes (RFC 2132 unless stated).
 pub mod code {
@@ -212,6 +217,16 @@ impl<'a> Request<'a> {
         }
         let data = self.relay_option(11)?;
         Some(Ipv4Addr::from(<[u8; 4]>::try_from(data.as_slice()).ok()?))
+    }
+
+    /// Where the relay takes the answer, when the message came through one: port 67, unless the relay says that it is
+    /// the port it sent from (RFC 8357).
+    pub fn relay_address(&self, sent_from: u16) -> Option<SocketAddrV4> {
+        if self.giaddr.is_unspecified() {
+            return None;
+        }
+        let own_port = self.relay_option(RELAY_SOURCE_PORT).is_some_and(|data| data.is_empty());
+        Some(SocketAddrV4::new(self.giaddr, if own_port { sent_from } else { SERVER_PORT }))
     }
 
     fn relay_option(&self, code: u8) -> Option<Vec<u8>> {

@@ -1,7 +1,5 @@
 //! Boot information beside another DHCP server's addresses (PXE 2.1 section 2.2.3).
 
-use std::net::SocketAddrV4;
-
 use dhcproto::v4::MessageType;
 
 use crate::boot::ClientKind;
@@ -10,7 +8,7 @@ use super::client;
 use super::outcome::{Note, Outcome, Reply, Silence, To};
 use super::packet::Request;
 use super::reply::Answer;
-use super::respond::{Arrival, Ground, Port, SERVER_PORT, boot_answer};
+use super::respond::{Arrival, Ground, Port, boot_answer};
 
 /// Answers firmware and iPXE with what to boot, and nobody else with anything.
 pub(super) fn respond(request: &Request<'_>, arrival: Arrival, ground: Ground<'_>) -> Outcome {
@@ -28,8 +26,8 @@ pub(super) fn respond(request: &Request<'_>, arrival: Arrival, ground: Ground<'_
         return Outcome::silent(Silence::LocalDisk);
     };
     let source = *arrival.source.ip();
-    let to = if !request.giaddr.is_unspecified() {
-        To::Address(SocketAddrV4::new(request.giaddr, SERVER_PORT))
+    let to = if let Some(relay) = request.relay_address(arrival.source.port()) {
+        To::Address(relay)
     } else if ground.network.subnet.contains(source) {
         To::Address(arrival.source)
     } else {

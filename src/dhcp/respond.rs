@@ -18,8 +18,6 @@ use super::table::{Known, Lease, LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE}
 
 /// UDP port of clients.
 const CLIENT_PORT: u16 = 68;
-/// UDP port of servers and relays.
-pub(super) const SERVER_PORT: u16 = 67;
 /// Shortest lease given to a client that asks for less, in seconds.
 const SHORTEST_LEASE: u32 = 60;
 
@@ -324,8 +322,7 @@ impl Exchange<'_> {
     }
 
     fn relay(&self) -> Option<To> {
-        let relay = self.request.giaddr;
-        (!relay.is_unspecified()).then_some(To::Address(SocketAddrV4::new(relay, SERVER_PORT)))
+        self.request.relay_address(self.arrival.source.port()).map(To::Address)
     }
 
     /// Where an answer goes: RFC 2131 section 4.1.

@@ -75,7 +75,7 @@ impl World {
         let config = config(more);
         let mut table = empty_table(&config);
         table.exclude(SERVER);
-        let site = BootSite { http_port: 80, tftp_port: 69 };
+        let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
         Self { network: Network::new(&config, SERVER, site), table, hosts: HostIndex::default(), now: 1_000_000 }
     }
 
@@ -426,6 +426,11 @@ fn answers_go_where_rfc_2131_sends_them() {
     let back = world.send(&message);
     assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 67))));
     assert_eq!(back.message().giaddr(), at(254));
+    // A relay that says so hears the answer where it sent from, and finds its own words in it.
+    message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::RelayAgentInformation, vec![19, 0])));
+    let back = world.send(&message);
+    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 68))));
+    assert!(back.option(OptionCode::RelayAgentInformation).is_some());
     // A refusal through a relay has to be broadcast by it.
     let mut message = message_of(mac(1), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(50))]);
     message.set_giaddr(at(254));
@@ -444,7 +449,7 @@ fn the_relay_says_which_network_a_message_is_for() {
     let one = World::new(POOL).network;
     let mut other = config(POOL);
     other.subnet = "10.7.0.0/24".parse().expect("a subnet");
-    let other = Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69 });
+    let other = Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 });
     let chosen = |giaddr: Ipv4Addr, options: Vec<DhcpOption>| {
         let mut message = message_of(mac(1), MessageType::Discover, options);
         message.set_giaddr(giaddr);

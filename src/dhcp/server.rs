@@ -24,10 +24,10 @@ use super::interface::{Interface, interfaces};
 use super::leases::{CommitError, Leases, unix_now};
 use super::network::{Network, select};
 use super::outcome::{LeaseWrite, Level, Outcome, Reply};
-use super::packet::{Malformed, Request};
+use super::packet::{Malformed, Request, SERVER_PORT};
 use super::publish::{self, Views};
 use super::quiet::Quiet;
-use super::respond::{Arrival, Ground, Port, SERVER_PORT, respond};
+use super::respond::{Arrival, Ground, Port, respond};
 use super::socket::{Inbox, Outgoing, Sockets};
 
 /// Lease writes under way for one interface before it stops reading.
@@ -169,13 +169,17 @@ impl Server {
                     interface: config.interface.clone(),
                     port: *port,
                     networks: vec![(index, network)],
-                    sockets: open(&config.interface, interface, *port)?,
+                    number: site.number(*port),
+                    sockets: open(&config.interface, interface, site.number(*port))?,
                     leases: leases.clone(),
                     hosts: hosts.clone(),
                     said: Quiet::default(),
                     down: false,
                 });
             }
+        }
+        if site.dhcp_port != SERVER_PORT && !lines.is_empty() {
+            tracing::warn!(port = site.dhcp_port, "DHCP clients ask port 67 only; this server hears relays alone");
         }
         if site.tftp_port != 69 && !lines.is_empty() {
             tracing::warn!(port = site.tftp_port, "PXE firmware asks TFTP on port 69 only; it will find nothing there");
@@ -206,8 +210,7 @@ impl Server {
     }
 }
 
-fn open(name: &str, interface: &Interface, port: Port) -> Result<Sockets, BindError> {
-    let port = port_number(port);
+fn open(name: &str, interface: &Interface, port: u16) -> Result<Sockets, BindError> {
     Sockets::open(name, interface, port).map_err(|source| BindError::Socket {
         interface: name.to_owned(),
         port,
@@ -215,10 +218,12 @@ fn open(name: &str, interface: &Interface, port: Port) -> Result<Sockets, BindEr
     })
 }
 
-fn port_number(port: Port) -> u16 {
-    match port {
-        Port::Server => SERVER_PORT,
-        Port::Proxy => PROXY_PORT,
+impl BootSite {
+    fn number(self, port: Port) -> u16 {
+        match port {
+            Port::Server => self.dhcp_port,
+            Port::Proxy => PROXY_PORT,
+        }
     }
 }
 
@@ -237,6 +242,8 @@ enum Subject {
 struct Line {
     interface: String,
     port: Port,
+    /// Its number.
+    number: u16,
     /// The networks on it, with their number in the leases.
     networks: Vec<(usize, Network)>,
     sockets: Sockets,
@@ -421,7 +428,7 @@ impl Line {
             return;
         }
         let found = interfaces().ok().and_then(|all| all.get(&self.interface).cloned()).unwrap_or_default();
-        match open(&self.interface, &found, self.port) {
+        match open(&self.interface, &found, self.number) {
             Ok(sockets) => {
                 tracing::info!(interface = %self.interface, "the interface is back; DHCP serves it again");
                 self.sockets = sockets;

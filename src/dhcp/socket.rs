@@ -69,7 +69,8 @@ impl Sockets {
         }
         socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
         let udp = UdpSocket::from_std(socket.into())?;
-        let raw = match (interface.link, interface.mac()) {
+        // Loopback has no link layer to speak of, and needs no privilege without one.
+        let raw = match (interface.link, interface.mac().filter(|mac| mac.0 != [0; 6])) {
             (Some(link), Some(mac)) => {
                 // Protocol 0: it sends only, and takes no copy of the interface's traffic.
                 let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;

@@ -525,7 +525,7 @@ fn bind_only() {
     let _inside = runtime.enter();
     let (config, store) = open(&folder());
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    match Server::bind(BootSite { http_port: 80, tftp_port: 69 }, leases, HostIndex::default(), Views::store(&store)) {
+    match Server::bind(BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 }, leases, HostIndex::default(), Views::store(&store)) {
         Ok(_) => println!("bound"),
         Err(error) => println!("{error}"),
     }
@@ -551,7 +551,7 @@ fn serve() {
         });
     }
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    let site = BootSite { http_port: 80, tftp_port: 69 };
+    let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
     let server = Server::bind(site, leases.clone(), hosts.clone(), Views::store(&store)).expect("binds");
     let shutdown = tokio_util::sync::CancellationToken::new();
     let serving = runtime.spawn(server.run(shutdown.clone()));
