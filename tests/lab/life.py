@@ -5,11 +5,14 @@ import time
 from lab import cloud_config, secret, wait_for
 
 
-def install(rack, slipway, machines):
-    """Registers hosts, waits until they are available, provisions them. Returns the seconds of both halves."""
+def install(rack, slipway, machines, kexec=()):
+    """Registers hosts, waits until they are available, provisions them, those of `kexec` without a second start of
+    their firmware. Returns the seconds of both halves."""
     began = time.monotonic()
     for machine in machines:
         slipway.apply(*rack.manifests(machine))
+    for machine in kexec:
+        slipway.patch(machine.name, {"metadata": {"annotations": {"slipway.dev/first-boot": "kexec"}}})
     names = [machine.name for machine in machines]
     slipway.wait_states(names, "available", 600)
     available = time.monotonic()

@@ -27,6 +27,10 @@ def check_system(rack, slipway, machine):
     where = wait_ssh(rack, slipway, machine)
     code, words = rack.ssh.status(where, "cloud-init status --wait --long", deadline=300)
     assert code == 0, f"cloud-init on {machine.name} ended with {code}: {words}"
+    complaints = rack.ssh.run(where, "sudo grep -E ' - [a-z_.A-Z]+\\[(WARNING|ERROR|CRITICAL)\\]' /var/log/cloud-init.log || true")
+    assert not complaints.strip(), f"cloud-init on {machine.name} complains: {complaints}"
+    code, words = rack.ssh.status(where, "sudo cloud-init schema --system", deadline=120)
+    assert code == 0, f"cloud-init on {machine.name} does not take its user data: {words}"
     assert rack.ssh.run(where, "hostname").strip() == machine.name
     assert rack.ssh.run(where, "cloud-id").strip() == "configdrive"
     uid = slipway.get("bmh", machine.name)["metadata"]["uid"]
@@ -38,16 +42,27 @@ def check_system(rack, slipway, machine):
     assert slipway.address(machine) == where, "the installed system changed the address"
 
 
+def check_starts(rack, machine, firmware):
+    """How often the machine's firmware started, until its installed system ran: by what it says on the console."""
+    console = rack.console(machine)
+    starts = console.count("SeaBIOS (version" if machine.firmware == "bios" else "BdsDxe: starting")
+    assert starts == firmware, f"the firmware of {machine.name} started {starts} times, not {firmware}"
+    kernels = console.count("] Linux version")
+    assert kernels == 2, f"{kernels} kernels started on {machine.name}, not the ramdisk's and the system's"
+
+
 def run(rack):
     slipway = Slipway(rack)
     slipway.build_ramdisk()
     slipway.start()
-    preparing, writing = install(rack, slipway, rack.machines)
+    by_kexec = [machine for machine in rack.machines if machine.firmware == "bios"]
+    preparing, writing = install(rack, slipway, rack.machines, kexec=by_kexec)
     say(f"both available after {preparing:.0f} s, both provisioned {writing:.0f} s later")
     for machine in rack.machines:
         check_hardware(slipway, machine)
         assert rack.partition_table(machine) == (True, True), "no partition table where the image should be"
         check_system(rack, slipway, machine)
+        check_starts(rack, machine, firmware=1 if machine in by_kexec else 2)
         status = slipway.get("bmh", machine.name)["status"]
         assert status["provisioning"]["image"]["url"] == rack.image_spec()["url"] and status["poweredOn"], status
         say(f"{machine.name}: installed system checked")
