@@ -71,6 +71,7 @@ mod write;
 mod tests;
 
 pub use auth::Identity;
+pub(crate) use names::subdomain;
 pub use registry::{Registry, RegistryError, Resource};
 pub use request::Target;
 pub use status::{ApiError, FieldError, FieldFault};

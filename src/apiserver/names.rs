@@ -9,14 +9,14 @@ const SUBDOMAIN_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
 /// What is wrong, one sentence for each fault.
-pub(super) type Faults = Vec<String>;
+pub(crate) type Faults = Vec<String>;
 
 fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
 /// A name as RFC 1123 has them for hosts with a domain: most objects.
-pub(super) fn subdomain(name: &str) -> Faults {
+pub(crate) fn subdomain(name: &str) -> Faults {
     let mut faults = Vec::new();
     if name.len() > SUBDOMAIN_MAX {
         faults.push(too_long(SUBDOMAIN_MAX));

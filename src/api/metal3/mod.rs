@@ -5,6 +5,8 @@
 //! upstream always serialises are always serialised here too.
 
 mod hardware;
+mod network;
+mod raid;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -15,11 +17,17 @@ pub use hardware::{
     Cpu, HardwareBios, HardwareData, HardwareDataSpec, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Lldp,
     Nic, Storage, Vlan,
 };
+pub use network::{HostNetworkAttachmentReference, NetworkInterface, SwitchPort};
+pub use raid::{HardwareRaidLevel, HardwareRaidVolume, RaidConfig, SoftwareRaidLevel, SoftwareRaidVolume};
 
 /// Stops every reconciliation of the host, whatever its value.
 pub const ANNOTATION_PAUSED: &str = "baremetalhost.metal3.io/paused";
 /// Asks for a new inspection (`""`) or, deprecated, for none (`disabled`).
 pub const ANNOTATION_INSPECT: &str = "inspect.metal3.io";
+/// A status to take over, as JSON, for a host that has none yet.
+pub const ANNOTATION_STATUS: &str = "baremetalhost.metal3.io/status";
+/// The hardware as JSON, from whoever inspected it; only with inspection disabled.
+pub const ANNOTATION_HARDWARE_DETAILS: &str = "inspect.metal3.io/hardwaredetails";
 /// Reboots once; with `/<key>` appended, holds the host off until removed.
 pub const ANNOTATION_REBOOT: &str = "reboot.metal3.io";
 /// Finalizer that the host's reconciler puts on each BareMetalHost.
@@ -88,8 +96,7 @@ pub struct BareMetalHostSpec {
     pub root_device_hints: Option<RootDeviceHints>,
     /// RAID volumes to build while preparing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
-    pub raid: Option<serde_json::Value>,
+    pub raid: Option<RaidConfig>,
     /// What is wiped before the host becomes available: `metadata` (default) or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automated_cleaning_mode: Option<AutomatedCleaningMode>,
@@ -110,8 +117,7 @@ pub struct BareMetalHostSpec {
     pub inspection_mode: Option<InspectionMode>,
     /// Top-of-rack switch settings of the NICs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "any_object_list")]
-    pub network_interfaces: Vec<serde_json::Value>,
+    pub network_interfaces: Vec<NetworkInterface>,
     /// Free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
@@ -486,8 +492,7 @@ pub struct ProvisionStatus {
     pub boot_mode: Option<BootMode>,
     /// RAID as applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
-    pub raid: Option<serde_json::Value>,
+    pub raid: Option<RaidConfig>,
     /// Deprecated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]

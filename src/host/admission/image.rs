@@ -1,0 +1,72 @@
+//! `spec.image` and `spec.customDeploy` (reference 1.7).
+
+use reqwest::Url;
+use serde_json::json;
+
+use super::object_name;
+use crate::api::metal3::{BareMetalHost, ChecksumType, Image};
+use crate::apiserver::{FieldError, FieldFault};
+
+/// Schemes that `spec.image.url` may have.
+const SCHEMES: [&str; 5] = ["http", "https", "ftp", "gopher", "oci"];
+/// What `spec.image.format` may be; an empty one, which Cluster API's provider writes, counts as not given.
+const FORMATS: [&str; 5] = ["raw", "qcow2", "vdi", "vmdk", "live-iso"];
+
+pub(super) fn check(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
+    if host.spec.custom_deploy.as_ref().is_some_and(|deploy| deploy.method.is_empty()) {
+        errors.push(FieldError::required("spec.customDeploy.method", "name the method, or leave customDeploy out"));
+    }
+    // Without a URL no image is asked for.
+    let Some(image) = host.spec.image.as_ref().filter(|image| !image.url.is_empty()) else { return };
+    let format = image.format.as_deref().unwrap_or_default();
+    if !format.is_empty() && !FORMATS.contains(&format) {
+        let detail = format!("supported values: {}", FORMATS.map(|known| format!("{known:?}")).join(", "));
+        errors.push(FieldError::with_value(FieldFault::NotSupported, "spec.image.format", &json!(format), detail));
+    }
+    object_name("spec.image.ociAuthSecretName", image.oci_auth_secret_name.as_deref().unwrap_or_default(), errors);
+    let scheme = match Url::parse(&image.url) {
+        Ok(url) if SCHEMES.contains(&url.scheme()) && url.has_host() => url.scheme().to_owned(),
+        _ => {
+            let known = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
+            let detail = format!("must be a URL that begins with one of {known} and a host");
+            errors.push(FieldError::invalid("spec.image.url", &json!(image.url), detail));
+            return;
+        }
+    };
+    checksum(image, scheme == "oci", format == "live-iso", errors);
+}
+
+fn checksum(image: &Image, oci: bool, live: bool, errors: &mut Vec<FieldError>) {
+    let checksum = image.checksum.as_deref().unwrap_or_default();
+    if checksum.is_empty() {
+        if !live && !oci {
+            let detail = "give the checksum, or the URL of a file of checksums";
+            errors.push(FieldError::required("spec.image.checksum", detail));
+        }
+        return;
+    }
+    if oci {
+        errors.push(FieldError::forbidden("spec.image.checksum", "an oci image is checked by its digest"));
+        return;
+    }
+    if checksum.contains("://") {
+        // Not `file`, which would be the appliance's own.
+        let fine = Url::parse(checksum).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        if !fine {
+            let detail = "the URL of a file of checksums begins with http:// or https://";
+            errors.push(FieldError::invalid("spec.image.checksum", &json!(checksum), detail));
+        }
+        return;
+    }
+    let digits = match image.checksum_type.unwrap_or_default() {
+        ChecksumType::Md5 => vec![32],
+        ChecksumType::Sha256 => vec![64],
+        ChecksumType::Sha512 => vec![128],
+        ChecksumType::Auto => vec![32, 64, 128],
+    };
+    if !digits.contains(&checksum.len()) || !checksum.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let lengths = digits.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let detail = format!("must have {lengths} hex digits, or be the URL of a file of checksums");
+        errors.push(FieldError::invalid("spec.image.checksum", &json!(checksum), detail));
+    }
+}
