@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod ipmi;
+pub mod probe;
 pub mod quirks;
 pub mod redfish;
 pub mod registry;
@@ -21,6 +22,7 @@ use secrecy::SecretString;
 use crate::api::metal3::HardwareDetails;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
+pub use probe::Report;
 pub use registry::Registry;
 pub use settings::Settings;
 /// User and password of a BMC.
@@ -75,6 +77,10 @@ pub enum BootDevice {
     Pxe,
     /// The first disk.
     Disk,
+    /// The CD drive, virtual media included.
+    Cd,
+    /// The URL that the controller has, see [`Bmc::boot_from_url`].
+    UefiHttp,
 }
 
 /// Which firmware mode a boot device is for.
@@ -165,11 +171,27 @@ pub trait Bmc: Send + Sync {
     /// Puts the image at this URL (`http` or `https`) into the virtual CD drive, in place of what is there, and reads
     /// it back. [`BmcError::Unsupported`] where there is no such drive.
     async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
-        Err(no_virtual_media(&format!("insert {url}")))
+        let _secret = url;
+        Err(no_virtual_media("insert a virtual CD"))
     }
     /// Empties the virtual CD drive; an empty one is left as it is.
     async fn eject_media(&self) -> Result<(), BmcError> {
         Err(no_virtual_media("eject a virtual CD"))
+    }
+    /// What is in the virtual CD drive: its URL, or what the controller shows instead, possibly nothing (an empty
+    /// text). None when the drive is empty.
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        Err(no_virtual_media("say what its virtual CD is"))
+    }
+    /// Boots once, at the next power-on, what UEFI firmware loads from this URL (UEFI 2.5, HTTP boot), and reads it
+    /// back. The machine should be off.
+    async fn boot_from_url(&self, url: &str) -> Result<(), BmcError> {
+        let _secret = url;
+        Err(BmcError::Unsupported { peer: "this address".into(), what: "set a URL to boot from".into() })
+    }
+    /// What the controller is and can do. Changes nothing.
+    async fn probe(&self) -> Result<Report, BmcError> {
+        Err(BmcError::Unsupported { peer: "this address".into(), what: "say what it is".into() })
     }
 }
 

@@ -82,6 +82,13 @@ pub struct RedfishKeys {
     retry_wait_seconds: Option<u64>,
     power_wait_seconds: Option<u64>,
     boot_wait_seconds: Option<u64>,
+    uefi_http_reported_as: Option<String>,
+    media_slot: Option<String>,
+    media_on_manager: Option<bool>,
+    media_by_patch: Option<bool>,
+    media_image_only: Option<bool>,
+    media_transfer_required: Option<bool>,
+    media_wait_seconds: Option<u64>,
     reset_on: Option<Vec<String>>,
     reset_force_off: Option<Vec<String>>,
     reset_soft_off: Option<Vec<String>>,
@@ -138,6 +145,20 @@ pub struct RedfishQuirks {
     pub power_wait: Option<Duration>,
     /// Instead of the usual boot device deadline.
     pub boot_wait: Option<Duration>,
+    /// What `BootSourceOverrideTarget` reads as once `UefiHttp` was written.
+    pub uefi_http_reported_as: Option<String>,
+    /// `Id` of the virtual drive to use.
+    pub media_slot: Option<String>,
+    /// Virtual drives below the manager are used, not those below the system.
+    pub media_on_manager: bool,
+    /// Virtual drives are written by PATCH, whatever actions they show.
+    pub media_by_patch: bool,
+    /// An insertion names the image and nothing else.
+    pub media_image_only: bool,
+    /// An insertion names the transfer protocol and method too.
+    pub media_transfer_required: bool,
+    /// Instead of the usual virtual media deadline.
+    pub media_wait: Option<Duration>,
     /// `ResetType` for on, best first.
     pub reset_on: Vec<String>,
     /// For off at once.
@@ -164,6 +185,13 @@ impl Default for RedfishQuirks {
             retry_wait: Duration::from_secs(120),
             power_wait: None,
             boot_wait: None,
+            uefi_http_reported_as: None,
+            media_slot: None,
+            media_on_manager: false,
+            media_by_patch: false,
+            media_image_only: false,
+            media_transfer_required: false,
+            media_wait: None,
             reset_on: list(&["On", "ForceOn"]),
             reset_force_off: list(&["ForceOff"]),
             reset_soft_off: list(&["GracefulShutdown", "PushPowerButton"]),
@@ -223,6 +251,7 @@ impl Quirks {
             for (key, value) in [
                 ("retry_wait_seconds", p.redfish.retry_wait_seconds),
                 ("power_wait_seconds", p.redfish.power_wait_seconds.max(p.ipmi.power_wait_seconds)),
+                ("media_wait_seconds", p.redfish.media_wait_seconds),
                 ("boot_wait_seconds", p.redfish.boot_wait_seconds.max(p.ipmi.boot_wait_seconds)),
             ] {
                 if value.is_some_and(|s| s > 3600) {
@@ -308,6 +337,13 @@ impl RedfishQuirks {
         set(&mut self.retry_wait, seconds(k.retry_wait_seconds));
         self.power_wait = seconds(k.power_wait_seconds).or(self.power_wait);
         self.boot_wait = seconds(k.boot_wait_seconds).or(self.boot_wait);
+        self.uefi_http_reported_as = k.uefi_http_reported_as.clone().or(self.uefi_http_reported_as.take());
+        self.media_slot = k.media_slot.clone().or(self.media_slot.take());
+        set(&mut self.media_on_manager, k.media_on_manager);
+        set(&mut self.media_by_patch, k.media_by_patch);
+        set(&mut self.media_image_only, k.media_image_only);
+        set(&mut self.media_transfer_required, k.media_transfer_required);
+        self.media_wait = seconds(k.media_wait_seconds).or(self.media_wait);
         set(&mut self.retry_messages, k.retry_messages.clone());
         set(&mut self.reset_on, k.reset_on.clone());
         set(&mut self.reset_force_off, k.reset_force_off.clone());

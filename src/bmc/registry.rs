@@ -10,7 +10,9 @@ use subtle::ConstantTimeEq;
 use super::address::Endpoint;
 use super::ipmi::IpmiBmc;
 use super::redfish::{self, RedfishBmc};
-use super::{Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Settings};
+use super::{
+    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
+};
 
 /// Hands out connections; the same one for the same address, account and certificate check.
 ///
@@ -200,6 +202,24 @@ impl Bmc for Unusable {
         Err(BmcError::Address(self.0.clone()))
     }
     async fn set_boot_device(&self, _: BootDevice, _: FirmwareMode) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn insert_media(&self, _: &str) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn boot_from_url(&self, _: &str) -> Result<(), BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn inventory(&self) -> Result<crate::api::metal3::HardwareDetails, BmcError> {
+        Err(BmcError::Address(self.0.clone()))
+    }
+    async fn probe(&self) -> Result<Report, BmcError> {
         Err(BmcError::Address(self.0.clone()))
     }
 }

@@ -33,6 +33,8 @@ pub struct Settings {
     pub soft_off_deadline: Duration,
     /// How long a boot device may take until it is reported. 15 s by default.
     pub boot_deadline: Duration,
+    /// How long a virtual CD may take until it is reported: controllers fetch some of it first. 60 s by default.
+    pub media_deadline: Duration,
     /// Certificate authorities beside the system's own.
     pub extra_roots: Vec<CertificateDer<'static>>,
     /// Vendor profiles.
@@ -55,6 +57,7 @@ impl Default for Settings {
             power_deadline: Duration::from_secs(60),
             soft_off_deadline: Duration::from_secs(180),
             boot_deadline: Duration::from_secs(15),
+            media_deadline: Duration::from_secs(60),
             extra_roots: Vec::new(),
             quirks: Quirks::builtin(),
             max_connections: 4096,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::api::metal3::HardwareDetails;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report};
 use crate::engine::Fence;
 
 /// A connection with a fence before everything that changes the machine.
@@ -57,6 +57,19 @@ impl Bmc for Fenced {
         self.check()?;
         self.bmc.eject_media().await
     }
+
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        self.bmc.media().await
+    }
+
+    async fn boot_from_url(&self, url: &str) -> Result<(), BmcError> {
+        self.check()?;
+        self.bmc.boot_from_url(url).await
+    }
+
+    async fn probe(&self) -> Result<Report, BmcError> {
+        self.bmc.probe().await
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +119,7 @@ mod tests {
         assert!(bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.is_err());
         assert!(matches!(bmc.insert_media("http://x/a.iso").await, Err(BmcError::Refused(_))));
         assert!(matches!(bmc.eject_media().await, Err(BmcError::Refused(_))));
+        assert!(matches!(bmc.boot_from_url("http://x/a.iso").await, Err(BmcError::Refused(_))));
         assert_eq!((counting.reads.load(Ordering::Relaxed), counting.writes.load(Ordering::Relaxed)), (1, 1));
     }
 }

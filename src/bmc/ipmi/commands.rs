@@ -175,6 +175,8 @@ pub struct BootFlags {
 
 /// Device selector of the network.
 pub const SELECT_PXE: u8 = 0x04;
+/// Device selector of the CD drive, 0101b.
+pub const SELECT_CD: u8 = 0x14;
 /// Device selector of the first disk.
 pub const SELECT_DISK: u8 = 0x08;
 
@@ -184,8 +186,10 @@ impl BootFlags {
         let uefi = mode == FirmwareMode::Uefi;
         let selector = match device {
             BootDevice::Pxe => SELECT_PXE,
+            BootDevice::Cd => SELECT_CD,
             BootDevice::Disk if uefi => uefi_disk.unwrap_or(SELECT_DISK),
-            BootDevice::Disk => SELECT_DISK,
+            // The controller refuses a URL before it comes to this.
+            BootDevice::Disk | BootDevice::UefiHttp => SELECT_DISK,
         };
         Self { valid: true, persistent: false, uefi, selector: selector & 0x3c }
     }
@@ -214,6 +218,7 @@ impl fmt::Display for BootFlags {
             0 => f.write_str("no boot device")?,
             SELECT_PXE => f.write_str("network")?,
             SELECT_DISK => f.write_str("disk")?,
+            SELECT_CD => f.write_str("CD")?,
             other => write!(f, "boot device selector {other:#04x}")?,
         }
         let mode = if self.uefi { "UEFI" } else { "BIOS" };

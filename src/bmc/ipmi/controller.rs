@@ -11,7 +11,9 @@ use super::client::{CallError, Client, Connection};
 use super::commands::{self, APP, BootFlags, CHASSIS, Control, DeviceId, cmd};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::IpmiQuirks;
-use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Settings};
+use crate::bmc::{
+    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
+};
 
 /// A BMC that is driven by IPMI.
 pub struct IpmiBmc {
@@ -93,6 +95,10 @@ impl IpmiBmc {
             }
             tokio::time::sleep(self.settings.poll).await;
         }
+    }
+
+    fn cannot(&self, what: &str) -> BmcError {
+        BmcError::Unsupported { peer: self.client.peer().into(), what: what.into() }
     }
 
     fn not_applied(&self, what: &str, found: String, waited: Duration) -> BmcError {
@@ -206,6 +212,9 @@ impl Bmc for IpmiBmc {
     }
 
     async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
+        if device == BootDevice::UefiHttp {
+            return Err(self.cannot("boot from a URL: IPMI has no such boot device"));
+        }
         let _one = self.change.lock().await;
         let start = Instant::now();
         let (want, mut found, quirks) = self.write_boot(device, mode).await?;
@@ -222,7 +231,45 @@ impl Bmc for IpmiBmc {
     }
 
     async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
-        let what = "report the machine's hardware: IPMI knows nothing of it".into();
-        Err(BmcError::Unsupported { peer: self.client.peer().into(), what })
+        Err(self.cannot("report the machine's hardware: IPMI knows nothing of it"))
+    }
+
+    async fn insert_media(&self, _: &str) -> Result<(), BmcError> {
+        Err(self.cannot("insert a virtual CD: IPMI has no virtual media"))
+    }
+
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        Err(self.cannot("eject a virtual CD: IPMI has no virtual media"))
+    }
+
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        Err(self.cannot("say what its virtual CD is: IPMI has no virtual media"))
+    }
+
+    async fn boot_from_url(&self, _: &str) -> Result<(), BmcError> {
+        Err(self.cannot("boot from a URL: IPMI has no such boot device"))
+    }
+
+    async fn probe(&self) -> Result<Report, BmcError> {
+        let id = self.device_id().await?;
+        let power = self.power().await?;
+        let flags = self.boot_flags().await;
+        let quirks = self.settings.quirks.ipmi(id.manufacturer_id, id.product_id);
+        let mut report = Report {
+            protocol: "IPMI 2.0".into(),
+            manufacturer: format!("enterprise number {}", id.manufacturer_id),
+            model: format!("product {}", id.product_id),
+            bmc_firmware: format!("{}.{:02x}", id.firmware_major, id.firmware_minor),
+            power: Some(power.into()),
+            boot_devices: ["Pxe", "Hdd", "Cd"].map(String::from).to_vec(),
+            profiles: quirks.profiles,
+            schemes: vec!["ipmi".into()],
+            ..Report::default()
+        };
+        match flags {
+            Ok(flags) => report.boot = Some(flags.to_string()),
+            Err(error) => report.notes.push(format!("the boot device cannot be read: {error}")),
+        }
+        Ok(report)
     }
 }

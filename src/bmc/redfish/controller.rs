@@ -11,27 +11,29 @@ use tokio::time::Instant;
 
 use super::client::{Answer, Client};
 use super::model::{self, Boot};
+use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::RedfishQuirks;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Settings};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report, Settings};
 
 /// Systems named in an error.
 const LISTED: usize = 16;
 
 /// One system of a Redfish service.
 pub struct RedfishBmc {
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
     /// Path from the address.
     wanted: Option<String>,
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
     found: OnceCell<Found>,
     /// One change at a time.
     change: Mutex<()>,
 }
 
+/// Which system it is and how its controller is treated.
 #[derive(Clone)]
-struct Found {
-    path: String,
-    quirks: RedfishQuirks,
+pub(super) struct Found {
+    pub path: String,
+    pub quirks: RedfishQuirks,
 }
 
 impl RedfishBmc {
@@ -40,7 +42,7 @@ impl RedfishBmc {
         Self { client, wanted: path, settings, found: OnceCell::new(), change: Mutex::new(()) }
     }
 
-    fn peer(&self) -> String {
+    pub(super) fn peer(&self) -> String {
         self.client.peer().to_string()
     }
 
@@ -81,13 +83,13 @@ impl RedfishBmc {
         Ok(Found { path, quirks })
     }
 
-    async fn systems(&self) -> Result<Vec<String>, BmcError> {
+    pub(super) async fn systems(&self) -> Result<Vec<String>, BmcError> {
         let root = self.client.get("/redfish/v1/").await?;
         let path = model::link(&root.body["Systems"]).unwrap_or_else(|| "/redfish/v1/Systems".into());
         Ok(model::members(&self.client.get(&path).await?.body))
     }
 
-    async fn read_system(&self, path: &str) -> Result<Answer, BmcError> {
+    pub(super) async fn read_system(&self, path: &str) -> Result<Answer, BmcError> {
         let mut answer = self.client.request(Method::GET, path, None, None).await?;
         if answer.status == StatusCode::NOT_FOUND {
             // Some controllers know a member only after its collection was read; and the list helps when it is not there.
@@ -105,7 +107,7 @@ impl RedfishBmc {
     }
 
     /// Firmware version of the manager; empty when it cannot be had, for no profile fits then.
-    async fn manager_firmware(&self, system: &Value) -> String {
+    pub(super) async fn manager_firmware(&self, system: &Value) -> String {
         let Some(path) = model::link(&system["Links"]["ManagedBy"][0]) else { return String::new() };
         match self.client.get(&path).await {
             Ok(answer) => super::message::clean(answer.body["FirmwareVersion"].as_str().unwrap_or_default(), 128),
@@ -116,7 +118,7 @@ impl RedfishBmc {
         }
     }
 
-    fn protocol(&self, reason: String) -> BmcError {
+    pub(super) fn protocol(&self, reason: String) -> BmcError {
         BmcError::Protocol { peer: self.peer(), reason }
     }
 
@@ -155,7 +157,7 @@ impl RedfishBmc {
     }
 
     /// Allowed values that are kept in a resource of their own.
-    async fn action_info(&self, action: &Value) -> Option<Vec<String>> {
+    pub(super) async fn action_info(&self, action: &Value) -> Option<Vec<String>> {
         let path = model::link(&json!({ "@odata.id": action["@Redfish.ActionInfo"] }))?;
         let info = self.client.get(&path).await.ok()?.body;
         let parameter = info["Parameters"].as_array()?.iter().find(|p| p["Name"] == "ResetType")?;
@@ -164,7 +166,7 @@ impl RedfishBmc {
     }
 
     /// Repeats a write while the service refuses it with one of the messages that mean "later".
-    async fn patient<F, R>(&self, quirks: &RedfishQuirks, mut write: F) -> Result<Answer, BmcError>
+    pub(super) async fn patient<F, R>(&self, quirks: &RedfishQuirks, mut write: F) -> Result<Answer, BmcError>
     where
         F: FnMut() -> R + Send,
         R: Future<Output = Result<Answer, BmcError>> + Send,
@@ -221,12 +223,12 @@ impl RedfishBmc {
         }
     }
 
-    fn not_applied(&self, what: String, found: String, waited: Duration) -> BmcError {
+    pub(super) fn not_applied(&self, what: String, found: String, waited: Duration) -> BmcError {
         BmcError::NotApplied { peer: self.peer(), what, found, waited }
     }
 
     /// Where the boot override is written: the settings resource if it has one, else the system itself.
-    async fn boot_resource(&self, system: &Answer, path: &str) -> Result<(String, Answer), BmcError> {
+    pub(super) async fn boot_resource(&self, system: &Answer, path: &str) -> Result<(String, Answer), BmcError> {
         let settings = model::link(&system.body["@Redfish.Settings"]["SettingsObject"]);
         if let Some(settings) = settings.filter(|s| s != path) {
             let answer = self.client.request(Method::GET, &settings, None, None).await?;
@@ -238,7 +240,7 @@ impl RedfishBmc {
     }
 
     /// Patches with `If-Match`, through the forms of ETag that services take.
-    async fn patch(
+    pub(super) async fn patch(
         &self,
         path: &str,
         body: &Value,
@@ -268,13 +270,13 @@ impl RedfishBmc {
         Err(self.protocol("no precondition was tried".into()))
     }
 
-    async fn change_boot(&self, found: &Found, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
+    async fn change_boot(&self, found: &Found, mut want: Boot) -> Result<(), BmcError> {
         let quirks = &found.quirks;
-        let want = Boot::wanted(device, mode, quirks);
         let what = format!("boot device {want}");
         let deadline = quirks.boot_wait.unwrap_or(self.settings.boot_deadline);
         let system = self.read_system(&found.path).await?;
         let (_, first) = self.boot_resource(&system, &found.path).await?;
+        want.choose_target(&first.body["Boot"]);
         self.check_allowed(&first.body["Boot"], &want)?;
         let recipes = model::recipes(&want, &Boot::read(&first.body), quirks);
         let mut outcome = None;
@@ -283,6 +285,7 @@ impl RedfishBmc {
             let (path, resource) = self.boot_resource(&system, &found.path).await?;
             let answer = self.patch(&path, &recipe.body(), &resource.etags, quirks).await?;
             if !answer.status.is_success() {
+                let answer = answer.without(want.http_uri.as_deref().unwrap_or_default());
                 tracing::debug!(bmc = %self.client.peer(), %recipe, reason = %answer.reason(), "boot device refused");
                 outcome.get_or_insert(self.client.refused(&format!("PATCH of the boot device ({recipe})"), &answer));
                 continue;
@@ -365,7 +368,43 @@ impl Bmc for RedfishBmc {
     async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
         let _one = self.change.lock().await;
         let found = self.found().await?;
-        self.change_boot(&found, device, mode).await
+        let want = Boot::wanted(device, mode, &found.quirks);
+        self.change_boot(&found, want).await
+    }
+
+    async fn boot_from_url(&self, url: &str) -> Result<(), BmcError> {
+        let _one = self.change.lock().await;
+        let found = self.found().await?;
+        let mut want = Boot::wanted(BootDevice::UefiHttp, FirmwareMode::Uefi, &found.quirks);
+        want.http_uri = Some(url.to_owned());
+        self.change_boot(&found, want).await
+    }
+
+    async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
+        let _one = self.change.lock().await;
+        let found = self.found().await?;
+        self.insert(&found, url).await
+    }
+
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        let _one = self.change.lock().await;
+        let found = self.found().await?;
+        self.eject(&found).await
+    }
+
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        let found = self.found().await?;
+        self.inserted(&found).await
+    }
+
+    async fn inventory(&self) -> Result<HardwareDetails, BmcError> {
+        let found = self.found().await?;
+        self.read_hardware(&found).await
+    }
+
+    async fn probe(&self) -> Result<Report, BmcError> {
+        let found = self.found().await?;
+        self.report(&found).await
     }
 
     async fn health(&self) -> Result<Health, BmcError> {

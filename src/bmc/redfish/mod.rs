@@ -1,9 +1,13 @@
-//! Redfish (DMTF DSP0266): as thin a client as power and boot device need.
+//! Redfish (DMTF DSP0266): as thin a client as power, boot device, virtual media and an inventory need.
 
 pub mod client;
 pub mod controller;
+mod drives;
+mod inventory;
+mod media;
 pub mod message;
 pub mod model;
+mod probe;
 pub mod tls;
 
 pub use client::Client;

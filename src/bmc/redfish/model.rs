@@ -52,8 +52,14 @@ pub fn health(system: &Value) -> Health {
 
 /// `X@Redfish.AllowableValues`, or none when the service does not say.
 pub fn allowable(object: &Value, property: &str) -> Option<Vec<String>> {
-    let list = object.get(format!("{property}@Redfish.AllowableValues"))?.as_array()?;
-    Some(list.iter().take(64).filter_map(|v| v.as_str().map(str::to_string)).collect())
+    let list = object.get(format!("{property}@Redfish.AllowableValues"))?;
+    list.is_array().then(|| strings(list))
+}
+
+/// The texts of a list, at most 64 of at most 64 characters.
+pub fn strings(list: &Value) -> Vec<String> {
+    let texts = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+    texts.take(64).map(|text| super::message::clean(text, 64)).collect()
 }
 
 /// `ResetType` for an action: the first of the wanted ones that the service allows.
@@ -76,6 +82,8 @@ pub struct Boot {
     pub target: Option<String>,
     /// `BootSourceOverrideMode`.
     pub mode: Option<String>,
+    /// `HttpBootUri`.
+    pub http_uri: Option<String>,
 }
 
 impl Boot {
@@ -86,6 +94,7 @@ impl Boot {
             enabled: text("BootSourceOverrideEnabled"),
             target: text("BootSourceOverrideTarget"),
             mode: text("BootSourceOverrideMode"),
+            http_uri: resource["Boot"]["HttpBootUri"].as_str().map(|t| super::message::clean(t, 2048)),
         }
     }
 
@@ -95,18 +104,32 @@ impl Boot {
         let target = match device {
             BootDevice::Pxe => "Pxe",
             BootDevice::Disk => "Hdd",
+            BootDevice::Cd => "Cd",
+            BootDevice::UefiHttp => "UefiHttp",
         };
         let mode = match mode {
             FirmwareMode::Uefi => "UEFI",
             FirmwareMode::Bios => "Legacy",
         };
-        Self { enabled: Some(enabled.into()), target: Some(target.into()), mode: Some(mode.into()) }
+        Self { enabled: Some(enabled.into()), target: Some(target.into()), mode: Some(mode.into()), http_uri: None }
+    }
+
+    /// A CD that the service only knows as one on USB.
+    pub fn choose_target(&mut self, boot: &Value) {
+        let Some(allowed) = allowable(boot, "BootSourceOverrideTarget") else { return };
+        let has = |target: &str| allowed.iter().any(|one| one == target);
+        if self.target.as_deref() == Some("Cd") && !has("Cd") && has("UsbCd") {
+            self.target = Some("UsbCd".into());
+        }
     }
 
     /// Whether `self`, as read, is what was wanted. A mode that the service does not report cannot be compared.
     pub fn satisfies(&self, want: &Self, quirks: &RedfishQuirks) -> bool {
         let mode = self.mode.is_none() || quirks.mode_not_reported || self.mode == want.mode;
-        self.enabled == want.enabled && self.target == want.target && mode
+        let other = quirks.uefi_http_reported_as.as_ref().filter(|_| want.target.as_deref() == Some("UefiHttp"));
+        let target = self.target == want.target || (other.is_some() && self.target.as_ref() == other);
+        let url = want.http_uri.is_none() || self.http_uri == want.http_uri;
+        self.enabled == want.enabled && target && mode && url
     }
 
     /// Without the mode.
@@ -121,6 +144,7 @@ impl Boot {
             enabled: differs(&self.enabled, &now.enabled),
             target: self.target.clone(),
             mode: differs(&self.mode, &now.mode),
+            http_uri: self.http_uri.clone(),
         }
     }
 
@@ -132,6 +156,9 @@ impl Boot {
                 boot.insert(format!("BootSourceOverride{key}"), json!(value));
             }
         }
+        if let Some(url) = &self.http_uri {
+            boot.insert("HttpBootUri".into(), json!(url));
+        }
         json!({ "Boot": boot })
     }
 }
@@ -139,7 +166,9 @@ impl Boot {
 impl std::fmt::Display for Boot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let part = |v: &Option<String>| v.clone().unwrap_or_else(|| "?".into());
-        write!(f, "{}, {}, {}", part(&self.target), part(&self.mode), part(&self.enabled))
+        write!(f, "{}, {}, {}", part(&self.target), part(&self.mode), part(&self.enabled))?;
+        // Which one is not told: URLs may hold what lets a machine in.
+        if self.http_uri.as_ref().is_some_and(|url| !url.is_empty()) { f.write_str(", with a URL") } else { Ok(()) }
     }
 }
 
@@ -238,6 +267,7 @@ mod tests {
             enabled: (!e.is_empty()).then(|| e.into()),
             target: Some(t.into()),
             mode: m.map(Into::into),
+            http_uri: None,
         };
         let q = RedfishQuirks::default();
         let want = Boot::wanted(BootDevice::Pxe, FirmwareMode::Uefi, &q);

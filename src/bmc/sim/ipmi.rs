@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::machine::{Account, BootOverride, Fault, Machine, Override, PowerCommand, Scope};
 use crate::bmc::BootDevice;
-use crate::bmc::ipmi::commands::{APP, BootFlags, CHASSIS, SELECT_DISK, SELECT_PXE, cmd};
+use crate::bmc::ipmi::commands::{APP, BootFlags, CHASSIS, SELECT_CD, SELECT_DISK, SELECT_PXE, cmd};
 use crate::bmc::ipmi::packet::{self, Frame, Ignored, MAX_PACKET, Message, V20, le32, payload};
 use crate::bmc::ipmi::session::Window;
 use crate::bmc::ipmi::suite::{CipherSuite, Keys, same};
@@ -374,6 +374,7 @@ impl IpmiSim {
                     0 => None,
                     SELECT_PXE => Some(BootDevice::Pxe),
                     SELECT_DISK | 0x24 => Some(BootDevice::Disk),
+                    SELECT_CD => Some(BootDevice::Cd),
                     _ => return vec![0xcc],
                 };
                 let enabled = match (flags.valid && device.is_some(), flags.persistent) {
@@ -401,6 +402,9 @@ impl IpmiSim {
                     // As it was written, for there are two ways to say it.
                     (Some(BootDevice::Disk), Some(flags)) if flags.selector == 0x24 => 0x24,
                     (Some(BootDevice::Disk), _) => SELECT_DISK,
+                    (Some(BootDevice::Cd), _) => SELECT_CD,
+                    // Set by another protocol; IPMI has no word for it.
+                    (Some(BootDevice::UefiHttp), _) => 0,
                 };
                 let valid = boot.enabled != Override::Disabled;
                 let persistent = boot.enabled == Override::Continuous;

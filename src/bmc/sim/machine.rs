@@ -159,6 +159,10 @@ struct State {
     generation: u64,
     reads: u64,
     health: Health,
+    /// What is in the virtual CD drive.
+    media: Option<String>,
+    /// What UEFI firmware is to load.
+    http_uri: Option<String>,
 }
 
 /// A simulated machine; all methods may be called from everywhere.
@@ -204,6 +208,30 @@ impl Machine {
     /// Sets what the BMC says of its health.
     pub fn set_health(&self, health: Health) {
         self.state().health = health;
+    }
+
+    /// URL of what is in the virtual CD drive.
+    pub fn media(&self) -> Option<String> {
+        self.state().media.clone()
+    }
+
+    /// Changes what is in the virtual CD drive.
+    pub fn set_media(&self, url: Option<String>) {
+        let mut state = self.state();
+        state.media = url;
+        state.generation += 1;
+    }
+
+    /// URL that UEFI firmware loads when it boots from one.
+    pub fn http_uri(&self) -> Option<String> {
+        self.state().http_uri.clone()
+    }
+
+    /// Changes the URL that UEFI firmware loads.
+    pub fn set_http_uri(&self, url: Option<String>) {
+        let mut state = self.state();
+        state.http_uri = url;
+        state.generation += 1;
     }
 
     /// The boot override.

@@ -10,4 +10,4 @@ mod redfish_views;
 
 pub use ipmi::IpmiSim;
 pub use machine::{Account, Fault, Machine, Profile, Scope};
-pub use redfish::{RedfishOptions, RedfishSim};
+pub use redfish::{MediaFault, MediaStyle, RedfishOptions, RedfishSim};

@@ -32,6 +32,38 @@ const MAX_SESSIONS: usize = 16;
 const MAX_BODY: usize = 64 << 10;
 const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// Where a service has its virtual CD drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaStyle {
+    /// None at all.
+    None,
+    /// Below the system, with actions (since Redfish 2020.3).
+    #[default]
+    System,
+    /// Below the manager, with actions.
+    Manager,
+    /// Below the manager, written by PATCH.
+    ManagerPatch,
+}
+
+/// What is wrong with a virtual CD drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// Refuses an insertion that names more than the image.
+    ImageOnly,
+    /// Refuses an insertion without the transfer protocol.
+    TransferRequired,
+    /// Answers an insertion with 500, and shows the image as inserted all the same.
+    FailsAndShows,
+    /// Accepts an insertion and never shows it.
+    AcceptsAndForgets,
+    /// Refuses an insertion while something else is in the drive.
+    FullRefuses,
+}
+
 /// How the simulated service differs from the plain one.
 #[derive(Clone, Debug)]
 pub struct RedfishOptions {
@@ -55,6 +87,14 @@ pub struct RedfishOptions {
     pub boot_needs_power_off: bool,
     /// Refuses so many writes of the boot override with `UnableToModifyDuringSystemPOST`.
     pub post_refusals: u32,
+    /// Where the virtual CD drive is and how it is written.
+    pub media: MediaStyle,
+    /// What is wrong with its virtual CD drive.
+    pub media_fault: MediaFault,
+    /// The CD drive is the boot device `UsbCd`, not `Cd`.
+    pub cd_on_usb: bool,
+    /// It takes `UefiHttp` with an `HttpBootUri`.
+    pub uefi_http: bool,
 }
 
 impl Default for RedfishOptions {
@@ -71,6 +111,10 @@ impl Default for RedfishOptions {
             forgets_unsent: false,
             boot_needs_power_off: false,
             post_refusals: 0,
+            media: MediaStyle::default(),
+            media_fault: MediaFault::default(),
+            cd_on_usb: false,
+            uefi_http: true,
         }
     }
 }
@@ -238,6 +282,9 @@ impl RedfishSim {
                 let names: Vec<&str> = self.machines.iter().map(|m| m.profile.name.as_str()).collect();
                 views::ok(&views::systems(&names))
             }
+            (method, ["redfish", "v1", "Managers", rest @ ..]) => {
+                self.manager(method, rest, headers, body, ignore).unwrap_or_else(not_found)
+            }
             (method, ["redfish", "v1", "Systems", name, rest @ ..]) => {
                 match self.machines.iter().find(|m| m.profile.name == *name) {
                     Some(machine) => {
@@ -262,10 +309,16 @@ impl RedfishSim {
         let settings = self.options.settings_resource;
         match (method, rest) {
             (&Method::GET, []) => Some(self.tagged(machine, views::system(machine, &self.options))),
-            (&Method::GET, ["Settings"]) if settings => Some(self.tagged(machine, views::settings(machine))),
+            (&Method::GET, ["Settings"]) if settings => {
+                Some(self.tagged(machine, views::settings(machine, &self.options)))
+            }
             (&Method::PATCH, ["Settings"]) if settings => Some(self.patch(machine, headers, body, ignore)),
             (&Method::PATCH, []) if !settings => Some(self.patch(machine, headers, body, ignore)),
             (&Method::POST, ["Actions", "ComputerSystem.Reset"]) => Some(self.reset(machine, body, ignore)),
+            (method, ["VirtualMedia", rest @ ..]) if self.options.media == MediaStyle::System => {
+                self.media(machine, method, rest, headers, body, ignore)
+            }
+            (&Method::GET, rest) => self.hardware(machine, rest),
             _ => None,
         }
     }
@@ -283,27 +336,26 @@ impl RedfishSim {
         response
     }
 
-    fn patch(&self, machine: &Machine, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
-        if self.options.if_match {
-            let given = headers.get(IF_MATCH).and_then(|v| v.to_str().ok());
-            match given {
-                None => {
-                    return views::error(
-                        StatusCode::PRECONDITION_REQUIRED,
-                        "PreconditionRequired",
-                        "If-Match is missing.",
-                    );
-                }
-                // A weak tag never matches (RFC 9110, section 13.1.1).
-                Some(tag) if tag != format!("\"{}\"", machine.generation()) => {
-                    return views::error(
-                        StatusCode::PRECONDITION_FAILED,
-                        "PreconditionFailed",
-                        "The ETag does not match.",
-                    );
-                }
-                Some(_) => {}
+    /// The refusal of a write whose `If-Match` does not fit.
+    fn precondition(&self, machine: &Machine, headers: &HeaderMap) -> Option<Response<Body>> {
+        if !self.options.if_match {
+            return None;
+        }
+        match headers.get(IF_MATCH).and_then(|v| v.to_str().ok()) {
+            None => {
+                Some(views::error(StatusCode::PRECONDITION_REQUIRED, "PreconditionRequired", "If-Match is missing."))
             }
+            // A weak tag never matches (RFC 9110, section 13.1.1).
+            Some(tag) if tag != format!("\"{}\"", machine.generation()) => {
+                Some(views::error(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "The ETag does not match."))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn patch(&self, machine: &Machine, headers: &HeaderMap, body: &Value, ignore: bool) -> Response<Body> {
+        if let Some(refusal) = self.precondition(machine, headers) {
+            return refusal;
         }
         {
             let mut state = self.state();
@@ -320,8 +372,94 @@ impl RedfishSim {
         let locked = self.options.boot_needs_power_off && machine.is_on();
         if !ignore && !locked {
             machine.set_boot(boot);
+            if let Some(url) = body["Boot"]["HttpBootUri"].as_str() {
+                machine.set_http_uri(Some(url.to_owned()).filter(|url| !url.is_empty()));
+            }
         }
         self.tagged(machine, views::system(machine, &self.options))
+    }
+
+    /// `Managers` and what is below it. There is one, of all machines.
+    fn manager(
+        &self,
+        method: &Method,
+        rest: &[&str],
+        headers: &HeaderMap,
+        body: &Value,
+        ignore: bool,
+    ) -> Option<Response<Body>> {
+        match (method, rest) {
+            (&Method::GET, []) => Some(views::ok(&views::managers())),
+            (&Method::GET, ["1"]) => Some(views::ok(&views::manager(&self.options))),
+            (method, ["1", "VirtualMedia", rest @ ..])
+                if matches!(self.options.media, MediaStyle::Manager | MediaStyle::ManagerPatch) =>
+            {
+                self.media(self.machines.first()?, method, rest, headers, body, ignore)
+            }
+            _ => None,
+        }
+    }
+
+    /// The virtual CD drive.
+    fn media(
+        &self,
+        machine: &Machine,
+        method: &Method,
+        rest: &[&str],
+        headers: &HeaderMap,
+        body: &Value,
+        ignore: bool,
+    ) -> Option<Response<Body>> {
+        let style = self.options.media;
+        let inserts = match (method, rest) {
+            (&Method::GET, []) => return Some(views::ok(&views::drives(machine, style))),
+            (&Method::GET, ["Cd"]) => return Some(self.tagged(machine, views::drive(machine, style))),
+            (&Method::POST, ["Cd", "Actions", "VirtualMedia.InsertMedia"]) if style != MediaStyle::ManagerPatch => true,
+            (&Method::POST, ["Cd", "Actions", "VirtualMedia.EjectMedia"]) if style != MediaStyle::ManagerPatch => false,
+            (&Method::PATCH, ["Cd"]) if style == MediaStyle::ManagerPatch => {
+                if let Some(refusal) = self.precondition(machine, headers) {
+                    return Some(refusal);
+                }
+                body["Image"].is_string()
+            }
+            _ => return None,
+        };
+        if !inserts {
+            if !ignore {
+                machine.set_media(None);
+            }
+            return Some(views::no_content());
+        }
+        let refuse = |id: &str, text: &str| Some(views::error(StatusCode::BAD_REQUEST, id, text));
+        let Some(url) = body["Image"].as_str() else { return refuse("ActionParameterMissing", "Image is missing.") };
+        let extra = body.as_object().is_some_and(|body| body.len() > 1);
+        match self.options.media_fault {
+            MediaFault::ImageOnly if extra => {
+                return refuse("ActionParameterUnknown", "The action does not take the parameter.");
+            }
+            MediaFault::TransferRequired if body["TransferProtocolType"].is_null() => {
+                return refuse("ActionParameterMissing", "TransferProtocolType is missing.");
+            }
+            MediaFault::FullRefuses if machine.media().is_some() => {
+                return refuse("ResourceInUse", "The change could not be completed because the resource is in use.");
+            }
+            MediaFault::FailsAndShows => {
+                machine.set_media(Some(url.to_owned()));
+                let text = "The request failed due to an internal service error.";
+                return Some(views::error(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", text));
+            }
+            MediaFault::AcceptsAndForgets => return Some(views::no_content()),
+            _ => {}
+        }
+        if !ignore {
+            machine.set_media(Some(url.to_owned()));
+        }
+        Some(views::no_content())
+    }
+
+    /// What is below a system for an inventory.
+    fn hardware(&self, machine: &Machine, rest: &[&str]) -> Option<Response<Body>> {
+        views::hardware(machine, rest).map(|body| views::ok(&body))
     }
 
     fn reset(&self, machine: &Machine, body: &Value, ignore: bool) -> Response<Body> {

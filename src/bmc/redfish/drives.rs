@@ -1,0 +1,163 @@
+//! Virtual media, done: find the drive, empty it, insert, read back, try the next form.
+
+use http::Method;
+use tokio::time::Instant;
+
+use super::controller::{Found, RedfishBmc};
+use super::media::{self, Recipe, Slot};
+use super::model;
+use crate::bmc::BmcError;
+
+/// Managers and drives looked at.
+const MOST: usize = 8;
+
+impl RedfishBmc {
+    /// Every virtual drive: those of the system, then those of its managers.
+    pub(super) async fn slots(&self, found: &Found) -> Result<Vec<Slot>, BmcError> {
+        let system = self.read_system(&found.path).await?.body;
+        let mut collections: Vec<String> = model::link(&system["VirtualMedia"]).into_iter().collect();
+        for manager in self.managers(&system).await?.iter().take(MOST) {
+            collections.extend(model::link(&self.client.get(manager).await?.body["VirtualMedia"]));
+        }
+        let mut slots: Vec<Slot> = Vec::new();
+        for collection in collections {
+            for path in model::members(&self.client.get(&collection).await?.body).into_iter().take(MOST) {
+                if !slots.iter().any(|slot| slot.path == path) {
+                    slots.push(self.slot(&path).await?);
+                }
+            }
+        }
+        Ok(slots)
+    }
+
+    async fn slot(&self, path: &str) -> Result<Slot, BmcError> {
+        Ok(Slot::read(path, &self.client.get(path).await?.body))
+    }
+
+    async fn managers(&self, system: &serde_json::Value) -> Result<Vec<String>, BmcError> {
+        let named: Vec<String> =
+            system["Links"]["ManagedBy"].as_array().into_iter().flatten().filter_map(model::link).collect();
+        if !named.is_empty() {
+            return Ok(named);
+        }
+        let root = self.client.get("/redfish/v1/").await?;
+        match model::link(&root.body["Managers"]) {
+            Some(path) => Ok(model::members(&self.client.get(&path).await?.body)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn cd(&self, found: &Found, what: &str) -> Result<Slot, BmcError> {
+        let slots = self.slots(found).await?;
+        media::choose(&slots, &found.quirks).cloned().ok_or_else(|| {
+            let names: Vec<&str> = slots.iter().map(|slot| slot.id.as_str()).collect();
+            let has = if names.is_empty() { "none at all".to_owned() } else { names.join(", ") };
+            BmcError::Unsupported {
+                peer: self.peer(),
+                what: format!(
+                    "{what}: it shows no virtual drive for CDs (virtual drives: {has}); virtual media may need a licence, or be switched off in the BMC"
+                ),
+            }
+        })
+    }
+
+    async fn write(&self, found: &Found, recipe: &Recipe) -> Result<super::client::Answer, BmcError> {
+        if recipe.method == Method::PATCH {
+            let now = self.client.get(&recipe.path).await?;
+            return self.patch(&recipe.path, &recipe.body, &now.etags, &found.quirks).await;
+        }
+        let send = || self.client.request(recipe.method.clone(), &recipe.path, Some(&recipe.body), None);
+        self.patient(&found.quirks, send).await
+    }
+
+    /// Waits until the drive is as wanted; else how it is.
+    async fn await_slot(
+        &self,
+        found: &Found,
+        path: &str,
+        wanted: impl Fn(&Slot) -> bool,
+    ) -> Result<Result<(), Slot>, BmcError> {
+        let deadline = found.quirks.media_wait.unwrap_or(self.settings.media_deadline);
+        let start = Instant::now();
+        loop {
+            let slot = self.slot(path).await?;
+            if wanted(&slot) {
+                return Ok(Ok(()));
+            }
+            if start.elapsed() >= deadline {
+                return Ok(Err(slot));
+            }
+            tokio::time::sleep(self.settings.poll).await;
+        }
+    }
+
+    /// Puts an image in. A refusal counts although the drive then shows the image: controllers note the wish before
+    /// they fail to fulfil it.
+    pub(super) async fn insert(&self, found: &Found, url: &str) -> Result<(), BmcError> {
+        let slot = self.cd(found, "insert a virtual CD").await?;
+        let start = Instant::now();
+        let mut outcome = None;
+        for recipe in media::insertions(&slot, url, &found.quirks) {
+            self.empty(found, &slot.path).await?;
+            let answer = self.write(found, &recipe).await?;
+            if !answer.status.is_success() {
+                tracing::debug!(bmc = %self.client.peer(), drive = %slot.path, reason = %answer.without(url).reason(), "virtual CD refused");
+                outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer.without(url)));
+                continue;
+            }
+            match self.await_slot(found, &slot.path, |now| now.holds(url)).await? {
+                Ok(()) => {
+                    tracing::info!(bmc = %self.client.peer(), drive = %slot.path, "virtual CD inserted");
+                    return Ok(());
+                }
+                Err(now) => {
+                    outcome = Some(self.not_applied("a virtual CD".into(), now.state(), start.elapsed()));
+                }
+            }
+        }
+        // Nothing half-inserted stays: the machine might boot from it.
+        self.empty(found, &slot.path).await?;
+        Err(outcome.unwrap_or_else(|| self.protocol("to no form of inserting a virtual CD".into())))
+    }
+
+    /// Empties the CD drive.
+    pub(super) async fn eject(&self, found: &Found) -> Result<(), BmcError> {
+        let slot = self.cd(found, "eject a virtual CD").await?;
+        self.empty(found, &slot.path).await
+    }
+
+    /// What is in the CD drive.
+    pub(super) async fn inserted(&self, found: &Found) -> Result<Option<String>, BmcError> {
+        let slot = self.cd(found, "say what its virtual CD is").await?;
+        let name = slot.image.or(slot.image_name);
+        Ok(slot.inserted.then(|| name.unwrap_or_default()))
+    }
+
+    async fn empty(&self, found: &Found, path: &str) -> Result<(), BmcError> {
+        let slot = self.slot(path).await?;
+        if !slot.inserted {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut outcome = None;
+        for recipe in media::ejections(&slot, &found.quirks) {
+            let answer = self.write(found, &recipe).await?;
+            if !answer.status.is_success() {
+                // "Nothing is in it" is said in many ways; what counts is the drive.
+                if !self.slot(path).await?.inserted {
+                    return Ok(());
+                }
+                outcome.get_or_insert(self.client.refused("the ejection of a virtual CD", &answer));
+                continue;
+            }
+            match self.await_slot(found, path, |now| !now.inserted).await? {
+                Ok(()) => return Ok(()),
+                Err(now) => {
+                    outcome =
+                        Some(self.not_applied("the ejection of a virtual CD".into(), now.state(), start.elapsed()));
+                }
+            }
+        }
+        Err(outcome.unwrap_or_else(|| self.protocol("to no form of ejecting a virtual CD".into())))
+    }
+}
