@@ -164,9 +164,30 @@ pub struct StepOutcome {
     /// The hardware, from `inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<HardwareDetails>,
+    /// The machine's BMC as it is seen from inside, from `inspect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bmc: Option<FoundBmc>,
     /// Last lines of the node's log, when it failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
+}
+
+/// A BMC, as its own machine sees it.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundBmc {
+    /// IP address on its LAN channel; empty when it cannot be read or there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    /// MAC address of that channel, empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mac: String,
+    /// Whether it speaks IPMI.
+    #[serde(default)]
+    pub ipmi: bool,
+    /// Whether its firmware says that it speaks Redfish.
+    #[serde(default)]
+    pub redfish: bool,
 }
 
 /// An image as chunks. What no chunk covers reads as zeros.

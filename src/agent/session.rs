@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{CallError, Client};
 use super::log::Log;
-use super::protocol::{Action, Event, MAX_LOG, OpenSession, Session, Step, StepOutcome};
+use super::protocol::{Action, Event, FoundBmc, MAX_LOG, OpenSession, Session, Step, StepOutcome};
 use crate::api::metal3::HardwareDetails;
 
 /// Lines of log sent with a failure.
@@ -51,12 +51,14 @@ pub struct Done {
     pub message: String,
     /// The hardware, from `inspect`.
     pub inventory: Option<HardwareDetails>,
+    /// The machine's BMC, from `inspect`.
+    pub bmc: Option<FoundBmc>,
 }
 
 impl Done {
     /// Something was done that needs only words.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), inventory: None }
+        Self { message: message.into(), ..Self::default() }
     }
 }
 
@@ -322,6 +324,7 @@ impl Runner<'_> {
                     succeeded: true,
                     message: cut(&done.message),
                     inventory: done.inventory,
+                    bmc: done.bmc,
                     log: Vec::new(),
                 }
             }
@@ -331,8 +334,8 @@ impl Runner<'_> {
                     step: step.id.clone(),
                     succeeded: false,
                     message: cut(&error.0),
-                    inventory: None,
                     log: self.log.tail(LOG_LINES),
+                    ..StepOutcome::default()
                 }
             }
         };

@@ -79,8 +79,13 @@ impl Node {
         let observed =
             Observed { addresses: nics::addresses(), neighbours: self.network.neighbours(), boot: self.boot };
         let root = self.root.clone();
-        let hardware = blocking(move || inventory::read(&root, &observed)).await?;
-        Ok(Done { message: inventory::summary(&hardware), inventory: Some(hardware) })
+        let (hardware, bmc) =
+            blocking(move || (inventory::read(&root, &observed), inventory::bmc::read(&root))).await?;
+        let message = match &bmc {
+            Some(bmc) => format!("{}, {}", inventory::summary(&hardware), inventory::bmc::summary(bmc)),
+            None => inventory::summary(&hardware),
+        };
+        Ok(Done { message, inventory: Some(hardware), bmc })
     }
 
     async fn erase(&self, mode: AutomatedCleaningMode, job: &Job) -> Result<Done, StepError> {

@@ -2,8 +2,10 @@
 //!
 //! Everything is read below a root folder: `/` on the node, a made-up tree in tests.
 
+pub mod bmc;
 pub mod cpu;
 pub mod disks;
+mod ipmi;
 pub mod lldp;
 pub mod nics;
 mod path_id;

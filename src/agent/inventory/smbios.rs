@@ -1,5 +1,6 @@
 //! SMBIOS (DMTF DSP0134): maker, firmware and memory of the machine, from the table that the kernel exports.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use crate::api::metal3::{HardwareBios, HardwareSystemVendor};
@@ -16,6 +17,10 @@ pub struct Smbios {
     pub system: HardwareSystemVendor,
     /// Sum of the memory devices (type 17) in MiB; 0 when there are none.
     pub memory_mebibytes: i64,
+    /// Whether there is a BMC with IPMI (type 38).
+    pub ipmi: bool,
+    /// Whether the BMC says of itself that it speaks Redfish (type 42), with its address as it gives it.
+    pub redfish: Option<Option<Ipv4Addr>>,
 }
 
 impl Smbios {
@@ -51,6 +56,8 @@ impl Smbios {
                     };
                 }
                 17 => found.memory_mebibytes += structure.memory_kibibytes() / 1024,
+                38 => found.ipmi = true,
+                42 => found.redfish = structure.redfish_service().or(found.redfish),
                 127 => break,
                 _ => {}
             }
@@ -95,6 +102,27 @@ impl<'a> Structure<'a> {
 
     fn word(&self, offset: usize) -> Option<u16> {
         Some(u16::from_le_bytes(self.formatted.get(offset..offset + 2)?.try_into().ok()?))
+    }
+
+    /// The Redfish service of a management controller host interface (section 7.43, DSP0270 section 8): whether it has
+    /// one, and where.
+    fn redfish_service(&self) -> Option<Option<Ipv4Addr>> {
+        const REDFISH_OVER_IP: u8 = 4;
+        // In the protocol's data: UUID, host's address (type, format, address, mask), then the service's.
+        const FORMAT: usize = 16 + 2 + 32 + 1;
+        const IPV4: u8 = 1;
+        let specific = usize::from(*self.formatted.get(5)?);
+        let mut rest = self.formatted.get(7 + specific..)?;
+        while let [kind, length, tail @ ..] = rest {
+            let data = tail.get(..usize::from(*length))?;
+            if *kind == REDFISH_OVER_IP {
+                let address = data.get(FORMAT + 1..FORMAT + 5).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+                let known = data.get(FORMAT) == Some(&IPV4);
+                return Some(address.filter(|_| known).map(Ipv4Addr::from));
+            }
+            rest = &tail[data.len()..];
+        }
+        None
     }
 
     /// Size of a memory device (section 7.18) in KiB; empty sockets and unknown sizes count as 0.
@@ -182,6 +210,28 @@ mod tests {
         assert_eq!(smbios.system.product_name, "PowerEdge R640");
         assert_eq!(smbios.system.serial_number, "7XKQ2M3");
         assert_eq!(smbios.memory_mebibytes, 16384 + 65536);
+    }
+
+    #[test]
+    fn a_bmc_says_what_it_speaks() {
+        assert!(Smbios::parse(&structure(38, &[1; 14], &[])).ipmi);
+        let interface = |records: &[u8]| {
+            let specific = [2, 0xaa, 0xbb];
+            Smbios::parse(&structure(42, &[&[0x40][..], &specific, &[1], records].concat(), &[])).redfish
+        };
+        let record = |format: u8, address: [u8; 4]| {
+            let mut data = vec![0; 91];
+            data[51] = format;
+            data[52..56].copy_from_slice(&address);
+            [&[4, 91][..], &data].concat()
+        };
+        assert_eq!(interface(&record(1, [10, 0, 0, 9])), Some(Some(Ipv4Addr::new(10, 0, 0, 9))));
+        assert_eq!(interface(&record(2, [10, 0, 0, 9])), Some(None), "IP version 6");
+        assert_eq!(interface(&[4, 0]), Some(None));
+        assert_eq!(interface(&[2, 1, 7, 4, 0]), Some(None), "behind another protocol");
+        for none in [&[][..], &[2, 1, 7], &[4, 9, 1]] {
+            assert_eq!(interface(none), None, "{none:?}");
+        }
     }
 
     #[test]
