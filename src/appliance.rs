@@ -17,6 +17,7 @@ use crate::apiserver::{self, ApiServer};
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
+use crate::host::discovery::Discovery;
 use crate::host::sessions::Sessions;
 use crate::host::watches::Intents;
 use crate::host::{admission, watches};
@@ -151,7 +152,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
     let sessions =
-        Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), config.data_dir.logs());
+        Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), config.data_dir.logs())
+            .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
     let router = api_router.merge(sessions.router());
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
@@ -167,15 +169,15 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
 
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;
-    let router = boot::router(site, index.clone(), tokens, files);
-    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
-    services.spawn(named("TFTP", tftp.run(token())));
     let leases = if config.networks.is_empty() {
         tracing::warn!("no [[network]] is configured: DHCP answers nobody");
         None
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
+    let router = boot::router(site.on(grounds(config, leases.as_ref())), index.clone(), tokens, files);
+    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
+    services.spawn(named("TFTP", tftp.run(token())));
     let parts = acting::Parts { config: config.clone(), library, index, leases };
     match external {
         Some(external) => {
@@ -195,6 +197,19 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         audit.close().await;
     }
     ended
+}
+
+/// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
+fn grounds(config: &Config, leases: Option<&dhcp::Leases>) -> boot::Grounds {
+    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    boot::Grounds {
+        discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
+        holders: leases.map(|leases| {
+            let holder: Arc<dyn Fn(Ipv4Addr) -> boot::Holder + Send + Sync> =
+                Arc::new(move |address| leases.holder(address));
+            holder
+        }),
+    }
 }
 
 /// The embedded API server.

@@ -12,6 +12,10 @@ use serde::Deserialize;
 
 use crate::api::MacAddress;
 
+mod discovery;
+
+pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
+
 /// Where `slipway.toml` is looked for.
 pub const DEFAULT_PATH: &str = "/etc/slipway/slipway.toml";
 
@@ -30,6 +34,8 @@ pub struct Config {
     /// Networks that DHCP serves.
     #[serde(rename = "network")]
     pub networks: Vec<NetworkConfig>,
+    /// What becomes of unknown machines where discovery is on.
+    pub discovery: DiscoveryConfig,
     /// The image library.
     pub image: ImageConfig,
     /// How hosts are driven.
@@ -151,6 +157,9 @@ pub struct NetworkConfig {
     /// How DHCP behaves there.
     #[serde(default)]
     pub mode: NetworkMode,
+    /// Whether unknown machines that boot here report themselves and appear as hosts.
+    #[serde(default)]
+    pub discovery: bool,
     /// How long a lease holds.
     #[serde(default = "default_lease")]
     pub lease: Span,
@@ -444,6 +453,7 @@ impl Config {
         if !(Duration::from_secs(5)..=Duration::from_secs(300)).contains(&self.engine.lease.0) {
             faults.push("engine.lease must be 5s to 5m".into());
         }
+        self.discovery.faults(&mut faults);
         for (index, network) in self.networks.iter().enumerate() {
             let before = &self.networks[..index];
             let at = format!("network {:?}", network.name);
@@ -493,6 +503,9 @@ impl NetworkConfig {
                 }
             }
         }
+        if self.discovery && self.mode == NetworkMode::Off {
+            faults.push(format!("{at}: discovery needs a mode other than off"));
+        }
         if self.lease.0 < Duration::from_secs(60) {
             faults.push(format!("{at}: a lease must hold at least 60s"));
         }
@@ -523,6 +536,12 @@ mod tests {
             interface = "an-interface-too-long"
             subnet = "10.0.0.128/25"
             lease = "5s"
+            mode = "off"
+            discovery = true
+            [discovery]
+            limit = 0
+            [[discovery.rule]]
+            accept = true
         "#;
         let text = Config::parse(bad, Path::new("x.toml")).expect_err("faults").to_string();
         for part in [
@@ -535,6 +554,9 @@ mod tests {
             "overlaps",
             "15 characters",
             "60s",
+            "discovery needs a mode",
+            "discovery.limit",
+            "discovery.rule 1: accept = true needs credentials_name",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -543,6 +565,10 @@ mod tests {
             "[api]\nlisten = 5",
             "[[network]]\nname='a'\ninterface='e'\nsubnet='10.0.0.0/24'\npool=['10.0.0.9-10.0.0.1']",
             "[host]\nretry='0s'",
+            "[[discovery.rule]]\nname='{{ serial'",
+            "[[discovery.rule]]\nname='{{ nothing }}'",
+            "[[discovery.rule]]\nmatch.mac='52:5'",
+            "[[discovery.rule]]\nmatch.memory='4'",
         ] {
             assert!(matches!(Config::parse(text, Path::new("x")), Err(ConfigError::Parse { .. })), "{text}");
         }

@@ -125,6 +125,16 @@ pub struct DHCPLeaseSpec {
     pub expires: Option<Time>,
 }
 
+/// On a BareMetalHost that reported itself: [`DISCOVERED_PENDING`] until the operator accepts it.
+pub const ANNOTATION_DISCOVERED: &str = "slipway.dev/discovered";
+/// Value of [`ANNOTATION_DISCOVERED`]: nothing is done with the machine before the annotation is removed.
+pub const DISCOVERED_PENDING: &str = "pending";
+/// On a BareMetalHost that reported itself: which boot of its machine did.
+pub const ANNOTATION_VISIT: &str = "slipway.dev/discovery-visit";
+/// On a BareMetalHost: further MAC addresses of unknown machines that turned out to be this one, with commas. They
+/// are not asked again, and get nothing that is the host's.
+pub const ANNOTATION_REPORTED: &str = "slipway.dev/reported-macs";
+
 /// On a BootIntent: its host lives, so that neither a namespace's end nor anybody else takes the intent from under it.
 pub const FINALIZER_INTENT: &str = "slipway.dev/host";
 

@@ -105,6 +105,22 @@ pub enum Boot {
         /// Generation of the boot intent.
         generation: i64,
     },
+    /// Slipway's ramdisk, for a machine that no host has: it reports itself and does nothing else.
+    Discovery,
+}
+
+/// What is done about a machine that no host has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Stranger {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// It may report itself.
+    Discovered,
+    /// It may not: as many discovered hosts as are allowed wait to be accepted.
+    TooMany(usize),
+    /// It did, and is another address of this host, `namespace/name`.
+    Reported(String),
 }
 
 /// What to boot, and why.
@@ -116,16 +132,17 @@ pub struct Decision {
     pub reasons: Vec<String>,
 }
 
-/// Decides what a client boots. The answer to an unknown or a finished machine is its local disk.
-pub fn decide(client: &BootClient, host: Option<&BootHost>) -> Decision {
+/// Decides what a client boots. The answer to a finished machine is its local disk, and so it is to an unknown one,
+/// unless `stranger` lets it report itself.
+pub fn decide(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger) -> Decision {
     let mut reasons = Vec::new();
-    let boot = walk(client, host, &mut reasons);
+    let boot = walk(client, host, stranger, &mut reasons);
     Decision { boot, reasons }
 }
 
 /// The decision as text, for `slipway explain boot`. Holds no secret.
-pub fn explain(client: &BootClient, host: Option<&BootHost>) -> String {
-    let decision = decide(client, host);
+pub fn explain(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger) -> String {
+    let decision = decide(client, host, stranger);
     let asks = match client.kind {
         ClientKind::Pxe => "the firmware's PXE client",
         ClientKind::HttpBoot => "the firmware's HTTP boot client",
@@ -143,22 +160,23 @@ pub fn explain(client: &BootClient, host: Option<&BootHost>) -> String {
         Boot::Ramdisk { generation } => {
             text.push_str(&format!("it boots: Slipway's ramdisk, boot intent {generation}\n"));
         }
+        Boot::Discovery => text.push_str("it boots: Slipway's ramdisk, to report itself\n"),
     }
     text
 }
 
-fn walk(client: &BootClient, host: Option<&BootHost>, reasons: &mut Vec<String>) -> Boot {
-    let Some(host) = host else {
-        reasons.push(format!("no BareMetalHost has the MAC address {}: local disk", client.mac));
-        return Boot::LocalDisk;
-    };
+fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reasons: &mut Vec<String>) -> Boot {
+    let Some(host) = host else { return unknown(client, stranger, reasons) };
     reasons.push(format!("{} belongs to BareMetalHost {}/{}", client.mac, host.namespace, host.name));
     if client.kind == ClientKind::System {
         reasons.push("the client is a running system and asks for an address only".into());
         return Boot::LocalDisk;
     }
     let Some(IndexedIntent { generation, target, session_open }) = host.intent else {
-        reasons.push("it has no boot intent: local disk".into());
+        reasons.push(match host.discovery.waiting {
+            true => "it reported itself and waits to be accepted: local disk".into(),
+            false => "it has no boot intent: local disk".into(),
+        });
         return Boot::LocalDisk;
     };
     match target {
@@ -183,6 +201,37 @@ fn walk(client: &BootClient, host: Option<&BootHost>, reasons: &mut Vec<String>)
     }
 }
 
+fn unknown(client: &BootClient, stranger: &Stranger, reasons: &mut Vec<String>) -> Boot {
+    let nobody = format!("no BareMetalHost has the MAC address {}", client.mac);
+    match stranger {
+        Stranger::Ignored => reasons.push(format!("{nobody}: local disk")),
+        Stranger::TooMany(limit) => {
+            reasons.push(nobody);
+            reasons.push(format!(
+                "{limit} discovered hosts wait to be accepted, which is discovery.limit: local disk until one is accepted or deleted"
+            ));
+        }
+        Stranger::Reported(host) => {
+            reasons.push(nobody);
+            reasons.push(format!("it reported itself before and is another address of {host}: local disk"));
+        }
+        Stranger::Discovered if client.kind == ClientKind::System => {
+            reasons.push(nobody);
+            reasons.push("the client is a running system and asks for an address only".into());
+        }
+        Stranger::Discovered if !client.firmware.is_supported() => {
+            reasons.push(nobody);
+            reasons.push(format!("discovery is on, but there is no ramdisk for {}", client.firmware));
+        }
+        Stranger::Discovered => {
+            reasons.push(nobody);
+            reasons.push("discovery is on in its network: the ramdisk, to report itself".into());
+            return Boot::Discovery;
+        }
+    }
+    Boot::LocalDisk
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +244,7 @@ mod tests {
             uid: "u".into(),
             macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
             intent,
+            discovery: Default::default(),
         }
     }
 
@@ -203,7 +253,7 @@ mod tests {
         let client =
             BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
         let intent = IndexedIntent { generation: 7, target: BootTarget::Ramdisk, session_open: false };
-        insta::assert_snapshot!(explain(&client, Some(&host(Some(intent)))), @r"
+        insta::assert_snapshot!(explain(&client, Some(&host(Some(intent))), &Stranger::Discovered), @r"
         02:00:00:00:00:01 asks: iPXE, UEFI x86-64
           - 02:00:00:00:00:01 belongs to BareMetalHost default/web-1
           - boot intent 7 is the ramdisk
@@ -270,10 +320,38 @@ mod tests {
         ];
         for (host, kind, firmware, boot, reason) in rows {
             let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware, kind };
-            let decision = decide(&client, host.as_ref());
+            let decision = decide(&client, host.as_ref(), &Stranger::Ignored);
             assert_eq!(decision.boot, boot, "{kind:?} {firmware:?} {host:?}");
             let last = decision.reasons.last().expect("a reason");
             assert!(last.contains(reason), "{last}");
         }
+    }
+
+    #[test]
+    fn a_stranger_reports_itself_where_discovery_is_on_and_otherwise_keeps_its_disk() {
+        let rows = [
+            (Stranger::Ignored, ClientKind::Ipxe, Firmware::UefiX64, Boot::LocalDisk, "no BareMetalHost"),
+            (Stranger::Discovered, ClientKind::Ipxe, Firmware::UefiX64, Boot::Discovery, "to report itself"),
+            (Stranger::Discovered, ClientKind::Pxe, Firmware::Bios, Boot::Discovery, "to report itself"),
+            (Stranger::Discovered, ClientKind::System, Firmware::Bios, Boot::LocalDisk, "address only"),
+            (Stranger::Discovered, ClientKind::Pxe, Firmware::UefiArm64, Boot::LocalDisk, "no ramdisk for UEFI arm64"),
+            (Stranger::TooMany(7), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "7 discovered hosts wait"),
+            (Stranger::Reported("a/b".into()), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "address of a/b"),
+        ];
+        for (stranger, kind, firmware, boot, reason) in rows {
+            let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware, kind };
+            let reasons = decide(&client, None, &stranger);
+            assert_eq!(reasons.boot, boot, "{kind:?} {firmware:?} {stranger:?}");
+            assert!(reasons.reasons.concat().contains(reason), "{:?}", reasons.reasons);
+            // Never a machine that is somebody's.
+            let known = decide(&client, Some(&host(None)), &stranger);
+            assert_eq!(known.boot, Boot::LocalDisk);
+        }
+        let mut waiting = host(None);
+        waiting.discovery.waiting = true;
+        let client = BootClient { mac: waiting.macs[0], firmware: Firmware::Bios, kind: ClientKind::Ipxe };
+        let decision = decide(&client, Some(&waiting), &Stranger::Discovered);
+        assert_eq!(decision.boot, Boot::LocalDisk);
+        assert!(decision.reasons.concat().contains("waits to be accepted"), "{:?}", decision.reasons);
     }
 }

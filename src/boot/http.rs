@@ -8,7 +8,7 @@
 //! | `GET /boot/ca.pem` | the appliance's CA certificate |
 //! | `GET /boot/explain?mac=&arch=` | what the machine would boot and why |
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, Query, Request, State};
@@ -16,6 +16,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, body::Body};
+use ipnetwork::Ipv4Network;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
@@ -39,6 +40,33 @@ pub struct Site {
     kernel_args: String,
     ca_pem: String,
     ca_sha256: String,
+    grounds: Grounds,
+}
+
+/// What boot HTTP knows of the networks that machines ask from.
+#[derive(Clone, Default)]
+pub struct Grounds {
+    /// Networks where unknown machines report themselves.
+    pub discovery: Vec<Ipv4Network>,
+    /// Who holds an address.
+    pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Grounds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grounds").field("discovery", &self.discovery).finish_non_exhaustive()
+    }
+}
+
+/// Who holds an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Somebody else gives the addresses there.
+    Elsewhere,
+    /// This appliance gives the addresses there, and this one is nobody's.
+    Nobody,
+    /// This appliance leased it to the machine.
+    Machine(MacAddress),
 }
 
 /// The site's settings cannot be used.
@@ -60,7 +88,35 @@ impl Site {
         let der = CertificateDer::from_pem_slice(ca_pem.as_bytes())
             .map_err(|error| SiteError::Certificate(error.to_string()))?;
         let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { api_port, kernel_args: kernel_args.into(), ca_pem: ca_pem.into(), ca_sha256 })
+        let grounds = Grounds::default();
+        Ok(Self { api_port, kernel_args: kernel_args.into(), ca_pem: ca_pem.into(), ca_sha256, grounds })
+    }
+
+    /// The same site with what is known of its networks.
+    #[must_use]
+    pub fn on(self, grounds: Grounds) -> Self {
+        Self { grounds, ..self }
+    }
+
+    fn discovers(&self, peer: IpAddr) -> bool {
+        let networks = &self.grounds.discovery;
+        matches!(peer.to_canonical(), IpAddr::V4(peer) if networks.iter().any(|network| network.contains(peer)))
+    }
+
+    /// The address that a token for this machine is bound to.
+    ///
+    /// # Errors
+    ///
+    /// Why the machine cannot be the one that asks.
+    fn bound(&self, mac: MacAddress, peer: IpAddr) -> Result<Option<Ipv4Addr>, String> {
+        let (Some(holders), IpAddr::V4(peer)) = (&self.grounds.holders, peer.to_canonical()) else { return Ok(None) };
+        match holders(peer) {
+            Holder::Elsewhere => Ok(None),
+            Holder::Machine(holder) if holder == mac => Ok(Some(peer)),
+            Holder::Machine(_) | Holder::Nobody => {
+                Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
+            }
+        }
     }
 
     /// SHA-256 of the CA's certificate (DER), hex: what scripts carry and agents pin.
@@ -133,32 +189,19 @@ async fn ipxe(
         warn!(peer = %ends.peer, reason = refused.message, "boot script refused");
     })?;
     let host = shared.hosts.by_mac(client.mac);
-    let decision = decide(&client, host.as_deref());
+    let stranger = shared.hosts.stranger(client.mac, shared.site.discovers(ends.peer.ip()));
+    let decision = decide(&client, host.as_deref(), &stranger);
     let reason = decision.reasons.last().map_or("", String::as_str);
     let script = match (&decision.boot, host.as_deref()) {
         (Boot::Ramdisk { generation }, Some(host)) => {
-            let has_ramdisk = {
-                let files = shared.files.clone();
-                tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
-            };
-            if has_ramdisk {
-                info!(mac = %client.mac, peer = %ends.peer, host = %host.name, generation, "boot script: ramdisk");
-                let token = shared.tokens.mint(&host.uid, *generation)?;
-                script::ramdisk(&script::Ramdisk {
-                    host,
-                    generation: *generation,
-                    boot: ends.local,
-                    api_port: shared.site.api_port,
-                    ca_sha256: &shared.site.ca_sha256,
-                    token: &token,
-                    mac: client.mac,
-                    kernel_args: &shared.site.kernel_args,
-                })?
-            } else {
-                let reason = "the appliance has no ramdisk, make one with slipway ramdisk build";
-                warn!(mac = %client.mac, peer = %ends.peer, host = %host.name, reason, "boot script: error");
-                script::error(client.mac, reason)?
-            }
+            let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
+            shared
+                .ramdisk(&client, ends, &who, |address| shared.tokens.mint_at(&host.uid, *generation, address))
+                .await?
+        }
+        (Boot::Discovery, _) => {
+            let who = format!("{}, to report itself", client.mac);
+            shared.ramdisk(&client, ends, &who, |address| shared.tokens.mint_visit(client.mac, address)).await?
         }
         _ => {
             info!(mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");
@@ -170,11 +213,48 @@ async fn ipxe(
         .into_response())
 }
 
+impl Shared {
+    /// The script with a token for `who`, or one that says why there is none.
+    async fn ramdisk(
+        &self,
+        client: &BootClient,
+        ends: Ends,
+        who: &str,
+        token: impl FnOnce(Option<Ipv4Addr>) -> Result<String, MintError>,
+    ) -> Result<String, Refused> {
+        let has_ramdisk = {
+            let files = self.files.clone();
+            tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
+        };
+        let no_ramdisk = || "the appliance has no ramdisk, make one with slipway ramdisk build".to_owned();
+        let bound = if has_ramdisk { self.site.bound(client.mac, ends.peer.ip()) } else { Err(no_ramdisk()) };
+        let address = match bound {
+            Ok(address) => address,
+            Err(reason) => {
+                warn!(mac = %client.mac, peer = %ends.peer, who, reason, "boot script: error");
+                return Ok(script::error(client.mac, &reason)?);
+            }
+        };
+        info!(mac = %client.mac, peer = %ends.peer, who, "boot script: ramdisk");
+        Ok(script::ramdisk(&script::Ramdisk {
+            who,
+            boot: ends.local,
+            api_port: self.site.api_port,
+            ca_sha256: &self.site.ca_sha256,
+            token: &token(address)?,
+            mac: client.mac,
+            kernel_args: &self.site.kernel_args,
+        })?)
+    }
+}
+
 async fn explanation(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Result<Response, Refused> {
     let asked = Asked { arch: asked.arch.or_else(|| Some("efi".into())), ..asked };
     let client = asked.client()?;
     let host = shared.hosts.by_mac(client.mac);
-    let mut text = explain(&client, host.as_deref());
+    // Where the machine is, is not known here: discovery counts when it is on anywhere.
+    let stranger = shared.hosts.stranger(client.mac, !shared.site.grounds.discovery.is_empty());
+    let mut text = explain(&client, host.as_deref(), &stranger);
     let files = shared.files.clone();
     if !tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false) {
         text.push_str("note: there is no ramdisk; make one with slipway ramdisk build\n");

@@ -17,10 +17,14 @@ struct Setup {
 }
 
 fn setup() -> Setup {
+    setup_on(Grounds::default())
+}
+
+fn setup_on(grounds: Grounds) -> Setup {
     let folder = tempfile::tempdir().expect("folder");
     let key = rcgen::KeyPair::generate().expect("key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
-    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site");
+    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site").on(grounds);
     assert_eq!(site.ca_sha256().len(), 64);
     let hosts = HostIndex::default();
     let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
@@ -43,6 +47,7 @@ impl Setup {
             uid: "uid-1".into(),
             macs: vec![MAC],
             intent: Some(IndexedIntent { generation: 7, target, session_open }),
+            discovery: Default::default(),
         });
     }
 
@@ -92,6 +97,48 @@ async fn a_script_with_a_good_token_for_a_ramdisk_intent_and_the_disk_otherwise(
     setup.host(BootTarget::Ramdisk, true);
     let (_, body) = setup.get(URI).await;
     assert!(body.contains("opened already") && !body.contains("slipway.token"), "{body}");
+}
+
+#[tokio::test]
+async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_token_is_good_there_only() {
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    let other = MacAddress([2, 0, 0, 0, 0, 1]);
+    for (holder, address) in [
+        (Holder::Machine(MAC), Some(Some([172, 22, 0, 100].into()))),
+        (Holder::Elsewhere, Some(None)),
+        (Holder::Machine(other), None),
+        (Holder::Nobody, None),
+    ] {
+        let setup = setup_on(Grounds { holders: Some(Arc::new(move |_| holder)), ..Grounds::default() });
+        setup.ramdisk();
+        setup.host(BootTarget::Ramdisk, false);
+        let (status, body) = setup.get(URI).await;
+        assert_eq!(status, StatusCode::OK);
+        let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());
+        let bound = token.map(|token| setup.tokens.verify(token).expect("good").address);
+        assert_eq!(bound, address, "{holder:?}");
+        assert_eq!(token.is_none(), body.contains("172.22.0.100 asks for the script of 52:54:00:12:34:56"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn unknown_machines_get_a_visitors_token_where_discovery_is_on() {
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    for (network, told) in [("172.22.0.0/24", true), ("172.23.0.0/24", false)] {
+        let setup = setup_on(Grounds { discovery: vec![network.parse().expect("a network")], ..Grounds::default() });
+        setup.ramdisk();
+        let (_, body) = setup.get(URI).await;
+        let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());
+        assert_eq!(token.is_some(), told, "{network}: {body}");
+        let Some(token) = token else { continue };
+        assert_eq!(setup.tokens.verify_visit(token).expect("a visitor's").uid, MAC.to_string());
+        assert!(setup.tokens.verify(token).is_err(), "no host's token");
+        let (_, body) = setup.get("/boot/explain?mac=525400123456").await;
+        assert!(body.contains("it boots: Slipway's ramdisk, to report itself"), "{body}");
+        // What is a host's is never a stranger's, whatever the network.
+        setup.host(BootTarget::Disk, false);
+        assert!(!setup.get(URI).await.1.contains("slipway.token"));
+    }
 }
 
 #[tokio::test]

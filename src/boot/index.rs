@@ -1,8 +1,11 @@
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
+
+use super::Stranger;
 
 /// What booting needs to know of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +22,17 @@ pub struct BootHost {
     pub macs: Vec<MacAddress>,
     /// What it is to boot.
     pub intent: Option<IndexedIntent>,
+    /// What discovery has to do with it.
+    pub discovery: Discovery,
+}
+
+/// What discovery has to do with a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovery {
+    /// It reported itself and was not accepted yet.
+    pub waiting: bool,
+    /// Addresses of unknown machines that turned out to be this one. They have no part in what is the host's.
+    pub reported: Vec<MacAddress>,
 }
 
 impl BootHost {
@@ -44,6 +58,8 @@ pub struct IndexedIntent {
 pub struct HostIndex {
     // std's lock: held for a map operation, never across an await.
     hosts: Arc<RwLock<Hosts>>,
+    /// Discovered hosts that may wait to be accepted; 0: not limited here.
+    waiting_limit: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -57,6 +73,28 @@ impl HostIndex {
     /// oldest: a newcomer with a wrong address must not take another host's machine.
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
         self.read().by_mac.get(&mac).cloned()
+    }
+
+    /// Sets how many discovered hosts may wait to be accepted (at least 1): as many strangers are let in.
+    pub fn limit_waiting(&self, limit: usize) {
+        self.waiting_limit.store(limit.max(1), Ordering::Relaxed);
+    }
+
+    /// What is done about this hardware address if it is no host's, on a network where `discovery` is on or off.
+    pub fn stranger(&self, mac: MacAddress, discovery: bool) -> Stranger {
+        if !discovery {
+            return Stranger::Ignored;
+        }
+        let hosts = self.read();
+        if hosts.by_mac.contains_key(&mac) {
+            return Stranger::Ignored;
+        }
+        if let Some(host) = hosts.by_name.values().find(|host| host.discovery.reported.contains(&mac)) {
+            return Stranger::Reported(format!("{}/{}", host.namespace, host.name));
+        }
+        let limit = self.waiting_limit.load(Ordering::Relaxed);
+        let full = limit > 0 && hosts.by_name.values().filter(|host| host.discovery.waiting).count() >= limit;
+        if full { Stranger::TooMany(limit) } else { Stranger::Discovered }
     }
 
     /// The host with this name.
@@ -127,6 +165,7 @@ mod tests {
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
             intent: None,
+            discovery: Discovery::default(),
         }
     }
 
@@ -151,6 +190,26 @@ mod tests {
             index.remove("ns", "a");
             assert_eq!(owner(&index, 1).as_deref(), Some("b"), "{order:?}");
         }
+    }
+
+    #[test]
+    fn strangers_are_let_in_up_to_a_limit_and_never_twice() {
+        let index = HostIndex::default();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        index.limit_waiting(2);
+        let waiting =
+            |reported: &[u8]| Discovery { waiting: true, reported: reported.iter().map(|last| mac(*last)).collect() };
+        assert_eq!(index.stranger(mac(9), false), Stranger::Ignored);
+        assert_eq!(index.stranger(mac(9), true), Stranger::Discovered);
+        index.insert(BootHost { discovery: waiting(&[9]), ..host("a", &[1]) });
+        assert_eq!(index.stranger(mac(9), true), Stranger::Reported("ns/a".into()));
+        assert_eq!(index.stranger(mac(1), true), Stranger::Ignored, "it is a host's");
+        assert!(index.by_mac(mac(9)).is_none(), "what only reported itself is not the host");
+        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
+        index.insert(BootHost { discovery: waiting(&[]), ..host("b", &[2]) });
+        assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2));
+        index.insert(host("b", &[2]));
+        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted");
     }
 
     #[test]

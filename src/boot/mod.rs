@@ -11,13 +11,13 @@ mod listener;
 pub mod script;
 pub mod token;
 
-pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, decide, explain};
+pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, Stranger, decide, explain};
 pub use files::{
     BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST, NameError,
     TFTP_FILES, lookup,
 };
-pub use http::{Ends, Site, SiteError, router};
-pub use index::{BootHost, HostIndex, IndexedIntent};
+pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
+pub use index::{BootHost, Discovery, HostIndex, IndexedIntent};
 pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};
 pub use script::{program_url, script_url};
 pub use token::{Claims, KeyError, MintError, TokenError, Tokens};

@@ -8,8 +8,8 @@ use minijinja::{Environment, UndefinedBehavior, context};
 use crate::agent::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 use crate::api::MacAddress;
 
+use super::Firmware;
 use super::files::INITRD;
-use super::{BootHost, Firmware};
 
 /// Longest kernel command line of x86 (`COMMAND_LINE_SIZE`), in bytes, less some room for the firmware's own.
 const MAX_COMMAND_LINE: usize = 2000;
@@ -50,10 +50,8 @@ pub fn check_kernel_args(args: &str) -> Result<(), KernelArgsError> {
 /// What the ramdisk's script says.
 #[derive(Clone, Debug)]
 pub struct Ramdisk<'a> {
-    /// The machine's host.
-    pub host: &'a BootHost,
-    /// Generation of the boot intent.
-    pub generation: i64,
+    /// Which machine, and what for.
+    pub who: &'a str,
     /// Address and port of boot HTTP that the machine reached.
     pub boot: SocketAddr,
     /// Port of the API at the same address.
@@ -89,9 +87,8 @@ pub fn ramdisk(facts: &Ramdisk<'_>) -> Result<String, ScriptError> {
     if command_line.len() > MAX_COMMAND_LINE {
         return Err(ScriptError::CommandLine(command_line.len()));
     }
-    let host = format!("{}/{}", facts.host.namespace, facts.host.name);
     let base = base_url(facts.boot);
-    render("ramdisk.ipxe", context! { host, generation => facts.generation, base, command_line })
+    render("ramdisk.ipxe", context! { who => facts.who, base, command_line })
 }
 
 /// The script that goes on to the local disk.
@@ -167,21 +164,9 @@ mod tests {
 
     const MAC: MacAddress = MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
 
-    fn host() -> BootHost {
-        BootHost {
-            namespace: "default".into(),
-            created: 0,
-            name: "web-1".into(),
-            uid: "u".into(),
-            macs: vec![MAC],
-            intent: None,
-        }
-    }
-
-    fn facts<'a>(host: &'a BootHost, kernel_args: &'a str) -> Ramdisk<'a> {
+    fn facts(kernel_args: &str) -> Ramdisk<'_> {
         Ramdisk {
-            host,
-            generation: 7,
+            who: "default/web-1, boot intent 7",
             boot: ([172, 22, 0, 1], 80).into(),
             api_port: 8443,
             ca_sha256: "00ff",
@@ -193,8 +178,7 @@ mod tests {
 
     #[test]
     fn the_ramdisk_script() {
-        let host = host();
-        let script = ramdisk(&facts(&host, "console=tty0 console=ttyS0,115200")).expect("script");
+        let script = ramdisk(&facts("console=tty0 console=ttyS0,115200")).expect("script");
         insta::assert_snapshot!(script, @r"
         #!ipxe
         echo Slipway: ramdisk for default/web-1, boot intent 7
@@ -258,8 +242,7 @@ mod tests {
             assert!(matches!(check_kernel_args(bad), Err(KernelArgsError::Character(_))), "{bad}");
         }
         assert_eq!(check_kernel_args(&"a".repeat(1025)), Err(KernelArgsError::Length(1025)));
-        let host = host();
-        let long = Ramdisk { token: &"t".repeat(2000), ..facts(&host, "") };
+        let long = Ramdisk { token: &"t".repeat(2000), ..facts("") };
         assert!(matches!(ramdisk(&long), Err(ScriptError::CommandLine(_))));
     }
 

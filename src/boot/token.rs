@@ -1,11 +1,13 @@
 //! Boot tokens and session tokens: `base64url(payload ‖ HMAC-SHA-256(key, label ‖ payload))`, nothing stored.
 //!
-//! A boot token goes into the boot script of one boot; an agent shows it once and gets a session token for it. The
-//! two differ in their label, so neither passes for the other. That a boot token is used once, and only for the
-//! current boot intent, is the caller's to see to: by its nonce and generation.
+//! A boot token goes into the boot script of one boot; an agent shows it once and gets a session token for it. A
+//! machine that no host has gets a visitor's token instead, with which it can report itself and nothing else. Each
+//! kind has its label, so none passes for another. That a token is used once, only for the current boot intent and
+//! only from the address that it was given to, is the caller's to see to: by its nonce, generation and address.
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,18 +19,22 @@ use rand::TryRngCore;
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use crate::api::MacAddress;
+
 /// How long a boot token can be used: firmware, iPXE and ramdisk of a slow machine, several times over.
 pub const BOOT_TOKEN_LIFE: Duration = Duration::from_secs(30 * 60);
 
 const KEY_FILE: &str = "boot-token.key";
 const KEY: usize = 32;
 const MAC: usize = 32;
-/// Version, generation, issued at, nonce.
-const FIXED: usize = 1 + 8 + 8 + 16;
+/// Version, generation, issued at, nonce, address.
+const FIXED: usize = 1 + 8 + 8 + 16 + 4;
 const MAX_UID: usize = 64;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const BOOT: &[u8] = b"slipway boot token\0";
 const SESSION: &[u8] = b"slipway session token\0";
+const VISIT: &[u8] = b"slipway visit token\0";
+const VISIT_SESSION: &[u8] = b"slipway visit session token\0";
 
 /// The key cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +88,7 @@ pub enum MintError {
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// UID of the BareMetalHost.
+    /// UID of the BareMetalHost; of a visitor the MAC address.
     pub uid: String,
     /// Generation of the boot intent.
     pub generation: i64,
@@ -90,6 +96,8 @@ pub struct Claims {
     pub nonce: [u8; 16],
     /// Unix time it was made, in seconds.
     pub issued_at: i64,
+    /// The one address that it may be used from, where Slipway gave the machine its address.
+    pub address: Option<Ipv4Addr>,
 }
 
 impl Claims {
@@ -104,6 +112,7 @@ impl Claims {
         bytes.extend_from_slice(&self.generation.to_be_bytes());
         bytes.extend_from_slice(&self.issued_at.to_be_bytes());
         bytes.extend_from_slice(&self.nonce);
+        bytes.extend_from_slice(&self.address.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
         bytes.extend_from_slice(self.uid.as_bytes());
         bytes
     }
@@ -112,7 +121,9 @@ impl Claims {
         let (version, rest) = payload.split_first()?;
         let (generation, rest) = rest.split_first_chunk::<8>()?;
         let (issued_at, rest) = rest.split_first_chunk::<8>()?;
-        let (nonce, uid) = rest.split_first_chunk::<16>()?;
+        let (nonce, rest) = rest.split_first_chunk::<16>()?;
+        let (address, uid) = rest.split_first_chunk::<4>()?;
+        let address = Ipv4Addr::from(*address);
         if *version != VERSION || uid.is_empty() || uid.len() > MAX_UID {
             return None;
         }
@@ -121,6 +132,7 @@ impl Claims {
             generation: i64::from_be_bytes(*generation),
             issued_at: i64::from_be_bytes(*issued_at),
             nonce: *nonce,
+            address: (!address.is_unspecified()).then_some(address),
         })
     }
 }
@@ -164,15 +176,30 @@ impl Tokens {
         Ok(Self { key: Zeroizing::new(key) })
     }
 
-    /// A boot token for the host with this UID (1 to 64 bytes) and this generation of its boot intent.
+    /// A boot token for the host with this UID (1 to 64 bytes) and this generation of its boot intent, good from any
+    /// address.
     pub fn mint(&self, uid: &str, generation: i64) -> Result<String, MintError> {
+        self.mint_at(uid, generation, None)
+    }
+
+    /// As [`Tokens::mint`]; good from this address only, when one is given.
+    pub fn mint_at(&self, uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
+        self.make(BOOT, uid, generation, address)
+    }
+
+    /// A visitor's token for a machine that no host has: for this MAC address, from this address only when one is given.
+    pub fn mint_visit(&self, mac: MacAddress, address: Option<Ipv4Addr>) -> Result<String, MintError> {
+        self.make(VISIT, &mac.to_string(), 0, address)
+    }
+
+    fn make(&self, label: &[u8], uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
         if !(1..=MAX_UID).contains(&uid.len()) {
             return Err(MintError::Uid(uid.len()));
         }
         let mut nonce = [0; 16];
         rand::rngs::OsRng.try_fill_bytes(&mut nonce).map_err(|error| MintError::Random(error.to_string()))?;
-        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now() };
-        Ok(self.seal(BOOT, &claims))
+        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address };
+        Ok(self.seal(label, &claims))
     }
 
     /// Checks a boot token. Takes the same time whatever is wrong with its code.
@@ -182,7 +209,16 @@ impl Tokens {
 
     /// Checks a boot token at this Unix time, in seconds.
     pub fn verify_at(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
-        let claims = self.open_sealed(BOOT, token)?;
+        self.verify_labelled(BOOT, token, now)
+    }
+
+    /// Checks a visitor's token.
+    pub fn verify_visit(&self, token: &str) -> Result<Claims, TokenError> {
+        self.verify_labelled(VISIT, token, unix_now())
+    }
+
+    fn verify_labelled(&self, label: &[u8], token: &str, now: i64) -> Result<Claims, TokenError> {
+        let claims = self.open_sealed(label, token)?;
         if now.saturating_sub(claims.issued_at) > BOOT_TOKEN_LIFE.as_secs() as i64 {
             return Err(TokenError::Expired);
         }
@@ -197,6 +233,16 @@ impl Tokens {
     /// Checks a session token. Whether its session is still the current one is the caller's to see.
     pub fn verify_session(&self, token: &str) -> Result<Claims, TokenError> {
         self.open_sealed(SESSION, token)
+    }
+
+    /// The session token that belongs to a visitor's token.
+    pub fn visit_session(&self, claims: &Claims) -> String {
+        self.seal(VISIT_SESSION, claims)
+    }
+
+    /// Checks a visitor's session token. Whether the visit goes on is the caller's to see.
+    pub fn verify_visit_session(&self, token: &str) -> Result<Claims, TokenError> {
+        self.open_sealed(VISIT_SESSION, token)
     }
 
     fn seal(&self, label: &[u8], claims: &Claims) -> String {
@@ -279,7 +325,7 @@ mod tests {
     fn a_token_says_what_was_put_in_until_it_is_old() {
         let tokens = tokens(1);
         let token = tokens.mint(UID, 7).expect("token");
-        assert!(token.len() < 150 && token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')));
+        assert!(token.len() < 160 && token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')));
         let claims = tokens.verify(&token).expect("good");
         assert_eq!((claims.uid.as_str(), claims.generation), (UID, 7));
         let life = BOOT_TOKEN_LIFE.as_secs() as i64;
@@ -298,6 +344,20 @@ mod tests {
         assert_eq!(tokens.verify_session(&session), Ok(claims));
         assert_eq!(tokens.verify_session(&boot), Err(TokenError::Forged));
         assert_eq!(tokens.verify(&session), Err(TokenError::Forged));
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        let visit = tokens.mint_visit(mac, Some([172, 22, 0, 100].into())).expect("token");
+        let visitor = tokens.verify_visit(&visit).expect("good");
+        assert_eq!((visitor.uid.as_str(), visitor.address), ("02:00:00:00:00:01", Some([172, 22, 0, 100].into())));
+        let visiting = tokens.visit_session(&visitor);
+        assert_eq!(tokens.verify_visit_session(&visiting), Ok(visitor));
+        for foreign in [&visit, &visiting] {
+            assert_eq!(tokens.verify(foreign), Err(TokenError::Forged));
+            assert_eq!(tokens.verify_session(foreign), Err(TokenError::Forged));
+        }
+        for own in [&boot, &session] {
+            assert_eq!(tokens.verify_visit(own), Err(TokenError::Forged));
+            assert_eq!(tokens.verify_visit_session(own), Err(TokenError::Forged));
+        }
     }
 
     #[test]

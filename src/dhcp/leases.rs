@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::try_join_all;
 
 use crate::api::MacAddress;
-use crate::boot::HostIndex;
+use crate::boot::{Holder, HostIndex};
 use crate::config::{NetworkConfig, NetworkMode};
 use crate::store::{Store, Table, WriteError};
 
@@ -131,6 +131,17 @@ impl Leases {
         leased(true).or_else(reserved).or_else(|| leased(false))
     }
 
+    /// Who holds an address, where this appliance gives the addresses.
+    pub fn holder(&self, address: Ipv4Addr) -> Holder {
+        let ours = |network: &&NetworkLeases| {
+            network.config.mode != NetworkMode::Proxy && network.config.subnet.contains(address)
+        };
+        let Some(network) = self.networks.iter().find(ours) else { return Holder::Elsewhere };
+        let table = network.table();
+        let lease = table.get(address).filter(|lease| lease.state == LeaseState::Bound);
+        lease.map_or(Holder::Nobody, |lease| Holder::Machine(lease.client.mac))
+    }
+
     /// What DHCP does for a machine and why, for people.
     pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
         let networks = self.networks.iter().map(|network| {
@@ -226,6 +237,10 @@ mod tests {
         assert_eq!(leases.address_of(mac(3)), None, "removed");
         assert_eq!(leases.address_of(mac(4)), None, "not a network of the configuration");
         assert_eq!(leases.address_of(mac(9)), Some(at(9)), "reserved");
+        assert_eq!(leases.holder(at(101)), Holder::Machine(mac(1)));
+        for (address, holder) in [(at(102), Holder::Nobody), (at(9), Holder::Nobody), (elsewhere, Holder::Elsewhere)] {
+            assert_eq!(leases.holder(address), holder, "{address}");
+        }
         let text = leases.explain(mac(1), &HostIndex::default());
         assert!(text.contains("10.0.0.101, bound, end 1970-01-01T00:50:00Z"), "{text}");
         assert!(leases.explain(mac(9), &HostIndex::default()).contains("10.0.0.9 is reserved for it"));

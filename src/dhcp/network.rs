@@ -34,6 +34,8 @@ pub struct Network {
     pub server: Ipv4Addr,
     /// How DHCP behaves there.
     pub mode: NetworkMode,
+    /// Whether unknown machines report themselves.
+    pub discovery: bool,
     /// How long a lease holds, in seconds.
     pub lease: u32,
     /// Where boot files are.
@@ -64,6 +66,7 @@ impl Network {
             subnet: config.subnet,
             server,
             mode: config.mode,
+            discovery: config.discovery,
             lease: u32::try_from(config.lease.0.as_secs()).unwrap_or(u32::MAX - 1),
             site,
             reservations,

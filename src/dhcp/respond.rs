@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use dhcproto::v4::MessageType;
 
-use crate::boot::{BootHost, decide};
+use crate::boot::{BootHost, Stranger, decide};
 use crate::config::NetworkMode;
 
 use super::client::{self, LeaseClient};
@@ -46,6 +46,8 @@ pub struct Ground<'a> {
     pub network: &'a Network,
     /// The BareMetalHost with the client's hardware address.
     pub host: Option<&'a BootHost>,
+    /// What is done about the client when it is no host.
+    pub stranger: &'a Stranger,
     /// Who is known on this network.
     pub known: Known<'a>,
 }
@@ -86,7 +88,7 @@ pub(super) fn boot_answer(request: &Request<'_>, ground: Ground<'_>) -> (Option<
         return (None, None);
     }
     let client = client::boot_client(request);
-    let mut decision = decide(&client, ground.host);
+    let mut decision = decide(&client, ground.host, ground.stranger);
     let netboot = netboot::answer(&client, &decision, ground.network);
     let reason = decision.reasons.pop().unwrap_or_default();
     let text = match &netboot {

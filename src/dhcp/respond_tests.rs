@@ -87,6 +87,7 @@ impl World {
             uid: "u".into(),
             macs: vec![MacAddress(mac(number))],
             intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false }),
+            discovery: Default::default(),
         });
         self
     }
@@ -102,7 +103,8 @@ impl World {
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
         let host = hosts.by_mac(request.mac);
-        let ground = Ground { network, host: host.as_deref(), known: &known };
+        let stranger = hosts.stranger(request.mac, network.discovery);
+        let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
         self.table.advance(self.now, &known);
         let outcome = respond(self.now, &request, Arrival { source, port }, ground, &mut self.table);
         let message = outcome.reply.as_ref().map(|reply| {

@@ -358,7 +358,8 @@ impl Line {
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
         let host = hosts.by_mac(request.mac);
-        let ground = Ground { network, host: host.as_deref(), known: &known };
+        let stranger = hosts.stranger(request.mac, network.discovery);
+        let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
         let arrival = Arrival { source, port: self.port };
         let outcome = {
             let mut table = leases.table();

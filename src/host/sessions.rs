@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -21,6 +21,7 @@ use kube::{Api, Client};
 use serde::Deserialize;
 use tracing::{info, warn};
 
+use super::discovery::Discovery;
 use super::payload;
 use super::watches::Intents;
 use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
@@ -53,10 +54,12 @@ struct Inner {
     tokens: Arc<Tokens>,
     library: Library,
     logs: PathBuf,
+    discovery: OnceLock<Discovery>,
 }
 
 /// Why a call was refused: status, and words for the node's console.
-struct Refused(StatusCode, String);
+#[derive(Debug)]
+pub(super) struct Refused(pub StatusCode, pub String);
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
@@ -93,7 +96,20 @@ impl Sessions {
         library: Library,
         logs: PathBuf,
     ) -> Self {
-        Self(Arc::new(Inner { client, index, intents, tokens, library, logs }))
+        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, discovery: OnceLock::new() }))
+    }
+
+    /// Also takes the reports of machines that no host has.
+    #[must_use]
+    pub fn with_discovery(self, discovery: Discovery) -> Self {
+        self.0.discovery.set(discovery).ok();
+        self
+    }
+
+    /// The visit that the bearer token stands for, when it is a visitor's.
+    fn visitor(&self, headers: &HeaderMap) -> Option<(&Discovery, Claims)> {
+        let discovery = self.0.discovery.get()?;
+        Some((discovery, self.0.tokens.verify_visit_session(bearer(headers)?).ok()?))
     }
 
     /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
@@ -117,8 +133,7 @@ impl Sessions {
     /// The session that the bearer token stands for, if it is still the current one.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
         let refuse = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.to_owned());
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = bearer.and_then(|value| value.strip_prefix("Bearer ")).ok_or_else(|| refuse("no session"))?;
+        let token = bearer(headers).ok_or_else(|| refuse("no session"))?;
         let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
         let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
         let remembered = self.0.intents.follow(&host.namespace, &host.name).borrow().clone();
@@ -161,6 +176,17 @@ impl Sessions {
     }
 }
 
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// Why a token that was given to one address is of no use at another.
+pub(super) fn bound_elsewhere(claims: &Claims, peer: IpAddr) -> Option<String> {
+    let address = claims.address?;
+    (peer.to_canonical() != IpAddr::V4(address))
+        .then(|| format!("this boot's token was given to {address}, and this call comes from {peer}"))
+}
+
 fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
     let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
     intent.spec.generation == claims.generation
@@ -186,7 +212,15 @@ async fn open(
 impl Sessions {
     async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, Refused> {
         let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+        if let (Some(discovery), Ok(claims)) = (self.0.discovery.get(), self.0.tokens.verify_visit(&call.token)) {
+            let host = discovery.open(&claims, peer, call).await?;
+            let session = self.0.tokens.visit_session(&claims);
+            return Ok(Session { session, host, generation: 0, now: Timestamp::now().as_second() });
+        }
         let claims = self.0.tokens.verify(&call.token).map_err(|error| refuse(error.to_string()))?;
+        if let Some(reason) = bound_elsewhere(&claims, peer) {
+            return Err(refuse(reason));
+        }
         let host = self.0.index.by_uid(&claims.uid);
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
         let api = self.api(&host.namespace);
@@ -254,6 +288,10 @@ async fn next_step(
     headers: HeaderMap,
     Query(After { after }): Query<After>,
 ) -> Result<Response, Refused> {
+    if let Some((discovery, visit)) = sessions.visitor(&headers) {
+        let step = discovery.next_step(&visit).await?;
+        return Ok(step.map_or(StatusCode::NO_CONTENT.into_response(), |step| Json(step).into_response()));
+    }
     let caller = sessions.authenticate(&headers).await?;
     let mut follow = sessions.0.intents.follow(&caller.namespace, &caller.name);
     let give_up = tokio::time::sleep(Duration::from_secs(STEP_WAIT_SECONDS));
@@ -323,6 +361,10 @@ async fn event(
     headers: HeaderMap,
     Json(event): Json<Event>,
 ) -> Result<StatusCode, Refused> {
+    if let Some((discovery, visit)) = sessions.visitor(&headers) {
+        discovery.still_there(&visit)?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
     let caller = sessions.authenticate(&headers).await?;
     let now = Timestamp::now();
     sessions.still_wanted(&caller, &event.step).await?;
@@ -365,6 +407,10 @@ async fn result(
     headers: HeaderMap,
     Json(outcome): Json<StepOutcome>,
 ) -> Result<StatusCode, Refused> {
+    if let Some((discovery, visit)) = sessions.visitor(&headers) {
+        discovery.result(&visit, &outcome).await?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
     let caller = sessions.authenticate(&headers).await?;
     sessions.still_wanted(&caller, &outcome.step).await?;
     sessions.end_step(&caller, &outcome).await?;

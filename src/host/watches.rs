@@ -12,8 +12,8 @@ use tracing::warn;
 
 use crate::api::MacAddress;
 use crate::api::metal3::BareMetalHost;
-use crate::api::slipway::BootIntent;
-use crate::boot::{BootHost, HostIndex, IndexedIntent};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, BootIntent, DISCOVERED_PENDING};
+use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent};
 
 type Key = (String, String);
 
@@ -189,7 +189,9 @@ fn key(object: &impl ResourceExt) -> Key {
 /// What booting needs to know of a host, its intent apart.
 fn boot_host(host: &BareMetalHost) -> BootHost {
     let found = host.status.as_ref().and_then(|status| status.hardware.as_ref());
-    let nics = found.map_or(&[][..], |hardware| &hardware.nics);
+    let discovery = discovery(host);
+    // Before somebody accepted it, a machine's word about its further addresses keeps no other machine from its own.
+    let nics = found.filter(|_| !discovery.waiting).map_or(&[][..], |hardware| &hardware.nics);
     let mut macs: Vec<MacAddress> = Vec::new();
     let texts = host.spec.boot_mac_address.iter().chain(nics.iter().map(|nic| &nic.mac));
     for mac in texts.filter_map(|text| text.parse().ok()) {
@@ -204,6 +206,15 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
         created: host.creation_timestamp().map_or(0, |created| created.0.as_second()),
         macs,
         intent: None,
+        discovery,
+    }
+}
+
+fn discovery(host: &BareMetalHost) -> Discovery {
+    let reported = host.annotations().get(ANNOTATION_REPORTED).map(String::as_str).unwrap_or_default();
+    Discovery {
+        waiting: host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING),
+        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).collect(),
     }
 }
 

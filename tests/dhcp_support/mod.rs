@@ -548,6 +548,7 @@ fn serve() {
             uid: name.into(),
             macs: vec![mac.parse().expect("a MAC address")],
             intent: (boots == "true").then_some(intent),
+            discovery: Default::default(),
         });
     }
     let leases = Leases::load(&store, &config.networks).expect("loads");

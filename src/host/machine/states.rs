@@ -7,7 +7,8 @@ use crate::api::metal3::{
     InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State,
 };
 use crate::api::slipway::{
-    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction,
+    ANNOTATION_DISCOVERED, ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, DISCOVERED_PENDING, ImagePhase, ImageSpec,
+    IntentStep, StepAction,
 };
 use crate::bmc::PowerState;
 use crate::config::FirstBoot;
@@ -137,6 +138,14 @@ impl Life<'_> {
     }
 
     fn unmanaged(&mut self) -> Next {
+        let annotations = self.world.host.metadata.annotations.as_ref();
+        if annotations.and_then(|all| all.get(ANNOTATION_DISCOVERED)).is_some_and(|value| value == DISCOVERED_PENDING) {
+            self.status.provisioning.state = State::Unmanaged;
+            self.status.operational_status = OperationalStatus::Discovered;
+            return self.poll(format!(
+                "the machine reported itself and waits to be accepted: `slipway host accept`, or remove the annotation {ANNOTATION_DISCOVERED}"
+            ));
+        }
         let bmc = self.world.host.spec.bmc.as_ref();
         if bmc.is_some_and(|bmc| !bmc.address.is_empty() || !bmc.credentials_name.is_empty()) {
             self.status.operation_history.register = OperationMetric { start: self.stamp(), end: None };

@@ -649,3 +649,28 @@ fn a_host_without_a_boot_address_is_told_so() {
     model.edited();
     model.run_until("available");
 }
+
+#[test]
+fn a_discovered_host_waits_until_it_is_accepted_and_can_be_deleted_before() {
+    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+    let discovered = || {
+        let mut model = Model::new();
+        let mark = [(ANNOTATION_DISCOVERED.to_owned(), DISCOVERED_PENDING.to_owned())];
+        model.host.metadata.annotations = Some(mark.into());
+        model
+    };
+    let mut model = discovered();
+    let (reason, _) = model.settle();
+    assert!(reason.contains("waits to be accepted"), "{reason}");
+    assert_eq!((model.state(), model.status().operational_status), ("unmanaged", OperationalStatus::Discovered));
+    assert!(model.boots.is_empty(), "nothing is done with it");
+    model.host.metadata.annotations = None;
+    model.edited();
+    model.settle();
+    assert!(model.states.contains(&"registering"), "{:?}", model.states);
+    let mut model = discovered();
+    model.settle();
+    model.delete();
+    model.settle();
+    assert!(model.gone);
+}

@@ -1,0 +1,294 @@
+//! The session of a machine that reports itself: `inspect`, then nothing more.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource, ResourceExt};
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::enroll::{self, Report, Same};
+use super::journal::{Journal, Visit};
+use super::rules;
+use crate::agent::inventory;
+use crate::agent::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
+use crate::api::MacAddress;
+use crate::api::metal3::{BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, DISCOVERED_PENDING};
+use crate::boot::{Claims, HostIndex, Stranger};
+use crate::config::{AfterReport, DiscoveryConfig};
+use crate::host::effects::ANNOTATION_OPERATION;
+use crate::host::events;
+use crate::host::machine::Note;
+use crate::host::sessions::{Refused, bound_elsewhere};
+use crate::store::{Store, WriteError};
+
+/// The two steps of a visit.
+const INSPECT: &str = "0.1";
+const POWER_OFF: &str = "0.2";
+
+/// Discovery cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoveryError {
+    /// The store refuses.
+    #[error("cannot read who was discovered: {0}")]
+    Store(#[from] WriteError),
+    /// A rule makes no BMC address.
+    #[error("discovery.rule {number}: bmc_scheme: {reason}")]
+    Scheme {
+        /// Which rule, from 1.
+        number: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Takes the reports of unknown machines. Cheap to clone.
+#[derive(Clone)]
+pub struct Discovery(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    index: HostIndex,
+    config: DiscoveryConfig,
+    journal: Journal,
+    /// One report at a time: two of the same machine must not make two hosts.
+    one: tokio::sync::Mutex<()>,
+}
+
+impl Discovery {
+    /// Hosts are made through `client`; `index` tells who is known by now.
+    ///
+    /// # Errors
+    ///
+    /// [`DiscoveryError`].
+    pub fn new(
+        client: Client,
+        index: HostIndex,
+        config: DiscoveryConfig,
+        store: &Store,
+    ) -> Result<Self, DiscoveryError> {
+        let sample = FoundBmc { address: "192.0.2.1".into(), ..FoundBmc::default() };
+        for (number, rule) in (1..).zip(&config.rules) {
+            super::bmc::address(&sample, rule.bmc_scheme.as_deref())
+                .map_err(|reason| DiscoveryError::Scheme { number, reason })?;
+        }
+        index.limit_waiting(config.limit);
+        let journal = Journal::open(store)?;
+        Ok(Self(Arc::new(Inner { client, index, config, journal, one: tokio::sync::Mutex::default() })))
+    }
+
+    /// Opens the visit that a token is for; its provisional name.
+    pub(in crate::host) async fn open(
+        &self,
+        claims: &Claims,
+        peer: IpAddr,
+        call: &OpenSession,
+    ) -> Result<String, Refused> {
+        let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
+        let mac: MacAddress = claims.uid.parse().map_err(|_| refuse("the token is malformed".into()))?;
+        if let Some(reason) = bound_elsewhere(claims, peer) {
+            return Err(refuse(reason));
+        }
+        if !call.mac_addresses.iter().any(|own| own.parse() == Ok(mac)) {
+            return Err(refuse(format!("this token is for the machine with the MAC address {mac}")));
+        }
+        if let Some(visit) = self.0.journal.get(&claims.nonce)
+            && (visit.used || visit.peer != peer.to_string())
+        {
+            let from = visit.peer;
+            return Err(refuse(format!("this boot's token was used already, from {from}: each boot has one session")));
+        }
+        if self.0.index.by_mac(mac).is_some() {
+            return Err(refuse(format!("{mac} belongs to a host by now")));
+        }
+        if let Stranger::TooMany(limit) = self.0.index.stranger(mac, true) {
+            return Err(refuse(format!("{limit} discovered hosts wait to be accepted, which is discovery.limit")));
+        }
+        let visit = Visit {
+            mac,
+            peer: peer.to_string(),
+            uefi: call.uefi,
+            opened: Timestamp::now().as_second(),
+            used: false,
+            reported: false,
+            host: None,
+        };
+        self.keep(claims, visit).await?;
+        info!(%mac, %peer, "an unknown machine is about to report itself");
+        Ok(format!("discovery/{}", mac.hyphenated()))
+    }
+
+    /// The next step: the report, then what the configuration says.
+    pub(in crate::host) async fn next_step(&self, claims: &Claims) -> Result<Option<Step>, Refused> {
+        let mut visit = self.visit(claims)?;
+        if !visit.used {
+            visit.used = true;
+            self.keep(claims, visit.clone()).await?;
+        }
+        let step = |id: &str, action| Ok(Some(Step { id: id.into(), generation: 0, action }));
+        if !visit.reported {
+            return step(INSPECT, Action::Inspect);
+        }
+        if self.0.config.then == AfterReport::PowerOff {
+            return step(POWER_OFF, Action::PowerOff);
+        }
+        let ended = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.into());
+        let Some((namespace, name)) = &visit.host else { return step(POWER_OFF, Action::PowerOff) };
+        match self.hosts(namespace).get_opt(name).await? {
+            None => return Err(ended("the discovered host was deleted")),
+            Some(host) if !waits(&host) => return Err(ended("the host was accepted")),
+            Some(_) => {}
+        }
+        tokio::time::sleep(Duration::from_secs(STEP_WAIT_SECONDS)).await;
+        Ok(None)
+    }
+
+    /// Whether the visit goes on; progress is of no interest.
+    pub(in crate::host) fn still_there(&self, claims: &Claims) -> Result<(), Refused> {
+        self.visit(claims).map(drop)
+    }
+
+    /// Takes how a step ended. The host is stored when this returns.
+    pub(in crate::host) async fn result(&self, claims: &Claims, outcome: &StepOutcome) -> Result<(), Refused> {
+        let mut visit = self.visit(claims)?;
+        if outcome.step != INSPECT || visit.reported {
+            return Ok(());
+        }
+        match (&outcome.inventory, outcome.succeeded) {
+            (Some(hardware), true) => {
+                let report = Report {
+                    visit: claims.nonce_hex(),
+                    mac: visit.mac,
+                    uefi: visit.uefi,
+                    hardware: hardware.clone(),
+                    bmc: outcome.bmc.clone(),
+                };
+                visit.host = self.take(&report).await?;
+            }
+            _ => warn!(mac = %visit.mac, reason = outcome.message, "an unknown machine could not report itself"),
+        }
+        visit.reported = true;
+        visit.used = true;
+        self.keep(claims, visit).await
+    }
+
+    fn visit(&self, claims: &Claims) -> Result<Visit, Refused> {
+        let visit = self.0.journal.get(&claims.nonce);
+        visit.ok_or_else(|| Refused(StatusCode::UNAUTHORIZED, "this visit has ended".into()))
+    }
+
+    async fn keep(&self, claims: &Claims, visit: Visit) -> Result<(), Refused> {
+        self.0.journal.put(claims.nonce, visit).await.map_err(|error| {
+            warn!(%error, "a visit cannot be stored");
+            Refused(StatusCode::SERVICE_UNAVAILABLE, "the appliance cannot answer now; try again".into())
+        })
+    }
+
+    fn hosts(&self, namespace: &str) -> Api<BareMetalHost> {
+        Api::namespaced(self.0.client.clone(), namespace)
+    }
+
+    /// A report becomes a host, or an event on the host that the machine is already. What the API refuses for good is
+    /// only logged: the machine must not come back with the same again and again.
+    async fn take(&self, report: &Report) -> Result<Option<(String, String)>, Refused> {
+        match self.store(report).await {
+            Ok(host) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
+            Err(kube::Error::Api(error)) if matches!(error.code, 400 | 403 | 404 | 413 | 422) => {
+                warn!(mac = %report.mac, reason = error.message, "a discovered machine cannot become a host");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn store(&self, report: &Report) -> Result<BareMetalHost, kube::Error> {
+        let _one = self.0.one.lock().await;
+        let hosts = Api::<BareMetalHost>::all(self.0.client.clone()).list(&Default::default()).await?.items;
+        let host = match enroll::known(&hosts, report) {
+            Some((host, Same::Visit)) => host.clone(),
+            Some((host, same)) => return self.tell(host, report, &same).await,
+            None => self.create(report).await?,
+        };
+        self.add_hardware(&host, &report.visit, &report.hardware).await?;
+        Ok(host)
+    }
+
+    /// The machine is a host already.
+    async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
+        let message = enroll::duplicate(report, same);
+        warn!(host = %host.name_any(), message, "discovery");
+        events::publish(&self.0.client, host, &Note { reason: "DiscoveredAgain", message, warning: true }).await?;
+        if let Some(reported) = enroll::reported(host, report.mac) {
+            let patch = Patch::Merge(json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } }));
+            let hosts = self.hosts(&host.namespace().unwrap_or_default());
+            return hosts.patch(&host.name_any(), &PatchParams::default(), &patch).await;
+        }
+        Ok(host.clone())
+    }
+
+    async fn create(&self, report: &Report) -> Result<BareMetalHost, kube::Error> {
+        let mut verdict = rules::judge(&self.0.config, report.mac, &report.hardware);
+        let mut name = verdict.name.clone();
+        for _ in 0..3 {
+            let (host, faults) = enroll::host(report, &verdict, &name);
+            let made = match self.hosts(&verdict.namespace).create(&PostParams::default(), &host).await {
+                Err(kube::Error::Api(error)) if error.is_already_exists() && name == verdict.name => {
+                    name = rules::another_name(&verdict.name, report.mac);
+                    continue;
+                }
+                Err(kube::Error::Api(error)) if error.is_not_found() && verdict.namespace != "default" => {
+                    let missing = std::mem::replace(&mut verdict.namespace, "default".into());
+                    verdict
+                        .faults
+                        .push(format!("the rules put this host into namespace {missing}, which does not exist"));
+                    continue;
+                }
+                created => created?,
+            };
+            info!(host = %format!("{}/{name}", verdict.namespace), mac = %report.mac, "a machine was discovered");
+            let summary = inventory::summary(&report.hardware);
+            let message = format!("A machine that booted from {} reported itself: {summary}", report.mac);
+            events::publish(&self.0.client, &made, &Note { reason: "Discovered", message, warning: false }).await?;
+            for message in faults {
+                warn!(host = %made.name_any(), message, "discovery");
+                let note = Note { reason: "DiscoveryRule", message, warning: true };
+                events::publish(&self.0.client, &made, &note).await?;
+            }
+            return Ok(made);
+        }
+        let text = format!("there are hosts {} and {name} already", verdict.name);
+        Err(kube::Error::Api(Box::new(kube::core::Status::failure(&text, "AlreadyExists").with_code(422))))
+    }
+
+    /// HardwareData and the status' copy of it. May be done twice.
+    async fn add_hardware(
+        &self,
+        host: &BareMetalHost,
+        visit: &str,
+        hardware: &HardwareDetails,
+    ) -> Result<(), kube::Error> {
+        let namespace = host.namespace().unwrap_or_default();
+        let mut data = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
+        data.metadata.namespace = Some(namespace.clone());
+        data.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
+        data.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
+        data.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), format!("discover@{visit}"))].into());
+        let all = Api::<HardwareData>::namespaced(self.0.client.clone(), &namespace);
+        match all.create(&PostParams::default(), &data).await {
+            Err(kube::Error::Api(error)) if error.is_already_exists() => {}
+            created => drop(created?),
+        }
+        let patch = Patch::Merge(json!({ "status": { "hardware": hardware } }));
+        self.hosts(&namespace).patch_status(&host.name_any(), &PatchParams::default(), &patch).await.map(drop)
+    }
+}
+
+/// Whether a host waits to be accepted.
+pub(in crate::host) fn waits(host: &BareMetalHost) -> bool {
+    host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING)
+}
