@@ -486,3 +486,98 @@ async fn documents_of_the_old_form_are_read_by_kubectl() {
         lab.ends().await;
     }
 }
+
+const CLUSTER: &str = "apiVersion: cluster.x-k8s.io/v1beta1
+kind: Cluster
+metadata:
+  name: edge
+  namespace: rack
+spec:
+  clusterNetwork:
+    pods:
+      cidrBlocks: [192.168.0.0/18]
+  controlPlaneRef:
+    apiVersion: controlplane.cluster.x-k8s.io/v1beta1
+    kind: KubeadmControlPlane
+    name: edge
+  infrastructureRef:
+    apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+    kind: Metal3Cluster
+    name: edge
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: Metal3Cluster
+metadata:
+  name: edge
+  namespace: rack
+spec:
+  controlPlaneEndpoint:
+    host: 192.168.111.249
+    port: 6443
+  noCloudProvider: true
+---
+apiVersion: infrastructure.cluster.x-k8s.io/v1beta1
+kind: Metal3MachineTemplate
+metadata:
+  name: edge
+  namespace: rack
+spec:
+  template:
+    spec:
+      image:
+        url: http://172.22.0.1/images/debian.qcow2
+        checksum: http://172.22.0.1/images/debian.qcow2.sha256sum
+        checksumType: sha256
+        format: qcow2
+      dataTemplate:
+        name: edge
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_versions_of_a_kind_are_one_object() {
+    for kubectl in clients() {
+        let lab = Lab::new(&kubectl).await;
+        lab.ok("create namespace rack", "").await;
+        let made = lab.ok("apply -f -", CLUSTER).await;
+        contains(&made, &["cluster.cluster.x-k8s.io/edge created", "metal3machinetemplate", "metal3cluster"]);
+        let again = lab.ok("apply -f -", CLUSTER).await;
+        assert_eq!(again.matches("unchanged").count(), 3, "{again}");
+        let get =
+            async |what: &str, path: &str| lab.ok(&format!("get {what} edge -n rack -o jsonpath={{{path}}}"), "").await;
+        assert_eq!(get("cl", ".apiVersion").await, "cluster.x-k8s.io/v1beta2");
+        assert_eq!(get("cl", ".spec.infrastructureRef.apiGroup").await, "infrastructure.cluster.x-k8s.io");
+        assert_eq!(get("m3c", ".spec.cloudProviderEnabled").await, "false");
+        assert_eq!(get("m3mt", ".spec.template.spec.image.diskFormat").await, "qcow2");
+        let old = "metal3machinetemplates.v1beta1.infrastructure.cluster.x-k8s.io";
+        assert_eq!(get(old, ".spec.template.spec.image.format").await, "qcow2");
+        // What the new version says, the old manifest does not take away.
+        let status =
+            r#"{"status":{"initialization":{"infrastructureProvisioned":true},"workers":{"desiredReplicas":2}}}"#;
+        lab.ok(&format!("patch cl edge -n rack --subresource=status --type=merge -p {status}"), "").await;
+        lab.ok("patch cl edge -n rack --type=merge -p {\"spec\":{\"paused\":true}}", "").await;
+        lab.ok("apply -f -", &CLUSTER.replace("192.168.0.0/18", "10.0.0.0/8")).await;
+        assert_eq!(get("cl", ".spec.clusterNetwork.pods.cidrBlocks[0]").await, "10.0.0.0/8");
+        assert_eq!(get("cl", "['.spec.paused','.status.workers.desiredReplicas']").await, "true 2");
+        let old = "clusters.v1beta1.cluster.x-k8s.io";
+        assert_eq!(get(old, ".status.infrastructureReady").await, "true");
+        contains(
+            &lab.ok("get cl -n rack", "").await,
+            &["NAME", "CLUSTERCLASS", "AVAILABLE", "CP DESIRED", "W DESIRED"],
+        );
+        contains(&lab.ok(&format!("get {old} -n rack"), "").await, &["CLUSTERCLASS   PHASE   AGE   VERSION"]);
+        contains(
+            &lab.ok("get cluster-api -n rack -o name", "").await,
+            &["metal3cluster", "metal3machinetemplate", "cluster."],
+        );
+        contains(
+            &lab.ok("explain machine.spec.nodeDrainTimeout --api-version=cluster.x-k8s.io/v1beta1", "").await,
+            &["<string>"],
+        );
+        contains(&lab.ok("explain machine.spec.deletion", "").await, &["nodeDrainTimeoutSeconds"]);
+        let wrong = CLUSTER.replace("host: 192.168.111.249", "host: \"\"");
+        contains(&lab.fails("apply -f -", &wrong).await, &["spec.controlPlaneEndpoint", "is required"]);
+        lab.ok("delete -f - --wait=true", CLUSTER).await;
+        assert_eq!(lab.ok("get cluster-api -n rack -o name", "").await, "");
+        lab.ends().await;
+    }
+}

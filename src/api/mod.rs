@@ -1,19 +1,27 @@
 //! The resource kinds as plain types, a file per group. No behaviour lives here.
 //!
-//! A new kind is one type in its group's file and one line in [`kinds`].
+//! A new kind is one type in its group's file and one line in [`kinds`]. A kind with two versions is a type in each of
+//! its group's two, and the change of shape between them.
 
+pub mod cluster;
+pub mod infrastructure;
 pub mod metal3;
 pub mod slipway;
 
 mod mac;
+mod shape;
 
 pub use mac::{MacAddress, MacAddressError};
+pub use shape::Shape;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
 use serde_json::Value;
+
+use cluster::convert as core;
+use infrastructure::convert as metal;
 
 /// How the objects of a kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,22 +43,75 @@ pub struct Kind {
     pub crd: CustomResourceDefinition,
     /// How its objects are kept.
     pub keep: Keep,
+    /// The version that is served beside the stored one.
+    pub older: Option<Older>,
+    /// What is filled in that a schema's defaults cannot say. Asked in every version.
+    pub complete: Option<Complete>,
+}
+
+/// A version of a kind that is served and not stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Older {
+    /// Its name.
+    pub version: &'static str,
+    /// Stored version to this one.
+    pub down: Shape,
+    /// This version to the stored one.
+    pub up: Shape,
+}
+
+/// Fills in what a client left out.
+pub type Complete = fn(&mut Value);
+
+impl Kind {
+    /// A kind whose versions, when it has several, differ in name only.
+    pub fn new(crd: CustomResourceDefinition, keep: Keep) -> Self {
+        Self { crd, keep, older: None, complete: None }
+    }
+
+    /// A kind that is stored as v1beta2 and served as v1beta1 too.
+    fn in_both(new: CustomResourceDefinition, old: CustomResourceDefinition, down: Shape, up: Shape) -> Self {
+        let mut crd = new;
+        crd.spec.versions.extend(old.spec.versions.into_iter().map(|mut version| {
+            version.storage = false;
+            version
+        }));
+        // How Cluster API's tools find which version keeps which of its contracts.
+        let labels =
+            ["v1beta1", "v1beta2"].map(|version| (format!("{}/{version}", cluster::GROUP), version.to_owned()));
+        crd.metadata.labels.get_or_insert_default().extend(labels);
+        Self { older: Some(Older { version: "v1beta1", down, up }), ..Self::new(crd, Keep::Durable) }
+    }
 }
 
 /// Every kind that is not a Kubernetes core kind.
 pub fn kinds() -> Vec<Kind> {
-    let kind = |mut crd: CustomResourceDefinition, keep| {
-        let versions = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-        versions.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
-        Kind { crd, keep }
-    };
-    vec![
-        kind(metal3::BareMetalHost::crd(), Keep::Durable),
-        kind(metal3::HardwareData::crd(), Keep::Durable),
-        kind(slipway::Image::crd(), Keep::Durable),
-        kind(slipway::BootIntent::crd(), Keep::Internal),
-        kind(slipway::DHCPLease::crd(), Keep::View),
-    ]
+    macro_rules! both {
+        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
+            Kind::in_both($group::v1beta2::$kind::crd(), $group::v1beta1::$kind::crd(), $down, $up)
+        };
+    }
+    let mut kinds = vec![
+        Kind::new(metal3::BareMetalHost::crd(), Keep::Durable),
+        Kind::new(metal3::HardwareData::crd(), Keep::Durable),
+        both!(cluster::Cluster, core::cluster_down, core::cluster_up),
+        Kind {
+            complete: Some(core::complete_machine),
+            ..both!(cluster::Machine, core::machine_down, core::machine_up)
+        },
+        both!(infrastructure::Metal3Cluster, metal::cluster_down, metal::cluster_up),
+        both!(infrastructure::Metal3ClusterTemplate, metal::cluster_template_down, metal::cluster_template_up),
+        both!(infrastructure::Metal3Machine, metal::machine_down, metal::machine_up),
+        both!(infrastructure::Metal3MachineTemplate, metal::machine_template_down, metal::machine_template_up),
+        Kind::new(slipway::Image::crd(), Keep::Durable),
+        Kind::new(slipway::BootIntent::crd(), Keep::Internal),
+        Kind::new(slipway::DHCPLease::crd(), Keep::View),
+    ];
+    for kind in &mut kinds {
+        let schemas = kind.crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+        schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
+    }
+    kinds
 }
 
 /// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do

@@ -96,7 +96,7 @@ pub(super) fn table_head(definitions: &Value, head: &ListHead) -> Vec<u8> {
 /// Adds one object as it is sent.
 pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
     match form {
-        Form::Partial => put_partial(out, object),
+        Form::Partial => put_partial(out, resource, object),
         _ if resource.conversion.is_none() => out.extend_from_slice(&object.json),
         _ => out.extend_from_slice(served(resource, &object.value()).to_string().as_bytes()),
     }

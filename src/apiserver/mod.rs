@@ -524,7 +524,7 @@ async fn serve_resource(
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
     let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
     let answer = answer(&call, verb, body).await;
-    match resource.custom.as_ref().and_then(|custom| custom.deprecation.as_deref()) {
+    match resource.deprecation.as_deref() {
         Some(warning) => answer.map(|response| read::with_warning(response, warning)),
         None => answer,
     }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceColumnDefinition, CustomResourceDefinition,
+    CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionSpec,
+    CustomResourceDefinitionVersion,
 };
 use kube::core::Version;
 use schemars::generate::SchemaSettings;
@@ -17,8 +18,8 @@ use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
-use super::{auth, core_kinds, crd, events, versions};
-use crate::api::{Keep, Kind};
+use super::{auth, core_kinds, crd, events};
+use crate::api::{Complete, Keep, Kind, Shape};
 
 /// Name of the schema of `metadata` in OpenAPI documents.
 pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -49,9 +50,9 @@ pub enum Conversion {
     /// The forms differ in shape, and neither can say all that the other can.
     Kept {
         /// Stored form to served version, as well as it goes.
-        down: versions::Shape,
+        down: Shape,
         /// Served version to stored form, as well as it goes.
-        up: versions::Shape,
+        up: Shape,
     },
     /// Only `apiVersion` differs (strategy `None` of a CustomResourceDefinition), and objects that were stored under
     /// an older schema get the defaults that came later.
@@ -112,6 +113,10 @@ pub struct Resource {
     pub custom: Option<Custom>,
     /// Rules beyond the schema.
     pub prepare: Option<Prepare>,
+    /// Defaults beyond the schema.
+    pub complete: Option<Complete>,
+    /// What clients are warned of when they use a deprecated version.
+    pub deprecation: Option<String>,
 }
 
 /// Where a kind keeps what the scale subresource shows (`CustomResourceSubresourceScale`).
@@ -132,8 +137,6 @@ pub struct Custom {
     pub ending: bool,
     /// Cancelled when another definition, or none, takes this one's place.
     pub replaced: CancellationToken,
-    /// What clients are warned of when they use a deprecated version.
-    pub deprecation: Option<String>,
 }
 
 impl Resource {
@@ -463,6 +466,8 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             selectable: Vec::new(),
             custom: None,
             prepare: core.prepare,
+            complete: None,
+            deprecation: None,
         };
         core_kinds::describe(&mut resource.columns, &schema);
         let name = resource.schema_name();
@@ -537,11 +542,29 @@ pub(super) fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryErr
             columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
                 .map_err(|error| fail(error.to_string()))?,
             storage: format!("{}/{}", spec.group, names.plural).into(),
-            conversion: None,
+            conversion: kind
+                .older
+                .filter(|older| older.version == version.name)
+                .map(|older| Conversion::Kept { down: older.down, up: older.up }),
             prepare: None,
+            complete: kind.complete,
+            deprecation: (version.deprecated == Some(true)).then(|| deprecation(spec, version)),
         });
     }
     Ok(resources)
+}
+
+/// What clients of a deprecated version are warned of: which one to use instead, unless the definition says it.
+fn deprecation(spec: &CustomResourceDefinitionSpec, version: &CustomResourceDefinitionVersion) -> String {
+    if let Some(warning) = &version.deprecation_warning {
+        return warning.clone();
+    }
+    let (group, kind) = (&spec.group, &spec.names.kind);
+    let rank = |version: &CustomResourceDefinitionVersion| Version::parse(&version.name).priority();
+    let better = spec.versions.iter().filter(|other| other.served && other.deprecated != Some(true));
+    let better = better.filter(|other| rank(other) > rank(version)).max_by_key(|other| rank(other));
+    let instead = better.map_or_else(String::new, |better| format!("; use {group}/{} {kind}", better.name));
+    format!("{group}/{} {kind} is deprecated{instead}", version.name)
 }
 
 const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object.";
@@ -607,6 +630,21 @@ mod tests {
         for group in ["events.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io", "metal3.io", "slipway.dev"] {
             assert!(groups.contains(&group), "{group}");
         }
+    }
+
+    #[test]
+    fn no_name_that_kubectl_takes_means_two_kinds() {
+        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let mut meant: HashMap<&str, &str> = HashMap::new();
+        for resource in registry.stored() {
+            let names = resource.short_names.iter().chain([&resource.plural, &resource.singular]);
+            for name in names.collect::<std::collections::BTreeSet<_>>() {
+                let before = meant.insert(name, &resource.storage);
+                assert_eq!(before, None, "{name} of {}", resource.storage);
+            }
+        }
+        assert_eq!(meant["lease"], "coordination.k8s.io/leases");
+        assert_eq!(meant["dl"], "slipway.dev/dhcpleases");
     }
 
     #[test]

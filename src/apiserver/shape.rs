@@ -76,6 +76,9 @@ pub(super) fn shape(
         }
     }
     resource.schema.apply_defaults(&mut new);
+    if let Some(complete) = resource.complete {
+        complete(&mut new);
+    }
     if !resource.core {
         resource.schema.drop_nulls(&mut new);
     }

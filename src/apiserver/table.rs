@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::jsonpath::JsonPath;
 use super::pick::Picker;
-use super::registry::Resource;
+use super::registry::{Conversion, Resource};
 use super::write::served;
 use crate::store::Object;
 
@@ -152,7 +152,7 @@ impl Rows {
             (Include::None, _) => {}
             (Include::Metadata, _) => {
                 out.extend_from_slice(b",\"object\":");
-                put_partial(out, object);
+                put_partial(out, resource, object);
             }
             (Include::Object, Some(converted)) => {
                 out.extend_from_slice(b",\"object\":");
@@ -173,9 +173,13 @@ pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Value {
 }
 
 /// Adds the object's metadata as `PartialObjectMetadata`.
-pub fn put_partial(out: &mut Vec<u8>, object: &Object) {
+pub fn put_partial(out: &mut Vec<u8>, resource: &Resource, object: &Object) {
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
     match object.metadata_json() {
+        // What versions cannot say of each other is in annotations.
+        _ if matches!(resource.conversion, Some(Conversion::Kept { .. })) => {
+            out.extend_from_slice(served(resource, &object.value())["metadata"].to_string().as_bytes());
+        }
         b"" => out.extend_from_slice(b"{}"),
         metadata => out.extend_from_slice(metadata),
     }

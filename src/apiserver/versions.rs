@@ -8,13 +8,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::api::Shape;
+
 /// Annotation of a served object: what of the stored one its version cannot say.
 const OF_STORED: &str = "slipway.dev/conversion-data";
 /// Annotation of a stored object: what of the served version it cannot say. The version follows.
 const OF_SERVED: &str = "slipway.dev/conversion-data-";
-
-/// From one shape to the other, as well as it goes. `apiVersion` included.
-pub type Shape = fn(&Value) -> Value;
 
 /// One place that did not survive the way there and back.
 #[derive(Debug, Deserialize, Serialize)]

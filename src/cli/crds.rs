@@ -23,7 +23,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         print!("{RBAC}");
         return Ok(());
     }
-    let crds = api::kinds().into_iter().map(|kind| kind.crd);
+    // Only Slipway's own API server changes the shape of objects; another would need a webhook for it.
+    let crds = api::kinds().into_iter().map(|mut kind| {
+        kind.crd.spec.versions.retain(|version| kind.older.is_none() || version.storage);
+        kind.crd
+    });
     let Some(folder) = &options.output_dir else {
         let mut all = String::new();
         for crd in crds {

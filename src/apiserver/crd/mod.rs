@@ -8,7 +8,7 @@
 //! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
 //! these itself; a client may label and annotate them, and what else it writes is dropped with a warning.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -219,19 +219,8 @@ fn compile(source: &Value) -> Result<Vec<Arc<Resource>>, String> {
     let stored = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
     let stored = stored.ok_or("no version is stored")?;
     let one_form = crd.spec.versions.len() == 1 && source["stored"] == json!([stored]);
-    let deprecations: HashMap<String, String> = crd
-        .spec
-        .versions
-        .iter()
-        .filter(|version| version.deprecated == Some(true))
-        .map(|version| {
-            let (group, name, kind) = (&crd.spec.group, &version.name, &crd.spec.names.kind);
-            let usual = || format!("{group}/{name} {kind} is deprecated");
-            (name.clone(), version.deprecation_warning.clone().unwrap_or_else(usual))
-        })
-        .collect();
     let stored = format!("{}/{stored}", crd.spec.group);
-    let mut resources = custom_resources(&Kind { crd, keep: Keep::Durable }).map_err(|error| error.to_string())?;
+    let mut resources = custom_resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
     // Objects must be reachable for clean-up even when the stored version is not served.
     if !resources.iter().any(|resource| resource.stores)
         && let Some(first) = resources.first_mut()
@@ -242,11 +231,7 @@ fn compile(source: &Value) -> Result<Vec<Arc<Resource>>, String> {
         if !one_form || resource.schema.has_defaults() {
             resource.conversion = Some(super::registry::Conversion::Version { stored: stored.clone() });
         }
-        resource.custom = Some(Custom {
-            ending: source["ending"] == true,
-            deprecation: deprecations.get(&resource.version).cloned(),
-            ..Custom::default()
-        });
+        resource.custom = Some(Custom { ending: source["ending"] == true, ..Custom::default() });
     }
     Ok(resources.into_iter().map(Arc::new).collect())
 }
@@ -338,7 +323,7 @@ impl ApiServer {
         for kind in kinds {
             let name = format!("{}.{}", kind.crd.spec.names.plural, kind.crd.spec.group);
             let spec = serde_json::to_value(&kind.crd.spec).unwrap_or_default();
-            self.install_definition(&name, &spec).await?;
+            self.install_definition(&name, &spec, kind.crd.metadata.labels.as_ref()).await?;
             own.push(name);
         }
         // A kind that this version no longer has stays reachable, as its user's.
@@ -354,7 +339,12 @@ impl ApiServer {
         self.settle(&mut compiled).await
     }
 
-    async fn install_definition(&self, name: &str, spec: &Value) -> Result<(), WriteError> {
+    async fn install_definition(
+        &self,
+        name: &str,
+        spec: &Value,
+        labels: Option<&BTreeMap<String, String>>,
+    ) -> Result<(), WriteError> {
         let object = self.store().get(STORAGE, "", name);
         let before = object.as_deref().map(Object::value);
         let mut value = match &before {
@@ -383,6 +373,9 @@ impl ApiServer {
             value["status"]["storedVersions"] = json!([storage]);
         }
         value["metadata"]["annotations"][BUILT_IN] = "true".into();
+        for (label, text) in labels.into_iter().flatten() {
+            value["metadata"]["labels"][label] = text.as_str().into();
+        }
         match object {
             Some(_) if before.as_ref() == Some(&value) => Ok(()),
             Some(object) => self.write_definition(name, Expect::Revision(object.revision), value).await,

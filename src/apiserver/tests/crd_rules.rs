@@ -224,7 +224,10 @@ async fn two_versions_are_one_object() {
     let mut given = widget("a", 2);
     given["apiVersion"] = "example.org/v1beta1".into();
     let made = rig.call("POST", &old, &given).await;
-    assert_eq!(made.headers["warning"], "299 - \"example.org/v1beta1 Widget is deprecated\"");
+    assert_eq!(
+        made.headers["warning"],
+        "299 - \"example.org/v1beta1 Widget is deprecated; use example.org/v1 Widget\""
+    );
     assert_eq!(made.expect(201)["apiVersion"], "example.org/v1beta1");
     assert_eq!(rig.get(&path(WIDGETS, "a")).await.expect(200)["apiVersion"], "example.org/v1");
     assert_eq!(rig.get(&old).await.expect(200)["items"][0]["apiVersion"], "example.org/v1beta1");

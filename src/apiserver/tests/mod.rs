@@ -11,6 +11,7 @@ mod listener;
 mod model;
 mod observed;
 mod read_rules;
+mod version_rules;
 mod watch_rules;
 mod write_rules;
 

@@ -1,0 +1,267 @@
+//! `infrastructure.cluster.x-k8s.io/v1beta1`, served for the manifests and clients that there are.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ChecksumType, CustomDeploy, DiskFormat, Endpoint, HostSelector, NEEDS_DEPLOY, NEEDS_ENDPOINT, OCI_HAS_NO_CHECKSUM,
+};
+use crate::api::cluster::{FailureDomainSpec, MachineAddress, NewConditions, OldCondition};
+use crate::api::metal3::{AutomatedCleaningMode, ObjectReference, SecretReference};
+
+/// What a cluster of bare metal runs on: what it should be.
+#[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "infrastructure.cluster.x-k8s.io",
+    version = "v1beta1",
+    kind = "Metal3Cluster",
+    plural = "metal3clusters",
+    singular = "metal3cluster",
+    shortname = "m3c",
+    category = "cluster-api",
+    namespaced,
+    deprecated,
+    status = "Metal3ClusterStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    validation = Rule::new(NEEDS_ENDPOINT).message("is required").field_path(".spec.controlPlaneEndpoint"),
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.ready","description":"Whether all is there that the cluster runs on"}"#,
+    printcolumn = r#"{"name":"Error","type":"string","jsonPath":".status.failureReason","description":"Last fault"}"#,
+    printcolumn = r#"{"name":"Cluster","type":"string","jsonPath":".metadata.labels.cluster\\.x-k8s\\.io/cluster-name","description":"Cluster that it is for"}"#,
+    printcolumn = r#"{"name":"Endpoint","type":"string","jsonPath":".spec.controlPlaneEndpoint","description":"Where the cluster's API server is reached"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.cloudProviderEnabled) || !has(self.noCloudProvider) || self.cloudProviderEnabled != self.noCloudProvider",
+    "message": "cloudProviderEnabled conflicts the value of noCloudProvider",
+    "fieldPath": ".cloudProviderEnabled",
+}]))]
+pub struct Metal3ClusterSpec {
+    /// Where the cluster's API server is reached. Whoever makes the cluster provides it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_plane_endpoint: Option<Endpoint>,
+    /// Deprecated: the opposite of `cloudProviderEnabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_cloud_provider: Option<bool>,
+    /// Whether a cloud provider in the cluster gives nodes their identity; otherwise it is found by their labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_provider_enabled: Option<bool>,
+    /// Where machines may be, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failure_domains: BTreeMap<String, FailureDomainSpec>,
+}
+
+/// What a cluster of bare metal runs on: what it is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Metal3ClusterStatus {
+    /// When this was written last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_updated: Option<Time>,
+    /// Fault that nobody will mend, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// The same, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_message: Option<String>,
+    /// Whether all is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// Conditions of the old form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<OldCondition>,
+    /// What v1beta2 has besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub v1beta2: Option<NewConditions>,
+    /// Where machines may be, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub failure_domains: BTreeMap<String, FailureDomainSpec>,
+}
+
+/// From which the Metal3Clusters of a class are made.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "infrastructure.cluster.x-k8s.io",
+    version = "v1beta1",
+    kind = "Metal3ClusterTemplate",
+    plural = "metal3clustertemplates",
+    singular = "metal3clustertemplate",
+    shortname = "m3ct",
+    category = "cluster-api",
+    namespaced,
+    deprecated,
+    derive = "PartialEq",
+    derive = "Default"
+)]
+pub struct Metal3ClusterTemplateSpec {
+    /// What is copied.
+    pub template: Metal3ClusterTemplateResource,
+}
+
+/// What of a template is copied.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Metal3ClusterTemplateResource {
+    /// What the Metal3Cluster should be.
+    pub spec: Metal3ClusterSpec,
+}
+
+/// A machine of bare metal: what it should be.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "infrastructure.cluster.x-k8s.io",
+    version = "v1beta1",
+    kind = "Metal3Machine",
+    plural = "metal3machines",
+    singular = "metal3machine",
+    shortname = "m3m",
+    category = "cluster-api",
+    namespaced,
+    deprecated,
+    status = "Metal3MachineStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#,
+    printcolumn = r#"{"name":"ProviderID","type":"string","jsonPath":".spec.providerID","description":"Identity of the machine at its provider"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.ready","description":"Whether the host runs its image"}"#,
+    printcolumn = r#"{"name":"Cluster","type":"string","jsonPath":".metadata.labels.cluster\\.x-k8s\\.io/cluster-name","description":"Cluster that it is for"}"#,
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase","description":"Where the machine is in its life"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{"rule": NEEDS_DEPLOY, "message": "either image or customDeploy is required"}]))]
+pub struct Metal3MachineSpec {
+    /// Identity of the machine, as its node has it: `metal3://<namespace>/<host>/<machine>`.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+    /// The image that the host gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+    /// A deploy method other than writing an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub custom_deploy: Option<CustomDeploy>,
+    /// Secret with user data, instead of the bootstrap provider's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<SecretReference>,
+    /// Which hosts it may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_selector: Option<HostSelector>,
+    /// Metal3DataTemplate from which its meta data and network data are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_template: Option<ObjectReference>,
+    /// Secret with meta data, instead of the made one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta_data: Option<SecretReference>,
+    /// Secret with network data, instead of the made one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_data: Option<SecretReference>,
+    /// Whether the host's disks are wiped before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub automated_cleaning_mode: Option<AutomatedCleaningMode>,
+    /// Where it is to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_domain: Option<String>,
+}
+
+/// An image and how to check it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "!has(self.url) || self.url == '' || (has(self.format) && self.format == 'live-iso') \
+                 || self.url.startsWith('oci://') || (has(self.checksum) && self.checksum != '')",
+        "message": "checksum is required",
+    },
+    {"rule": OCI_HAS_NO_CHECKSUM, "message": "checksum must be empty for an oci url"},
+]))]
+pub struct Image {
+    /// Where it is. Empty means that there is no image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Its checksum, or where that is. Live systems need none, and registries check by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+    /// Algorithm of the checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum_type: Option<ChecksumType>,
+    /// Form of the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DiskFormat>,
+}
+
+/// A machine of bare metal: what it is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Metal3MachineStatus {
+    /// When this was written last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_updated: Option<Time>,
+    /// Fault that nobody will mend, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// The same, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_message: Option<String>,
+    /// Addresses of the host, and its names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<MachineAddress>,
+    /// Where the machine is in its life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Whether the host runs its image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// Secret with the user data that is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<SecretReference>,
+    /// Metal3Data that was made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rendered_data: Option<ObjectReference>,
+    /// Secret with the meta data that is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meta_data: Option<SecretReference>,
+    /// Secret with the network data that is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_data: Option<SecretReference>,
+    /// Conditions of the old form.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<OldCondition>,
+    /// What v1beta2 has besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub v1beta2: Option<NewConditions>,
+}
+
+/// From which Metal3Machines are made.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "infrastructure.cluster.x-k8s.io",
+    version = "v1beta1",
+    kind = "Metal3MachineTemplate",
+    plural = "metal3machinetemplates",
+    singular = "metal3machinetemplate",
+    shortname = "m3mt",
+    category = "cluster-api",
+    namespaced,
+    deprecated,
+    derive = "PartialEq",
+    derive = "Default",
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Metal3MachineTemplateSpec {
+    /// What is copied.
+    pub template: Metal3MachineTemplateResource,
+    /// Whether a machine that takes another's place gets the host that the other had.
+    #[serde(default)]
+    pub node_reuse: bool,
+}
+
+/// What of a template is copied.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+pub struct Metal3MachineTemplateResource {
+    /// What the Metal3Machine should be.
+    pub spec: Metal3MachineSpec,
+}
