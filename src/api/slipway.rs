@@ -92,7 +92,7 @@ pub enum ImagePhase {
     kind = "DHCPLease",
     plural = "dhcpleases",
     singular = "dhcplease",
-    shortname = "lease",
+    shortname = "dl",
     derive = "PartialEq",
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address","description":"Leased address"}"#,
     printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.macAddress","description":"Hardware address"}"#,
