@@ -40,7 +40,7 @@ impl Executor for Fake {
         match job.action {
             Action::Inspect => {
                 let inventory = HardwareDetails { hostname: "node-7".into(), ..HardwareDetails::default() };
-                Ok(Done { message: "inspected".into(), inventory: Some(inventory) })
+                Ok(Done { message: "inspected".into(), inventory: Some(inventory), bmc: None })
             }
             Action::WriteImage { digest, .. } => {
                 let manifest = job.client.manifest(&digest).await.map_err(|error| StepError(error.to_string()))?;
