@@ -19,6 +19,7 @@
 //! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
+//! | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! | [`config`] | `slipway.toml` |
 
 #![warn(missing_docs)]
@@ -37,5 +38,6 @@ pub mod host;
 pub mod image;
 pub mod pki;
 pub mod ramdisk;
+pub mod simulate;
 pub mod store;
 pub mod tftp;

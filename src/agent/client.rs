@@ -3,6 +3,7 @@
 //! The appliance may be restarted, and cables may be pulled, at any time: a call that got no answer is made again
 //! after a growing pause, over the next interface that has an address. Every answer has a size limit and a deadline.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -107,11 +108,22 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
+/// Where calls leave this machine.
+#[derive(Clone, Debug)]
+pub enum Exit {
+    /// By one of these interfaces, the first being the best; the routing table decides while the list is empty.
+    Interfaces(watch::Receiver<Vec<String>>),
+    /// From this address of the machine.
+    Address(IpAddr),
+    /// Through an HTTP proxy, by CONNECT.
+    Proxy(SocketAddr),
+}
+
 struct Shared {
+    exit: Exit,
     server: Url,
     tls: rustls::ClientConfig,
     timing: Timing,
-    interfaces: watch::Receiver<Vec<String>>,
     route: Mutex<Route>,
     bearer: Mutex<Option<SecretString>>,
     outage: Mutex<Option<Outage>>,
@@ -142,14 +154,22 @@ impl Client {
         interfaces: watch::Receiver<Vec<String>>,
         timing: Timing,
     ) -> Result<Self, CallError> {
+        Self::leaving_by(server, ca, Exit::Interfaces(interfaces), timing)
+    }
+
+    /// As [`Client::new`], with calls that leave the machine as `exit` says.
+    ///
+    /// # Errors
+    /// When the HTTP client cannot be made from these.
+    pub fn leaving_by(server: Url, ca: [u8; 32], exit: Exit, timing: Timing) -> Result<Self, CallError> {
         let tls = tls::client_config(ca).map_err(|error| local(&error))?;
-        let interface = interfaces.borrow().first().cloned();
-        let http = http_client(&tls, interface.as_deref())?;
+        let interface = exit.interfaces().into_iter().next();
+        let http = http_client(&tls, &exit, interface.as_deref())?;
         let route = Mutex::new(Route { interface, http });
         let revoked = CancellationToken::new();
         let bearer = Mutex::default();
         let outage = Mutex::default();
-        Ok(Self { shared: Arc::new(Shared { server, tls, timing, interfaces, route, bearer, outage, revoked }) })
+        Ok(Self { shared: Arc::new(Shared { exit, server, tls, timing, route, bearer, outage, revoked }) })
     }
 
     /// Cancelled when any call was answered with 401.
@@ -303,7 +323,7 @@ impl Client {
 
     /// Makes the next call go out by the next interface that has an address.
     fn change_interface(&self) {
-        let interfaces = self.shared.interfaces.borrow().clone();
+        let interfaces = self.shared.exit.interfaces();
         let mut route = self.shared.route.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match interfaces.iter().position(|name| Some(name) == route.interface.as_ref()) {
             Some(index) => interfaces.get((index + 1) % interfaces.len()),
@@ -312,7 +332,7 @@ impl Client {
         if next == route.interface.as_ref() {
             return;
         }
-        match http_client(&self.shared.tls, next.map(String::as_str)) {
+        match http_client(&self.shared.tls, &self.shared.exit, next.map(String::as_str)) {
             Ok(http) => *route = Route { interface: next.cloned(), http },
             Err(error) => tracing::warn!("{error}"),
         }
@@ -365,7 +385,16 @@ impl Client {
     }
 }
 
-fn http_client(tls: &rustls::ClientConfig, interface: Option<&str>) -> Result<reqwest::Client, CallError> {
+impl Exit {
+    fn interfaces(&self) -> Vec<String> {
+        match self {
+            Self::Interfaces(interfaces) => interfaces.borrow().clone(),
+            Self::Address(_) | Self::Proxy(_) => Vec::new(),
+        }
+    }
+}
+
+fn http_client(tls: &rustls::ClientConfig, exit: &Exit, interface: Option<&str>) -> Result<reqwest::Client, CallError> {
     let mut builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls.clone())
         .http1_only()
@@ -376,6 +405,14 @@ fn http_client(tls: &rustls::ClientConfig, interface: Option<&str>) -> Result<re
         .tcp_keepalive(Duration::from_secs(15))
         .tcp_user_timeout(Duration::from_secs(30))
         .user_agent(concat!("slipway-agent/", env!("CARGO_PKG_VERSION")));
+    builder = match exit {
+        Exit::Interfaces(_) => builder,
+        Exit::Address(address) => builder.local_address(*address),
+        Exit::Proxy(proxy) => {
+            let proxy = reqwest::Proxy::all(format!("http://{proxy}")).map_err(|error| local(&error))?;
+            builder.proxy(proxy)
+        }
+    };
     if let Some(interface) = interface {
         builder = builder.interface(interface);
     }

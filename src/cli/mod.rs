@@ -13,6 +13,7 @@ mod local;
 mod progress;
 mod ramdisk;
 mod serve;
+mod simulate;
 mod token;
 
 use std::path::PathBuf;
@@ -68,6 +69,11 @@ enum Command {
     Client(client::Command),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
     Crds(crds::Options),
+    /// Rehearse with a simulated rack: machines that boot, agents that work, BMCs that fail
+    ///
+    /// Without --kubeconfig it starts an appliance of its own on loopback, in a temporary folder, and ends it. Exits with 0
+    /// only when every host arrived in time.
+    Simulate(Box<simulate::Options>),
     /// Print a completion script for a shell
     Completion(completion::Options),
 }
@@ -100,6 +106,7 @@ pub fn run() -> ExitCode {
         Command::Token(command) => token::run(command),
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
+        Command::Simulate(options) => simulate::run(*options),
         Command::Completion(options) => completion::run(&options),
     };
     match done {
@@ -116,6 +123,11 @@ pub fn run() -> ExitCode {
             }
         },
     }
+}
+
+/// The administrator's kubeconfig of an appliance on this box.
+pub(crate) fn kubeconfig_of(config: &Config) -> anyhow::Result<String> {
+    local::kubeconfig(config, None)
 }
 
 /// An error with its causes; many errors say their cause themselves, and once is enough.

@@ -451,7 +451,8 @@ fn the_relay_says_which_network_a_message_is_for() {
     let one = World::new(POOL).network;
     let mut other = config(POOL);
     other.subnet = "10.7.0.0/24".parse().expect("a subnet");
-    let other = Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 });
+    let other =
+        Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 });
     let chosen = |giaddr: Ipv4Addr, options: Vec<DhcpOption>| {
         let mut message = message_of(mac(1), MessageType::Discover, options);
         message.set_giaddr(giaddr);

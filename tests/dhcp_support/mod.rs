@@ -525,7 +525,12 @@ fn bind_only() {
     let _inside = runtime.enter();
     let (config, store) = open(&folder());
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    match Server::bind(BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 }, leases, HostIndex::default(), Views::store(&store)) {
+    match Server::bind(
+        BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 },
+        leases,
+        HostIndex::default(),
+        Views::store(&store),
+    ) {
         Ok(_) => println!("bound"),
         Err(error) => println!("{error}"),
     }

@@ -5,8 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use secrecy::SecretString;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::chance::Chance;
 use crate::bmc::address::Privilege;
 use crate::bmc::{BootDevice, Health};
 
@@ -163,6 +165,17 @@ struct State {
     media: Option<String>,
     /// What UEFI firmware is to load.
     http_uri: Option<String>,
+    switches: u64,
+    chance: Option<Chance>,
+}
+
+/// Power as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Power {
+    /// How often it was switched so far; a reset counts.
+    pub switches: u64,
+    /// What it boots; none is off.
+    pub boot: Option<Boot>,
 }
 
 /// A simulated machine; all methods may be called from everywhere.
@@ -171,13 +184,15 @@ pub struct Machine {
     /// What it says that it is.
     pub profile: Profile,
     state: Mutex<State>,
+    /// Told of every command. One waits: the machine itself.
+    commanded: Notify,
 }
 
 impl Machine {
     /// A machine that is off.
     pub fn new(profile: Profile) -> Self {
         let boot = BootOverride { uefi: profile.uefi, ..BootOverride::default() };
-        Self { profile, state: Mutex::new(State { boot, ..State::default() }) }
+        Self { profile, state: Mutex::new(State { boot, ..State::default() }), commanded: Notify::new() }
     }
 
     /// The state, with all that is due applied.
@@ -198,6 +213,34 @@ impl Machine {
         let mut state = self.state();
         state.command(command, &self.profile, now);
         state.advance(now);
+        drop(state);
+        self.commanded.notify_one();
+    }
+
+    /// Waits until the power was switched more often than `seen`. For one waiter at a time. Cancel-safe.
+    pub async fn switched(&self, seen: u64) -> Power {
+        loop {
+            let (power, due) = {
+                let state = self.state();
+                let boot = state.boots.last().filter(|_| state.on).copied();
+                (Power { switches: state.switches, boot }, state.pending.front().map(|(at, _)| *at))
+            };
+            if power.switches > seen {
+                return power;
+            }
+            match due {
+                Some(due) => tokio::select! {
+                    () = self.commanded.notified() => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
+                None => self.commanded.notified().await,
+            }
+        }
+    }
+
+    /// Shows faults by chance from now on, beside those that are injected.
+    pub fn misbehave(&self, chance: Chance) {
+        self.state().chance = Some(chance);
     }
 
     /// What the BMC says of its health; nothing at first.
@@ -273,7 +316,9 @@ impl Machine {
     pub fn fault(&self, scope: Scope) -> Option<Fault> {
         let mut state = self.state();
         state.reads += 1;
-        let at = state.faults.iter().position(|p| p.scope == Scope::All || p.scope == scope)?;
+        let Some(at) = state.faults.iter().position(|p| p.scope == Scope::All || p.scope == scope) else {
+            return state.chance.as_mut()?.fault(scope);
+        };
         let fault = state.faults[at].fault.clone();
         if let Some(left) = &mut state.faults[at].left {
             *left = left.saturating_sub(1);
@@ -282,6 +327,11 @@ impl Machine {
             }
         }
         Some(fault)
+    }
+
+    /// Faults shown by chance so far.
+    pub fn faults_by_chance(&self) -> u64 {
+        self.state().chance.as_ref().map_or(0, Chance::shown)
     }
 
     /// Requests seen so far.
@@ -320,6 +370,7 @@ impl State {
 
     fn switch(&mut self, on: bool) {
         self.on = on;
+        self.switches += 1;
         self.generation += 1;
         if on {
             let device = if self.boot.enabled == Override::Disabled { None } else { self.boot.device };

@@ -3,11 +3,13 @@
 //! For tests, and for trying things out without hardware. It binds nothing by itself: the caller gives it a socket or a
 //! listener and ends it through a token. Faults can be set while it runs ([`Machine::inject`]).
 
+pub mod chance;
 pub mod ipmi;
 pub mod machine;
 pub mod redfish;
 mod redfish_views;
 
+pub use chance::Chance;
 pub use ipmi::IpmiSim;
 pub use machine::{Account, Fault, Machine, Profile, Scope};
 pub use redfish::{MediaFault, MediaStyle, RedfishOptions, RedfishSim};

@@ -7,8 +7,8 @@ use crate::api::metal3::{
     InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State,
 };
 use crate::api::slipway::{
-    ANNOTATION_DISCOVERED, ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, DISCOVERED_PENDING, ImagePhase, ImageSpec,
-    IntentStep, StepAction,
+    ANNOTATION_DISCOVERED, ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, DISCOVERED_PENDING, ImagePhase,
+    ImageSpec, IntentStep, StepAction,
 };
 use crate::bmc::PowerState;
 use crate::config::FirstBoot;

@@ -1,0 +1,217 @@
+//! `slipway simulate`.
+
+use std::io::IsTerminal;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::failure::{Failure, usage};
+use super::progress::Progress;
+use crate::appliance;
+use crate::config::Span;
+use crate::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan, Share};
+use crate::simulate::{self, report};
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  slipway simulate --machines 100
+  slipway simulate --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
+  slipway simulate --config /etc/slipway/slipway.toml --hosts rack.yaml --delay-firmware 40s
+  slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --machines 20")]
+pub(super) struct Options {
+    /// Machines
+    #[arg(long, short = 'm', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    machines: u32,
+    /// BareMetalHosts and their Secrets to rehearse with, instead of made-up ones; their BMC addresses are replaced
+    #[arg(long, value_name = "FILE", conflicts_with = "machines")]
+    hosts: Option<PathBuf>,
+    /// How far the hosts are to come
+    #[arg(long, value_enum, default_value_t)]
+    until: Goal,
+    /// How long that may take in all
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = time)]
+    deadline: Duration,
+    /// What decides every chance; the same number, the same luck
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// What BMCs speak
+    #[arg(long, value_enum, default_value_t)]
+    bmc: BmcKind,
+    /// One address for all BMCs, each at a port of its own; else each has an address of 127.81.0.0/16
+    #[arg(long, value_name = "ADDRESS")]
+    bmc_address: Option<IpAddr>,
+    /// What machines fetch of kernel, initrd and image
+    #[arg(long, value_enum, default_value_t)]
+    download: Download,
+    /// URL of an image that the appliance can reach, instead of a small one served here
+    #[arg(long, value_name = "URL")]
+    image: Option<String>,
+    /// Namespace of the hosts
+    #[arg(long, short, value_name = "NAME", default_value = "simulated")]
+    namespace: String,
+    /// Leave the hosts, or the folder of the simulator's own appliance, when it ends
+    #[arg(long)]
+    keep: bool,
+    /// Print the summary as json instead of text
+    #[arg(long, short, value_name = "FORMAT", value_parser = ["text", "json"], default_value = "text")]
+    output: String,
+    #[command(flatten)]
+    delays: DelayOptions,
+    #[command(flatten)]
+    faults: FaultOptions,
+    #[command(flatten)]
+    appliance: ApplianceOptions,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "How long things take (each a fifth more or less)")]
+struct DelayOptions {
+    /// An answer of a BMC
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    delay_bmc: Duration,
+    /// Power on and off
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    delay_power: Duration,
+    /// From power-on to the first DHCP message
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    delay_firmware: Duration,
+    /// From the boot script to the agent's first call
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    delay_ramdisk: Duration,
+    /// Each step of the agent
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    delay_step: Duration,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "What goes wrong (1% or 0.01)")]
+struct FaultOptions {
+    /// Answers of BMCs that fail
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    bmc_failures: Share,
+    /// Writes that BMCs answer as done and do not do
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    bmc_lies: Share,
+    /// Lost packets: DHCP messages, segments of boot HTTP and of the agents' TLS
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    packet_loss: Share,
+    /// Boots that never come out of the firmware
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    stuck: Share,
+    /// Images in the middle of whose writing the power fails
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    power_loss: Share,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(
+    next_help_heading = "Appliance (one of the simulator's own unless --kubeconfig or --context names a running one)"
+)]
+struct ApplianceOptions {
+    /// Configuration for the simulator's own appliance; folder, addresses and networks apart
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
+    config: Option<PathBuf>,
+    /// kubeconfig of a running appliance
+    #[arg(long, value_name = "FILE", requires_all = ["relay", "dhcp"])]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires_all = ["relay", "dhcp"])]
+    context: Option<String>,
+    /// DHCP comes through a relay with this address: one of this machine, in a subnet that the appliance serves
+    #[arg(long, value_name = "ADDRESS")]
+    relay: Option<Ipv4Addr>,
+    /// Where the running appliance's DHCP listens
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = dhcp)]
+    dhcp: Option<SocketAddrV4>,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        text => Span::try_from(text.to_owned()).map(|span| span.0),
+    }
+}
+
+fn dhcp(text: &str) -> Result<SocketAddrV4, String> {
+    let alone = || text.parse().map(|address| SocketAddrV4::new(address, 67));
+    text.parse().or_else(|_| alone()).map_err(|_| format!("{text:?} is not ADDRESS or ADDRESS:PORT"))
+}
+
+impl Options {
+    fn plan(self) -> anyhow::Result<Plan> {
+        let appliance = match (self.appliance.relay, self.appliance.dhcp) {
+            (Some(relay), Some(dhcp)) => Appliance::Running {
+                kubeconfig: self.appliance.kubeconfig,
+                context: self.appliance.context,
+                relay,
+                dhcp,
+            },
+            (None, None) => Appliance::Own { config: self.appliance.config },
+            _ => return Err(usage("--relay and --dhcp go together")),
+        };
+        Ok(Plan {
+            machines: self.machines as usize,
+            seed: self.seed,
+            bmc: self.bmc,
+            bmc_address: self.bmc_address,
+            delays: Delays {
+                bmc: self.delays.delay_bmc,
+                power: self.delays.delay_power,
+                firmware: self.delays.delay_firmware,
+                ramdisk: self.delays.delay_ramdisk,
+                step: self.delays.delay_step,
+            },
+            faults: Faults {
+                bmc_failures: self.faults.bmc_failures.0,
+                bmc_lies: self.faults.bmc_lies.0,
+                packet_loss: self.faults.packet_loss.0,
+                stuck: self.faults.stuck.0,
+                power_loss: self.faults.power_loss.0,
+            },
+            download: self.download,
+            until: self.until,
+            deadline: self.deadline,
+            namespace: self.namespace,
+            image: self.image,
+            hosts: self.hosts,
+            keep: self.keep,
+            appliance,
+        })
+    }
+}
+
+pub(super) fn run(options: Options) -> anyhow::Result<()> {
+    let json = options.output == "json";
+    let plan = options.plan()?;
+    appliance::install_tls_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let stop = CancellationToken::new();
+    let interrupted = stop.clone();
+    runtime.spawn(async move {
+        tokio::signal::ctrl_c().await.ok();
+        interrupted.cancel();
+    });
+    let mut progress = Progress::new();
+    let live = std::io::stderr().is_terminal();
+    let mut told: Option<std::time::Instant> = None;
+    let summary = runtime.block_on(simulate::run(&plan, stop, |running| {
+        // Lines that stay come less often than those that a terminal replaces.
+        let due = told.is_none_or(|at| at.elapsed() >= Duration::from_secs(5));
+        if live || due {
+            told = Some(std::time::Instant::now());
+            let percent = 100 * running.arrived as u64 / running.hosts.max(1) as u64;
+            progress.show(running.line, live.then_some(percent));
+        }
+    }));
+    progress.end();
+    let summary = summary?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else {
+        println!("{}", report::text(&summary));
+    }
+    if summary.succeeded { Ok(()) } else { Err(Failure::Reported.into()) }
+}

@@ -1,0 +1,98 @@
+//! What happened, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Counters of a run, shared by all machines.
+#[derive(Debug, Default)]
+pub struct Counts {
+    boots: AtomicU64,
+    exchanges: AtomicU64,
+    asked_again: AtomicU64,
+    scripts: AtomicU64,
+    sessions: AtomicU64,
+    steps: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
+    power_losses: AtomicU64,
+    stuck: AtomicU64,
+}
+
+/// [`Counts`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counted {
+    /// Starts of machines.
+    pub boots: u64,
+    /// DHCP exchanges that ended with an address.
+    pub dhcp_exchanges: u64,
+    /// DHCP messages that were sent again, because no answer came.
+    pub dhcp_asked_again: u64,
+    /// Boot scripts fetched.
+    pub boot_scripts: u64,
+    /// Agents' sessions begun.
+    pub sessions: u64,
+    /// Steps that agents did.
+    pub steps: u64,
+    /// Bytes of boot files and images fetched.
+    pub bytes: u64,
+    /// Packets lost on purpose.
+    pub packets_lost: u64,
+    /// Machines that lost power in the middle of writing.
+    pub power_losses: u64,
+    /// Boots that got stuck in the firmware.
+    pub stuck: u64,
+    /// Answers of BMCs that failed on purpose.
+    pub bmc_faults: u64,
+}
+
+macro_rules! counters {
+    ($($name:ident: $field:ident, $doc:literal;)*) => {
+        impl Counts {
+            $(
+                #[doc = $doc]
+                pub fn $name(&self) {
+                    self.$field.fetch_add(1, Ordering::Relaxed);
+                }
+            )*
+        }
+    };
+}
+
+counters! {
+    boot: boots, "A machine starts.";
+    exchange: exchanges, "A DHCP exchange ended with an address.";
+    ask_again: asked_again, "A DHCP message is sent again.";
+    script: scripts, "A boot script was fetched.";
+    session: sessions, "An agent begins its session.";
+    step: steps, "An agent did a step.";
+    lose: lost, "A packet is lost.";
+    lose_power: power_losses, "A machine loses power.";
+    get_stuck: stuck, "A machine gets stuck.";
+}
+
+impl Counts {
+    /// Bytes were fetched.
+    pub fn fetched(&self, count: usize) {
+        self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// All of them; what BMCs failed is counted elsewhere.
+    pub fn read(&self, bmc_faults: u64) -> Counted {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counted {
+            boots: get(&self.boots),
+            dhcp_exchanges: get(&self.exchanges),
+            dhcp_asked_again: get(&self.asked_again),
+            boot_scripts: get(&self.scripts),
+            sessions: get(&self.sessions),
+            steps: get(&self.steps),
+            bytes: get(&self.bytes),
+            packets_lost: get(&self.lost),
+            power_losses: get(&self.power_losses),
+            stuck: get(&self.stuck),
+            bmc_faults,
+        }
+    }
+}

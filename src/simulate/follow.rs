@@ -1,0 +1,298 @@
+//! How far the hosts are, by a watch as any client has it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::plan::Goal;
+use crate::api::metal3::{BareMetalHost, ProvisioningState};
+
+/// Of a BareMetalHost what is followed.
+#[derive(Clone, Debug, Deserialize)]
+struct Seen {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    #[serde(default)]
+    error_type: Option<String>,
+    #[serde(default)]
+    error_message: String,
+    #[serde(default)]
+    error_count: i64,
+    #[serde(default)]
+    provisioning: Provisioning,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Provisioning {
+    #[serde(default)]
+    state: ProvisioningState,
+}
+
+impl Resource for Seen {
+    type DynamicType = ();
+    type Scope = <BareMetalHost as Resource>::Scope;
+
+    fn kind((): &()) -> std::borrow::Cow<'_, str> {
+        BareMetalHost::kind(&())
+    }
+
+    fn group((): &()) -> std::borrow::Cow<'_, str> {
+        BareMetalHost::group(&())
+    }
+
+    fn version((): &()) -> std::borrow::Cow<'_, str> {
+        BareMetalHost::version(&())
+    }
+
+    fn plural((): &()) -> std::borrow::Cow<'_, str> {
+        BareMetalHost::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// A host as it is now.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Its state; none when it is gone.
+    pub state: Option<ProvisioningState>,
+    /// What is wrong with it.
+    pub error: Option<String>,
+    /// Errors that it had so far.
+    pub errors: u64,
+    error_count: i64,
+    /// When it reached each goal first.
+    pub reached: BTreeMap<Goal, Instant>,
+}
+
+/// All hosts.
+#[derive(Default)]
+pub struct Table {
+    hosts: HashMap<String, Host>,
+    goal: Option<Goal>,
+    arrived: usize,
+}
+
+/// The hosts of a run. Cheap to clone.
+#[derive(Clone)]
+pub struct Hosts {
+    table: Arc<Mutex<Table>>,
+    arrived: watch::Sender<usize>,
+}
+
+impl Hosts {
+    /// Hosts with these names, none of them there yet.
+    pub fn new(names: &[String]) -> Self {
+        let new = Host { state: None, error: None, errors: 0, error_count: 0, reached: BTreeMap::new() };
+        let hosts = names.iter().map(|name| (name.clone(), new.clone())).collect();
+        let table = Arc::new(Mutex::new(Table { hosts, goal: None, arrived: 0 }));
+        Self { table, arrived: watch::Sender::new(0) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a goal from now on.
+    pub fn aim(&self, goal: Goal) {
+        let mut table = self.table();
+        let now = Instant::now();
+        table.goal = Some(goal);
+        let there = table.hosts.values_mut().filter_map(|host| host.arrive(goal, now)).count();
+        table.arrived = there;
+        self.arrived.send_replace(there);
+    }
+
+    /// Waits until every host has arrived.
+    pub async fn all_arrived(&self) {
+        let all = self.table().hosts.len();
+        let mut arrived = self.arrived.subscribe();
+        // The sender lives as long as this.
+        arrived.wait_for(|arrived| *arrived >= all).await.ok();
+    }
+
+    /// Every host by name.
+    pub fn all(&self) -> BTreeMap<String, Host> {
+        self.table().hosts.iter().map(|(name, host)| (name.clone(), host.clone())).collect()
+    }
+
+    /// Hosts in all; how many have arrived; how many are in each state; how many have an error; errors so far.
+    pub fn tally(&self) -> Tally {
+        let table = self.table();
+        let mut tally = Tally { hosts: table.hosts.len(), arrived: table.arrived, ..Tally::default() };
+        for host in table.hosts.values() {
+            let state = host.state.map_or("not there", |state| match state.as_str() {
+                "" => "new",
+                state => state,
+            });
+            *tally.states.entry(state).or_default() += 1;
+            tally.failing += usize::from(host.error.is_some());
+            tally.errors += host.errors;
+        }
+        tally
+    }
+
+    /// Follows the hosts of a namespace until the token is cancelled.
+    pub async fn follow(self, client: Client, namespace: String, token: CancellationToken) {
+        let api = Api::<Seen>::namespaced(client, &namespace);
+        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        let mut listed = Vec::new();
+        loop {
+            let event = tokio::select! {
+                () = token.cancelled() => return,
+                event = events.next() => event,
+            };
+            match event {
+                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::InitApply(seen))) => {
+                    listed.push(seen.name_any());
+                    self.see(seen);
+                }
+                Some(Ok(watcher::Event::InitDone)) => self.keep(&listed),
+                Some(Ok(watcher::Event::Apply(seen))) => self.see(seen),
+                Some(Ok(watcher::Event::Delete(seen))) => self.forget(&seen.name_any()),
+                // It is set up again after a pause.
+                Some(Err(_)) => {}
+                None => return,
+            }
+        }
+    }
+
+    fn see(&self, seen: Seen) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let goal = table.goal;
+        let Some(host) = table.hosts.get_mut(&seen.name_any()) else { return };
+        let status = seen.status;
+        host.errors += u64::from(status.error_count > host.error_count);
+        host.error_count = status.error_count;
+        host.error = status.error_type.map(|kind| format!("{kind}: {}", status.error_message));
+        host.state = Some(status.provisioning.state);
+        let arrived = goal.and_then(|goal| host.arrive(goal, now)).is_some();
+        self.count(&mut table, arrived);
+    }
+
+    fn forget(&self, name: &str) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let goal = table.goal;
+        let Some(host) = table.hosts.get_mut(name) else { return };
+        host.state = None;
+        host.error = None;
+        let arrived = goal.and_then(|goal| host.arrive(goal, now)).is_some();
+        self.count(&mut table, arrived);
+    }
+
+    /// What a new list does not name is gone.
+    fn keep(&self, listed: &[String]) {
+        let listed: std::collections::HashSet<&String> = listed.iter().collect();
+        let gone: Vec<String> = {
+            let table = self.table();
+            let there = table.hosts.iter().filter(|(_, host)| host.state.is_some());
+            there.map(|(name, _)| name).filter(|name| !listed.contains(name)).cloned().collect()
+        };
+        gone.iter().for_each(|name| self.forget(name));
+    }
+
+    fn count(&self, table: &mut Table, arrived: bool) {
+        if arrived {
+            table.arrived += 1;
+            self.arrived.send_replace(table.arrived);
+        }
+    }
+}
+
+impl Host {
+    /// Notes that the goal is reached; `Some` when it is now and was not before.
+    fn arrive(&mut self, goal: Goal, now: Instant) -> Option<()> {
+        use ProvisioningState::{Available, Provisioned, Provisioning, Ready};
+        let there = match goal {
+            // A host with an image goes on at once.
+            Goal::Available => matches!(self.state, Some(Available | Ready | Provisioning | Provisioned)),
+            Goal::Deprovisioned => matches!(self.state, Some(Available | Ready)),
+            Goal::Provisioned => self.state == Some(Provisioned),
+            Goal::Deleted => self.state.is_none(),
+        };
+        if !there || self.reached.contains_key(&goal) {
+            return None;
+        }
+        self.reached.insert(goal, now);
+        Some(())
+    }
+}
+
+/// How far all are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Hosts.
+    pub hosts: usize,
+    /// Hosts that reached the goal.
+    pub arrived: usize,
+    /// Hosts in each state.
+    pub states: BTreeMap<&'static str, usize>,
+    /// Hosts that show an error now.
+    pub failing: usize,
+    /// Errors that hosts had so far.
+    pub errors: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn seen(name: &str, state: &str, errors: i64) -> Seen {
+        let error = (errors > 0).then_some("registration error");
+        serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "status": { "provisioning": { "state": state }, "errorCount": errors, "errorType": error, "errorMessage": "no" }
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn hosts_arrive_once_and_what_a_list_leaves_out_is_gone() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let hosts = Hosts::new(&names);
+        hosts.aim(Goal::Provisioned);
+        hosts.see(seen("stranger", "provisioned", 0));
+        hosts.see(seen("a", "registering", 1));
+        hosts.see(seen("a", "registering", 1));
+        assert_eq!((hosts.tally().failing, hosts.tally().errors), (1, 1));
+        hosts.see(seen("a", "provisioned", 0));
+        hosts.see(seen("a", "provisioned", 0));
+        let tally = hosts.tally();
+        assert_eq!((tally.arrived, tally.hosts, tally.failing, tally.errors), (1, 2, 0, 1));
+        assert_eq!(tally.states, [("not there", 1), ("provisioned", 1)].into());
+        hosts.see(seen("b", "provisioned", 0));
+        hosts.all_arrived().await;
+
+        hosts.aim(Goal::Deleted);
+        assert_eq!(hosts.tally().arrived, 0);
+        hosts.keep(&["b".to_owned()]);
+        assert_eq!(hosts.tally().arrived, 1);
+        hosts.forget("b");
+        hosts.all_arrived().await;
+    }
+}

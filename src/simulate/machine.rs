@@ -1,0 +1,189 @@
+//! One machine's life: it follows its power. What it does ends at once when the power changes.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::counts::Counts;
+use super::dice::{Dice, Purpose};
+use super::netboot::{self, Booted};
+use super::node::{Node, hardware};
+use super::plan::{Delays, Download, Faults};
+use super::relay::{Asker, Identity, Relay};
+use super::wire::Wire;
+use crate::agent::client::{Client, Exit, Timing};
+use crate::agent::cmdline;
+use crate::agent::log::Log;
+use crate::agent::protocol::OpenSession;
+use crate::agent::session::{self, End};
+use crate::api::MacAddress;
+use crate::bmc::BootDevice;
+use crate::bmc::sim::Machine;
+use crate::bmc::sim::machine::{Boot, PowerCommand};
+
+/// Pause before firmware that found nothing to boot begins again.
+const ANEW: Duration = Duration::from_secs(2);
+
+/// What all machines share.
+pub struct Rack {
+    /// The DHCP relay.
+    pub relay: Arc<Relay>,
+    /// What decides.
+    pub seed: u64,
+    /// How long things take.
+    pub delays: Delays,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// What is fetched.
+    pub download: Download,
+    /// What is counted.
+    pub counts: Arc<Counts>,
+}
+
+/// A machine.
+pub struct Simulated {
+    /// Its number in the rack.
+    pub number: usize,
+    /// Its host's name.
+    pub name: String,
+    /// Hardware address of the interface that it boots from.
+    pub mac: MacAddress,
+    /// Its power.
+    pub machine: Arc<Machine>,
+    /// What it shares.
+    pub rack: Arc<Rack>,
+}
+
+/// The hardware address of a machine: local, of this program's own range, another for another seed.
+pub fn mac(seed: u64, number: usize) -> MacAddress {
+    let [_, a, b, c] = u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes();
+    MacAddress([0x02, 0x51, seed.to_le_bytes()[0], a, b, c])
+}
+
+impl Simulated {
+    /// Lives until the token is cancelled.
+    pub async fn live(self, token: CancellationToken) {
+        let mut network = Dice::of(self.rack.seed, self.number, Purpose::Network);
+        let mut luck = Dice::of(self.rack.seed, self.number, Purpose::Machine);
+        let mut seen = 0;
+        loop {
+            let power = tokio::select! {
+                () = token.cancelled() => return,
+                power = self.machine.switched(seen) => power,
+            };
+            seen = power.switches;
+            let Some(boot) = power.boot else { continue };
+            tokio::select! {
+                () = token.cancelled() => return,
+                _ = self.machine.switched(seen) => {}
+                () = self.boot(boot, &mut network, &mut luck) => {}
+            }
+        }
+    }
+
+    /// One start. Ends when the power is to change, and otherwise never.
+    async fn boot(&self, boot: Boot, network: &mut Dice, luck: &mut Dice) {
+        let rack = &self.rack;
+        rack.counts.boot();
+        let uuid = Dice::of(rack.seed, self.number, Purpose::Content).bytes(16).try_into().unwrap_or_default();
+        let who = Identity { mac: self.mac, uuid };
+        let wire = Wire { source: None, loss: rack.faults.packet_loss, counts: rack.counts.clone() };
+        tokio::time::sleep(luck.about(rack.delays.firmware)).await;
+        if luck.happens(rack.faults.stuck) {
+            rack.counts.get_stuck();
+            return std::future::pending().await;
+        }
+        if boot.device == Some(BootDevice::Disk) {
+            return self.system(who, network).await;
+        }
+        loop {
+            match netboot::boot(&rack.relay, who, &wire, rack.download, network).await {
+                Booted::Disk => return self.system(who, network).await,
+                Booted::Ramdisk { command_line, address } => {
+                    tokio::time::sleep(luck.about(rack.delays.ramdisk)).await;
+                    let command = self.agent(who, &wire, &command_line, address, network, luck).await;
+                    return self.machine.power(command);
+                }
+                Booted::Nowhere => tokio::time::sleep(ANEW).await,
+            }
+        }
+    }
+
+    /// The installed system gets its address and runs.
+    async fn system(&self, who: Identity, network: &mut Dice) {
+        while self.rack.relay.acquire(who, Asker::System, network).await.is_none() {}
+        std::future::pending().await
+    }
+
+    /// The ramdisk. Gives what it does with the power in the end.
+    async fn agent(
+        &self,
+        who: Identity,
+        wire: &Wire,
+        command_line: &str,
+        address: Ipv4Addr,
+        network: &mut Dice,
+        luck: &mut Dice,
+    ) -> PowerCommand {
+        let rack = &self.rack;
+        let Ok(boot) = cmdline::Boot::parse(command_line) else { return PowerCommand::Reset };
+        let Some(lease) = rack.relay.acquire(who, Asker::System, network).await else { return PowerCommand::Reset };
+        let own = Some(lease.address).filter(Ipv4Addr::is_loopback);
+        // Ends with this boot, as what runs in it.
+        let ends = CancellationToken::new();
+        let _guard = ends.clone().drop_guard();
+        let exit = match self.exit(wire, own, network, &ends).await {
+            Ok(exit) => exit,
+            Err(_) => return PowerCommand::Reset,
+        };
+        let Ok(client) = Client::leaving_by(boot.server.clone(), boot.ca, exit, Timing::default()) else {
+            return PowerCommand::Reset;
+        };
+        let hello = OpenSession {
+            token: secrecy::ExposeSecret::expose_secret(&boot.token).to_owned(),
+            version: concat!(env!("CARGO_PKG_VERSION"), " simulated").to_owned(),
+            mac_addresses: vec![self.mac.to_string()],
+            uuid: uuid::Uuid::from_bytes(who.uuid).to_string(),
+            uefi: true,
+        };
+        let node = Node {
+            machine: self.machine.clone(),
+            hardware: hardware(&self.name, self.mac, Some(address)),
+            delays: rack.delays,
+            faults: rack.faults,
+            download: rack.download,
+            dice: Mutex::new(luck.child()),
+            counts: rack.counts.clone(),
+        };
+        rack.counts.session();
+        match session::run(client, &hello, Arc::new(node), &Log::default()).await {
+            End::PowerOff => PowerCommand::Off,
+            // A simulated system has no kernel: it starts through the firmware.
+            End::Kexec | End::Reboot | End::Revoked(_) | End::Refused(_) | End::Untrusted(_) | End::Unreachable(_) => {
+                PowerCommand::Reset
+            }
+        }
+    }
+
+    /// How the agent's calls leave: from the machine's own address, through the network that loses packets.
+    async fn exit(
+        &self,
+        wire: &Wire,
+        own: Option<Ipv4Addr>,
+        network: &mut Dice,
+        ends: &CancellationToken,
+    ) -> std::io::Result<Exit> {
+        let any = Ipv4Addr::UNSPECIFIED;
+        if wire.loss == 0.0 {
+            return Ok(Exit::Address(IpAddr::V4(own.unwrap_or(any))));
+        }
+        let listener = TcpListener::bind((own.unwrap_or(Ipv4Addr::LOCALHOST), 0)).await?;
+        let address = listener.local_addr()?;
+        let wire = Wire { source: own, ..wire.clone() };
+        tokio::spawn(wire.proxy(listener, network.child(), ends.clone()));
+        Ok(Exit::Proxy(address))
+    }
+}

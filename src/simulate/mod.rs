@@ -1,0 +1,37 @@
+//! A simulated rack against a real appliance: BMCs that answer, machines that boot and agents that work, without one
+//! machine. Operators rehearse their configuration with it, and the benchmarks measure with it.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | [`plan`] | what is asked for: how many machines, delays, faults |
+//! | [`dice`] | chance, the same for the same seed |
+//! | [`own`] | an appliance of its own, as a process with a temporary folder |
+//! | [`bmcs`] | a BMC for each machine, on an address or a port of its own |
+//! | [`relay`] | DHCP as it comes through a relay |
+//! | [`wire`] | HTTP over a network that loses packets |
+//! | [`netboot`] | what firmware and iPXE do: addresses, the script, its files |
+//! | [`node`] | what the ramdisk does: the agent's own session with steps that only take time |
+//! | [`machine`] | one machine's life: power, boots, agent |
+//! | [`objects`] | the BareMetalHosts and Secrets that it makes and removes |
+//! | [`follow`] | how far the hosts are |
+//! | [`report`] | what happened, in words and as JSON |
+//!
+//! Everything that the appliance sees is the real protocol: DHCP datagrams with a relay's address, HTTP, TLS pinned to
+//! its CA with [`crate::agent::client`], IPMI and Redfish of [`crate::bmc::sim`], the API as any client has it.
+
+mod bmcs;
+mod counts;
+mod dice;
+mod follow;
+mod machine;
+mod netboot;
+mod node;
+mod objects;
+pub mod own;
+pub mod plan;
+mod relay;
+pub mod report;
+mod run;
+mod wire;
+
+pub use run::{Running, run};

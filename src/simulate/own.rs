@@ -1,0 +1,282 @@
+//! An appliance of the simulator's own: this program as a process, with a folder that ends with it, on loopback.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::routing::get;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::dice::{Dice, Purpose};
+use crate::api::metal3::{ChecksumType, Image};
+use crate::boot::{HTTP_FILES, MANIFEST};
+
+/// The appliance's address in the simulated network, and the relay's. All of 127.0.0.0/8 is this machine.
+const SERVER: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 2);
+const RELAY: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 3);
+/// How long it may take to answer.
+const READY: Duration = Duration::from_secs(60);
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(25);
+/// Bytes of the image that it deploys, and of each of its boot files.
+const IMAGE: usize = 16 << 20;
+const BOOT_FILE: usize = 4 << 20;
+
+/// A running appliance.
+pub struct Own {
+    folder: Option<tempfile::TempDir>,
+    process: Child,
+    /// Its configuration.
+    pub config: PathBuf,
+    /// A client of its API, as its administrator.
+    pub client: kube::Client,
+    /// Where DHCP listens.
+    pub dhcp: SocketAddrV4,
+    /// Address for the relay.
+    pub relay: Ipv4Addr,
+}
+
+/// What a process took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// Processor time, in seconds.
+    pub cpu_seconds: f64,
+    /// Resident memory now, in 10⁶ bytes.
+    pub resident_mb: f64,
+    /// The most that was ever resident.
+    pub peak_mb: f64,
+}
+
+impl Own {
+    /// Starts one. Settings come from `config`, but folder, addresses and networks are its own.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not answer.
+    pub async fn start(config: Option<&Path>, seed: u64, keep: bool) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("slipway-simulate-").tempdir().context("a temporary folder")?;
+        let data = folder.path().join("data");
+        make_boot_files(&data.join("boot"), seed)?;
+        let (api, boot, dhcp) = (free_tcp()?, free_tcp()?, free_udp()?);
+        let tftp = free_udp()?;
+        let settings = match config {
+            Some(file) => {
+                // What it says must be good as it stands.
+                crate::config::Config::load(file)?;
+                std::fs::read_to_string(file)?.parse::<toml::Table>()?
+            }
+            None => toml::Table::new(),
+        };
+        let settings = trial(settings, &data, [api, boot, tftp, dhcp])?;
+        let file = folder.path().join("slipway.toml");
+        std::fs::write(&file, toml::to_string(&settings)?)?;
+        let log = std::fs::File::create(folder.path().join("log"))?;
+        let program = std::env::current_exe().context("this program")?;
+        let mut process = Command::new(&program)
+            .args(["serve", "--config"])
+            .arg(&file)
+            // As the unit has it.
+            .env("MALLOC_ARENA_MAX", "2")
+            .env_remove("SLIPWAY_CONFIG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| program.display().to_string())?;
+        let client = client(&mut process, &file, folder.path()).await?;
+        let folder = if keep {
+            let kept = folder.keep();
+            eprintln!("kept: {}", kept.display());
+            None
+        } else {
+            Some(folder)
+        };
+        let dhcp = SocketAddrV4::new(SERVER, dhcp);
+        Ok(Self { folder, process, config: file, client, dhcp, relay: RELAY })
+    }
+
+    /// What its process took so far.
+    pub fn usage(&self) -> Option<Usage> {
+        let folder = PathBuf::from(format!("/proc/{}", self.process.id()?));
+        let status = std::fs::read_to_string(folder.join("status")).ok()?;
+        let kilobytes = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            line.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+        // Fields 14 and 15 of proc(5), in ticks of which a second has a hundred.
+        let cpu_seconds = (ticks(11)? + ticks(12)?) / 100.0;
+        let megabytes = |key| Some(kilobytes(key)? * 1024.0 / 1e6);
+        Some(Usage { cpu_seconds, resident_mb: megabytes("VmRSS:")?, peak_mb: megabytes("VmHWM:")? })
+    }
+
+    /// Whether it still runs; else why not.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("the appliance ended: {status}: {}", self.last_words()),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        self.folder.as_ref().map(|folder| last_words(folder.path())).unwrap_or_default()
+    }
+
+    /// Ends it.
+    pub async fn end(mut self) {
+        let pid = self.process.id().and_then(|pid| i32::try_from(pid).ok());
+        if let Some(pid) = pid {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).ok();
+        }
+        if tokio::time::timeout(END, self.process.wait()).await.is_err() {
+            self.process.kill().await.ok();
+        }
+    }
+}
+
+/// The settings that make it a trial.
+fn trial(mut settings: toml::Table, data: &Path, ports: [u16; 4]) -> anyhow::Result<toml::Table> {
+    let [api, boot, tftp, dhcp] = ports;
+    let own: toml::Table = format!(
+        "data_dir = {data:?}\n[api]\nlisten = \"{SERVER}:{api}\"\nnames = []\n[boot]\nlisten = \"{SERVER}:{boot}\"\n\
+         tftp = \"{SERVER}:{tftp}\"\n[dhcp]\nport = {dhcp}\n[log]\nlevel = \"warn\"\n\
+         [[network]]\nname = \"simulated\"\ninterface = \"lo\"\nsubnet = \"127.64.0.0/15\"\n\
+         pool = [\"127.64.1.0-127.65.255.254\"]\nserver = \"{SERVER}\"\n"
+    )
+    .parse()?;
+    settings.remove("engine");
+    for (key, value) in own {
+        match (settings.get_mut(&key), value) {
+            (Some(toml::Value::Table(table)), toml::Value::Table(own)) => {
+                let said = key == "log";
+                for (key, value) in own {
+                    if !(said && table.contains_key(&key)) {
+                        table.insert(key, value);
+                    }
+                }
+            }
+            (_, value) => {
+                settings.insert(key, value);
+            }
+        }
+    }
+    Ok(settings)
+}
+
+async fn client(process: &mut Child, config: &Path, folder: &Path) -> anyhow::Result<kube::Client> {
+    let until = Instant::now() + READY;
+    let config = crate::config::Config::load(config)?;
+    loop {
+        if let Some(status) = process.try_wait()? {
+            bail!("the appliance ended: {status}: {}", last_words(folder));
+        }
+        // Its keys are there once it runs.
+        if config.data_dir.pki().join("store.key").exists()
+            && let Ok(text) = crate::cli::kubeconfig_of(&config)
+            && let Ok(config) =
+                kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &KubeConfigOptions::default()).await
+            && let Ok(client) = kube::Client::try_from(config)
+            && client.apiserver_version().await.is_ok()
+        {
+            return Ok(client);
+        }
+        if Instant::now() > until {
+            bail!("the appliance does not answer: {}", last_words(folder));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn last_words(folder: &Path) -> String {
+    let text = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" / ")
+}
+
+/// A port below those that the kernel gives to outgoing connections.
+fn free_port(free: impl Fn(SocketAddr) -> bool) -> anyhow::Result<u16> {
+    for _ in 0..1000 {
+        let port = rand::random_range(20_000..32_000);
+        if free((SERVER, port).into()) {
+            return Ok(port);
+        }
+    }
+    bail!("no free port on {SERVER}: is the loopback interface up?")
+}
+
+fn free_tcp() -> anyhow::Result<u16> {
+    free_port(|address| TcpListener::bind(address).is_ok())
+}
+
+fn free_udp() -> anyhow::Result<u16> {
+    free_port(|address| UdpSocket::bind(address).is_ok())
+}
+
+/// Files that are as large as a small kernel and its ramdisk. Nothing runs them.
+fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let content = Dice::of(seed, 0, Purpose::Content).bytes(BOOT_FILE);
+    for (name, _) in HTTP_FILES {
+        std::fs::write(folder.join(name), &content)?;
+    }
+    std::fs::write(folder.join(MANIFEST), "{}")?;
+    Ok(())
+}
+
+/// Serves an image on loopback until the token is cancelled.
+///
+/// # Errors
+/// When no port can be had.
+pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<Image> {
+    let content = bytes::Bytes::from(Dice::of(seed, 1, Purpose::Content).bytes(IMAGE));
+    let sum: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let url = format!("http://{}/simulated.raw", listener.local_addr()?);
+    let router = Router::new().route("/simulated.raw", get(move || async move { content }));
+    tokio::spawn(async move {
+        axum::serve(listener, router).with_graceful_shutdown(async move { token.cancelled().await }).await.ok();
+    });
+    Ok(Image {
+        url,
+        checksum: Some(sum),
+        checksum_type: Some(ChecksumType::Sha256),
+        format: Some("raw".into()),
+        oci_auth_secret_name: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_keeps_the_settings_and_none_of_the_addresses() {
+        let theirs = "data_dir = \"/srv/slipway\"\n[api]\nlisten = \"0.0.0.0:8443\"\nevent_lifetime = \"5m\"\n\
+            [host]\nbusy_limit = 7\n[log]\nlevel = \"debug\"\n[engine]\nkubeconfig = \"/etc/k\"\n\
+            [[network]]\nname = \"rack\"\ninterface = \"eth1\"\nsubnet = \"10.0.0.0/24\"\n";
+        for text in [theirs, "", include_str!("../../config/slipway.toml")] {
+            let settings = trial(text.parse().unwrap(), Path::new("/tmp/trial"), [1, 2, 3, 4]).unwrap();
+            let text = toml::to_string(&settings).unwrap();
+            let config = crate::config::Config::parse(&text, Path::new("x")).unwrap();
+            assert_eq!(config.data_dir.0, Path::new("/tmp/trial"));
+            assert_eq!((config.networks.len(), config.networks[0].name.as_str()), (1, "simulated"));
+            assert!(config.api.listen.ip().is_loopback() && config.boot.listen.ip().is_loopback());
+            assert_eq!((config.dhcp.port, config.engine.kubeconfig), (4, None));
+        }
+        let config = trial(theirs.parse().unwrap(), Path::new("/tmp/trial"), [1, 2, 3, 4]).unwrap();
+        let config = crate::config::Config::parse(&toml::to_string(&config).unwrap(), Path::new("x")).unwrap();
+        assert_eq!((config.host.busy_limit, config.log.level.as_str()), (7, "debug"));
+        assert_eq!(config.api.event_lifetime.0, Duration::from_secs(300));
+    }
+}

@@ -1,0 +1,287 @@
+//! A run from its beginning to its end.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use kube::ResourceExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::bmcs;
+use super::counts::Counts;
+use super::dice::{Dice, Purpose};
+use super::follow::{Hosts, Tally};
+use super::machine::{Rack, Simulated, mac};
+use super::objects::{self, Made, Objects};
+use super::own::{Own, serve_image};
+use super::plan::{Appliance, Goal, Plan};
+use super::relay::Relay;
+use super::report::{self, Missing, Reached, Summary};
+use crate::api::metal3::Image;
+use crate::bmc::sim::Machine;
+
+/// How often progress is told.
+const TELL: Duration = Duration::from_millis(500);
+/// How long the end may take, beyond the deadline of the run.
+const CLEAN: Duration = Duration::from_secs(300);
+/// Files that may be open at once, as far as the system allows it.
+const FILES: u64 = 262_144;
+
+/// What a run tells while it goes on.
+#[derive(Clone, Debug)]
+pub struct Running<'a> {
+    /// One line about how far all are.
+    pub line: &'a str,
+    /// Hosts that have arrived, of all.
+    pub arrived: usize,
+    /// Hosts.
+    pub hosts: usize,
+}
+
+/// Runs the plan; `tell` hears how far it is. Ends early, cleaning up, when `stop` is cancelled.
+///
+/// # Errors
+/// When the run cannot be set up, or the appliance ends. That hosts do not arrive is no error: the summary says it.
+pub async fn run(plan: &Plan, stop: CancellationToken, mut tell: impl FnMut(&Running<'_>)) -> anyhow::Result<Summary> {
+    allow_files();
+    let token = CancellationToken::new();
+    let _ends = token.clone().drop_guard();
+    let deadline = Instant::now() + plan.deadline;
+    tell(&Running { line: "starting", arrived: 0, hosts: plan.machines });
+    let mut site = Site::open(plan).await?;
+    let set = Set::make(plan, &site, &token).await?;
+    let fresh = site.objects.make_namespace().await.context("namespace")?;
+    let done = set.drive(plan, &mut site, deadline, &stop, &mut tell).await;
+    let usage = site.own.as_ref().and_then(Own::usage);
+    let reconciles = metrics(&site.client).await.as_deref().and_then(report::reconciles);
+    if !plan.keep {
+        tell(&Running { line: "cleaning up", arrived: 0, hosts: set.names.len() });
+        set.clean(&site, fresh).await;
+    }
+    if let Some(own) = site.own.take() {
+        own.end().await;
+    }
+    let Driven { goals, missing, tally } = done?;
+    let succeeded = missing.is_empty() && goals.len() == stages(plan.until).len();
+    Ok(Summary {
+        machines: set.names.len(),
+        seed: plan.seed,
+        succeeded,
+        missing,
+        goals,
+        states: tally.states.iter().map(|(state, count)| ((*state).to_owned(), *count)).collect(),
+        errors: tally.errors,
+        counted: set.counts.read(set.bmcs.iter().map(|machine| machine.faults_by_chance()).sum()),
+        appliance: usage,
+        reconciles,
+    })
+}
+
+/// The goals on the way to one.
+fn stages(until: Goal) -> &'static [Goal] {
+    use Goal::{Available, Deleted, Deprovisioned, Provisioned};
+    match until {
+        Available => &[Available],
+        Provisioned => &[Provisioned],
+        Deprovisioned => &[Provisioned, Deprovisioned],
+        Deleted => &[Provisioned, Deprovisioned, Deleted],
+    }
+}
+
+/// The appliance.
+struct Site {
+    own: Option<Own>,
+    client: kube::Client,
+    objects: Objects,
+    relay: Ipv4Addr,
+    dhcp: SocketAddrV4,
+}
+
+impl Site {
+    async fn open(plan: &Plan) -> anyhow::Result<Self> {
+        let (own, client, relay, dhcp) = match &plan.appliance {
+            Appliance::Own { config } => {
+                let own = Own::start(config.as_deref(), plan.seed, plan.keep).await?;
+                let (client, relay, dhcp) = (own.client.clone(), own.relay, own.dhcp);
+                (Some(own), client, relay, dhcp)
+            }
+            Appliance::Running { kubeconfig, context, relay, dhcp } => {
+                let kubeconfig = match kubeconfig {
+                    Some(file) => Kubeconfig::read_from(file).with_context(|| file.display().to_string())?,
+                    None => Kubeconfig::read().context("no kubeconfig")?,
+                };
+                let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+                (None, kube::Client::try_from(config)?, *relay, *dhcp)
+            }
+        };
+        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace), client, relay, dhcp })
+    }
+}
+
+/// How far the hosts came.
+struct Driven {
+    goals: Vec<Reached>,
+    missing: Vec<Missing>,
+    tally: Tally,
+}
+
+/// The machines and their hosts.
+struct Set {
+    made: Vec<Made>,
+    names: Vec<String>,
+    bmcs: Vec<Arc<Machine>>,
+    hosts: Hosts,
+    counts: Arc<Counts>,
+    _tasks: JoinSet<()>,
+}
+
+impl Set {
+    async fn make(plan: &Plan, site: &Site, token: &CancellationToken) -> anyhow::Result<Self> {
+        let counts = Arc::new(Counts::default());
+        let relay = Relay::open(site.relay, site.dhcp, plan.faults.packet_loss, counts.clone())
+            .with_context(|| format!("the relay's address {} cannot be used", site.relay))?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(relay.clone().run(token.clone()));
+        let mut made = wanted(plan, token).await?;
+        let rack = Arc::new(Rack {
+            relay,
+            seed: plan.seed,
+            delays: plan.delays,
+            faults: plan.faults,
+            download: plan.download,
+            counts: counts.clone(),
+        });
+        let mut machines = Vec::new();
+        for (index, one) in made.iter_mut().enumerate() {
+            let number = index + 1;
+            let bmc = bmcs::start(plan, number, one.account.clone(), &mut tasks, token).await?;
+            let spec = &mut one.host.spec;
+            let mac = match spec.boot_mac_address.as_deref() {
+                Some(mac) => mac.parse().with_context(|| format!("bootMACAddress {mac:?}"))?,
+                None => mac(plan.seed, number),
+            };
+            spec.boot_mac_address = Some(mac.to_string());
+            spec.bmc.get_or_insert_default().address = bmc.address;
+            machines.push(bmc.machine.clone());
+            let machine =
+                Simulated { number, name: one.host.name_any(), mac, machine: bmc.machine, rack: rack.clone() };
+            tasks.spawn(machine.live(token.clone()));
+        }
+        let names: Vec<String> = made.iter().map(|one| one.host.name_any()).collect();
+        let hosts = Hosts::new(&names);
+        tasks.spawn(hosts.clone().follow(site.client.clone(), plan.namespace.clone(), token.clone()));
+        Ok(Self { made, names, bmcs: machines, hosts, counts, _tasks: tasks })
+    }
+
+    async fn drive(
+        &self,
+        plan: &Plan,
+        site: &mut Site,
+        deadline: Instant,
+        stop: &CancellationToken,
+        tell: &mut impl FnMut(&Running<'_>),
+    ) -> anyhow::Result<Driven> {
+        let (mut goals, mut missing) = (Vec::new(), Vec::new());
+        for goal in stages(plan.until) {
+            let began = Instant::now();
+            self.hosts.aim(*goal);
+            let objects = site.objects.clone();
+            let order = async {
+                match goal {
+                    Goal::Available | Goal::Provisioned => objects.make(&self.made).await,
+                    Goal::Deprovisioned => objects.take_images(&self.names).await,
+                    Goal::Deleted => objects.delete(&self.names).await,
+                }
+            };
+            let arrived = async {
+                order.await?;
+                self.hosts.all_arrived().await;
+                Ok::<_, anyhow::Error>(())
+            };
+            tokio::pin!(arrived);
+            let in_time = loop {
+                tokio::select! {
+                    done = &mut arrived => { done?; break true; }
+                    () = stop.cancelled() => break false,
+                    () = tokio::time::sleep_until(deadline) => break false,
+                    () = tokio::time::sleep(TELL) => {
+                        let tally = self.hosts.tally();
+                        let line = report::line(*goal, &tally, began.elapsed());
+                        tell(&Running { line: &line, arrived: tally.arrived, hosts: tally.hosts });
+                        if let Some(own) = &mut site.own {
+                            own.check()?;
+                        }
+                    }
+                }
+            };
+            goals.push(report::reached(*goal, began, &self.hosts.all()));
+            missing = report::missing(*goal, &self.hosts.all());
+            if !in_time {
+                break;
+            }
+        }
+        Ok(Driven { goals, missing, tally: self.hosts.tally() })
+    }
+
+    /// Removes what was made. In an appliance of its own that ends with it.
+    async fn clean(&self, site: &Site, namespace: bool) {
+        if site.own.is_some() {
+            return;
+        }
+        let objects = &site.objects;
+        let clean = async {
+            self.hosts.aim(Goal::Deleted);
+            objects.delete(&self.names).await?;
+            self.hosts.all_arrived().await;
+            objects.delete_secrets(&self.made).await?;
+            if namespace {
+                objects.delete_namespace().await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        match tokio::time::timeout(CLEAN, clean).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("slipway: not all is removed: {error:#}"),
+            Err(_) => eprintln!("slipway: not all is removed within {} s", CLEAN.as_secs()),
+        }
+    }
+}
+
+/// The hosts that are to be made.
+async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<Made>> {
+    if let Some(file) = &plan.hosts {
+        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        return objects::from_manifests(&text, &plan.namespace).with_context(|| file.display().to_string());
+    }
+    if plan.machines == 0 {
+        bail!("at least one machine");
+    }
+    let image = match (&plan.image, plan.until) {
+        (_, Goal::Available) => None,
+        (Some(url), _) => Some(Image { url: url.clone(), ..Image::default() }),
+        (None, _) => Some(serve_image(plan.seed, token.clone()).await?),
+    };
+    let password: String =
+        Dice::of(plan.seed, 2, Purpose::Content).bytes(8).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((1..=plan.machines).map(|number| objects::host(number, &plan.namespace, &password, image.clone())).collect())
+}
+
+async fn metrics(client: &kube::Client) -> Option<String> {
+    let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
+    client.request_text(request).await.ok()
+}
+
+/// A BMC and an agent take a file each.
+fn allow_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < FILES.min(hard)
+    {
+        setrlimit(Resource::RLIMIT_NOFILE, FILES.min(hard), hard).ok();
+    }
+}

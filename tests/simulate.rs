@@ -1,0 +1,72 @@
+//! `slipway simulate`: machines with bad luck arrive all the same, and go again.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Nothing that a run waits for in life is waited for here.
+const SETTINGS: &str = "\
+[host]
+retry = \"1s\"
+boot_deadline = \"20s\"
+agent_deadline = \"10s\"
+";
+
+fn simulate(arguments: &[&str]) -> (bool, Value, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("slipway.toml");
+    std::fs::write(&config, SETTINGS).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_slipway"))
+        .arg("simulate")
+        .arg("--config")
+        .arg(&config)
+        .args(["-o", "json"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let summary = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    (output.status.success(), summary, said)
+}
+
+#[test]
+fn a_rack_with_bad_luck_arrives_and_goes() {
+    let arguments = "--machines 25 --until deleted --deadline 10m --seed 4 --bmc-failures 1% --packet-loss 2%";
+    let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    assert!(succeeded, "{summary:#}\n{said}");
+    let goals: Vec<_> = summary["goals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|goal| (goal["goal"].as_str().unwrap(), &goal["arrived"]))
+        .collect();
+    assert_eq!(goals, [("provisioned", &25.into()), ("deprovisioned", &25.into()), ("deleted", &25.into())]);
+    let count = |name: &str| summary["counted"][name].as_u64().unwrap();
+    // That there was bad luck at all.
+    assert!(count("packetsLost") > 0 && count("bmcFaults") > 0, "{summary:#}");
+    // Ramdisk, disk and ramdisk again, each with its addresses and its script.
+    assert!(count("boots") >= 75 && count("bootScripts") >= 50 && count("sessions") >= 50, "{summary:#}");
+    assert!(count("dhcpExchanges") >= 150, "{summary:#}");
+    // Inspect, wipe, write, config drive, boot entry; then the wipe of the way back.
+    assert!(count("steps") >= 150 && count("bytes") > 25 << 20, "{summary:#}");
+}
+
+#[test]
+fn machines_that_lose_power_in_the_middle_or_never_wake_up_get_there() {
+    let arguments = "--machines 6 --deadline 10m --seed 2 --power-loss 40% --stuck 20% --delay-step 200ms";
+    let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    assert!(succeeded, "{summary:#}\n{said}");
+    let count = |name: &str| summary["counted"][name].as_u64().unwrap();
+    assert!(count("powerLosses") > 0 && count("stuck") > 0, "{summary:#}");
+    assert!(summary["errors"].as_u64().unwrap() > 0, "{summary:#}");
+}
+
+#[test]
+fn a_run_that_is_too_short_says_who_is_missing() {
+    let arguments = "--machines 2 --deadline 3s --delay-firmware 1h";
+    let (succeeded, summary, _) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+    assert!(!succeeded);
+    let missing = summary["missing"].as_array().unwrap();
+    assert_eq!(missing.len(), 2, "{summary:#}");
+    assert_eq!(missing[0]["host"], "sim-00001");
+}
