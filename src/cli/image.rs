@@ -5,6 +5,7 @@ use futures::TryStreamExt;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 
+use super::listing::Output;
 use super::progress::Progress;
 use super::{ConfigFile, local};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec};
@@ -45,13 +46,6 @@ pub(super) enum Command {
         /// Name in the library
         name: String,
     },
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(super) enum Output {
-    Table,
-    Json,
-    Yaml,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
@@ -139,25 +133,18 @@ async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyh
 
 async fn list(images: &Api<Image>, output: Output) -> anyhow::Result<()> {
     let list = images.list(&ListParams::default()).await?;
-    match output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&list)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&list)?),
-        Output::Table => {
-            println!("{:<40} {:<10} {:>10} {:>10}  URL", "NAME", "PHASE", "SIZE MB", "STORED MB");
-            for image in list {
-                let name = image.name_any();
-                let status = image.status.unwrap_or_default();
-                let mega =
-                    |bytes: Option<i64>| bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1_000_000).to_string());
-                let phase = format!("{:?}", status.phase);
-                println!(
-                    "{name:<40} {phase:<10} {:>10} {:>10}  {}",
-                    mega(status.virtual_size),
-                    mega(status.stored_size),
-                    image.spec.url
-                );
-            }
+    output.print(&list, || {
+        println!("{:<40} {:<10} {:>10} {:>10}  URL", "NAME", "PHASE", "SIZE MB", "STORED MB");
+        let mega = |bytes: Option<i64>| bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1_000_000).to_string());
+        for image in &list {
+            let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
+            println!(
+                "{name:<40} {:<10} {:>10} {:>10}  {}",
+                format!("{:?}", status.phase),
+                mega(status.virtual_size),
+                mega(status.stored_size),
+                image.spec.url
+            );
         }
-    }
-    Ok(())
+    })
 }

@@ -9,6 +9,7 @@ mod explain;
 mod failure;
 mod image;
 mod kubeconfig;
+mod listing;
 mod local;
 mod progress;
 mod ramdisk;

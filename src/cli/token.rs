@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use super::listing::Output;
 use super::{ConfigFile, local};
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
@@ -90,13 +91,6 @@ pub(super) enum Print {
     Token,
     /// A kubeconfig with the token, the CA and the endpoint
     Kubeconfig,
-    Json,
-    Yaml,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(super) enum Output {
-    Table,
     Json,
     Yaml,
 }
@@ -304,24 +298,19 @@ async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
     let everywhere = Api::<ClusterRoleBinding>::all(client.clone()).list(&params).await?;
     let within = Api::<RoleBinding>::all(client.clone()).list(&params).await?;
     let tokens = listed(all.items, &everywhere.items, &within.items);
-    match output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&tokens)?),
-        Output::Yaml => print!("{}", serde_saphyr::to_string(&tokens)?),
-        Output::Table => {
-            let now = Timestamp::now();
-            println!("{:<24} {:<32} {:<20} EXPIRES", "NAME", "ROLES", "GROUPS");
-            let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { list.join(", ") };
-            for token in &tokens {
-                let expires = match token.expires {
-                    Some(end) if end <= now => "expired".to_owned(),
-                    Some(end) => end.strftime("%Y-%m-%d %H:%M UTC").to_string(),
-                    None => "<unknown>".to_owned(),
-                };
-                println!("{:<24} {:<32} {:<20} {expires}", token.name, shown(&token.roles), shown(&token.groups));
-            }
+    output.print(&tokens, || {
+        let now = Timestamp::now();
+        println!("{:<24} {:<32} {:<20} EXPIRES", "NAME", "ROLES", "GROUPS");
+        let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { list.join(", ") };
+        for token in &tokens {
+            let expires = match token.expires {
+                Some(end) if end <= now => "expired".to_owned(),
+                Some(end) => end.strftime("%Y-%m-%d %H:%M UTC").to_string(),
+                None => "<unknown>".to_owned(),
+            };
+            println!("{:<24} {:<32} {:<20} {expires}", token.name, shown(&token.roles), shown(&token.groups));
         }
-    }
-    Ok(())
+    })
 }
 
 /// The account first: with it the token ends. Then what is left of it.
