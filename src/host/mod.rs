@@ -4,6 +4,7 @@ mod access;
 pub mod admission;
 mod boot_effect;
 mod conditions;
+mod crowd;
 pub mod discovery;
 mod effects;
 mod events;

@@ -6,18 +6,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
 use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
+use kube::runtime::reflector::{self, ObjectRef, Store, reflector};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::crowd::Crowd;
 use super::machine::{self, Next, Note, Turn, World};
 use super::view::HostView;
 use super::{access, conditions, effects, events};
@@ -47,7 +48,7 @@ pub struct Reconciler {
     pub(super) power: PowerReadings,
     pub(super) fence: Fence,
     up_since: Timestamp,
-    hosts: Store<HostView>,
+    crowd: Arc<Crowd>,
 }
 
 /// Why a reconciliation could not go on. It is tried again.
@@ -101,8 +102,13 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let every = watcher::Config::default;
-    let controller = Controller::new(Api::<HostView>::all(client.clone()), every());
-    let hosts = controller.store();
+    let crowd = Arc::new(Crowd::default());
+    let (hosts, writer) = reflector::store();
+    let observer = crowd.clone();
+    let seen = reflector(writer, watcher(Api::<HostView>::all(client.clone()), every()))
+        .inspect_ok(move |event| observer.take(event))
+        .applied_objects();
+    let controller = Controller::for_stream(seen, hosts.clone());
     let reconciler = Arc::new(Reconciler {
         client: client.clone(),
         up_since: Timestamp::now(),
@@ -111,7 +117,7 @@ pub async fn run(
         settings,
         power: PowerReadings::default(),
         fence,
-        hosts: hosts.clone(),
+        crowd,
     });
     let by_image = hosts.clone();
     let by_secret = hosts;
@@ -156,11 +162,6 @@ fn references(hosts: &Store<HostView>, wanted: impl Fn(&HostView) -> bool) -> Ve
 fn retry(host: Arc<HostView>, error: &ReconcileError, _: Arc<Reconciler>) -> Action {
     warn!(host = %label(host.as_ref()), %error, "will try again");
     Action::requeue(Duration::from_secs(5))
-}
-
-/// Who was there first.
-fn age(host: &impl ResourceExt) -> (Option<Timestamp>, Option<String>) {
-    (host.creation_timestamp().map(|time| time.0), host.uid())
 }
 
 pub(super) fn label(host: &impl ResourceExt) -> String {
@@ -260,7 +261,8 @@ impl Reconciler {
         let hardware_from = hardware
             .filter(|hardware| hardware.metadata.deletion_timestamp.is_none())
             .and_then(|hardware| hardware.annotations().get(effects::ANNOTATION_OPERATION).cloned());
-        let mac_owner = self.mac_owner(host);
+        let mac = host.spec.boot_mac_address.as_deref();
+        let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
         let world = World {
             now: Timestamp::now(),
             up_since: self.up_since,
@@ -271,28 +273,11 @@ impl Reconciler {
             image: image.as_ref(),
             hardware_from: hardware_from.as_deref(),
             mac_owner: mac_owner.as_deref(),
-            busy: self.busy(&uid),
+            busy: self.crowd.busy_beside(host),
             settings: &self.settings,
         };
         let turn = machine::step(&world);
         Ok((turn, intent))
-    }
-
-    /// Another host with the same boot MAC address that was there first.
-    fn mac_owner(&self, host: &BareMetalHost) -> Option<String> {
-        let mac = host.spec.boot_mac_address.as_deref()?;
-        let own_age = age(host);
-        let hosts = self.hosts.state();
-        let first = hosts.iter().find(|other| {
-            other.boot_mac_address().is_some_and(|theirs| theirs.eq_ignore_ascii_case(mac))
-                && other.uid() != host.uid()
-                && age(other.as_ref()) < own_age
-        })?;
-        Some(label(first.as_ref()))
-    }
-
-    fn busy(&self, uid: &str) -> usize {
-        self.hosts.state().iter().filter(|host| host.is_busy() && host.uid().as_deref() != Some(uid)).count()
     }
 
     /// Stores the status when it changed, then publishes the events.

@@ -1,0 +1,188 @@
+//! What a decision about one host asks of all the others: who has its MAC address, and how many are busy. Kept by the
+//! watch, so that an answer costs the same in a rack of any size.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+
+use super::view::HostView;
+
+type Key = (Option<String>, String);
+
+/// Who was there first: when it was made, then its UID.
+pub(super) type Age = (Option<Timestamp>, Option<String>);
+
+/// All hosts, as decisions about one of them look at them.
+#[derive(Default)]
+pub(super) struct Crowd(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    hosts: HashMap<Key, Member>,
+    /// By MAC address in small letters, the first one first.
+    by_mac: HashMap<String, BTreeSet<(Age, Key)>>,
+    busy: HashSet<Key>,
+    /// What a relist in progress has named so far; the rest is gone when it ends.
+    relisted: HashSet<Key>,
+}
+
+struct Member {
+    age: Age,
+    mac: Option<String>,
+}
+
+pub(super) fn age(host: &impl ResourceExt) -> Age {
+    (host.creation_timestamp().map(|time| time.0), host.uid())
+}
+
+impl Crowd {
+    /// Takes an event of the watch in.
+    pub(super) fn take(&self, event: &Event<HostView>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Init => known.relisted.clear(),
+            Event::Apply(host) => known.put(host),
+            Event::InitApply(host) => {
+                known.put(host);
+                known.relisted.insert(key(host));
+            }
+            Event::InitDone => {
+                let relisted = std::mem::take(&mut known.relisted);
+                let gone: Vec<Key> = known.hosts.keys().filter(|key| !relisted.contains(*key)).cloned().collect();
+                gone.iter().for_each(|key| known.remove(key));
+            }
+            Event::Delete(host) => known.remove(&key(host)),
+        }
+    }
+
+    /// Another host with this boot MAC address that was there before this one: `namespace/name`.
+    pub(super) fn mac_owner(&self, host: &impl ResourceExt, mac: &str) -> Option<String> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, key) = known.by_mac.get(&mac.to_ascii_lowercase())?.first()?;
+        let (namespace, name) = key;
+        (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+    }
+
+    /// How many hosts but this one take a place of those that are inspected, written or cleaned.
+    pub(super) fn busy_beside(&self, host: &impl ResourceExt) -> usize {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.busy.len() - usize::from(known.busy.contains(&key(host)))
+    }
+}
+
+impl Known {
+    fn put(&mut self, host: &HostView) {
+        let key = key(host);
+        self.remove(&key);
+        let member = Member { age: age(host), mac: host.boot_mac_address().map(str::to_ascii_lowercase) };
+        if let Some(mac) = &member.mac {
+            self.by_mac.entry(mac.clone()).or_default().insert((member.age.clone(), key.clone()));
+        }
+        if host.is_busy() {
+            self.busy.insert(key.clone());
+        }
+        self.hosts.insert(key, member);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let Some(member) = self.hosts.remove(key) else { return };
+        self.busy.remove(key);
+        let Some(mac) = member.mac else { return };
+        if let Some(all) = self.by_mac.get_mut(&mac) {
+            all.remove(&(member.age, key.clone()));
+            if all.is_empty() {
+                self.by_mac.remove(&mac);
+            }
+        }
+    }
+}
+
+fn key(host: &impl ResourceExt) -> Key {
+    (host.namespace(), host.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
+        let state = if busy { "inspecting" } else { "available" };
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+                "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+            "spec": {"online": true, "bootMACAddress": mac.map(|last| format!("02:00:00:00:00:{last:02X}"))},
+            "status": {"operationalStatus": "OK", "provisioning": {"state": state}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_first_host_with_a_mac_address_has_it() {
+        let crowd = Crowd::default();
+        let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
+        crowd.take(&Event::Apply(second.clone()));
+        crowd.take(&Event::Apply(first.clone()));
+        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("rack/first"));
+        assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
+        assert_eq!((crowd.busy_beside(&first), crowd.busy_beside(&host("third", 3, None, true))), (1, 2));
+        // It gets another address.
+        crowd.take(&Event::Apply(host("first", 1, Some(0xCD), false)));
+        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB"), None);
+        assert_eq!(crowd.busy_beside(&second), 0);
+        // Of the same second is first who has the smaller UID.
+        let twin = host("a-twin", 2, Some(0xAB), false);
+        crowd.take(&Event::Apply(twin.clone()));
+        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("rack/a-twin"));
+    }
+
+    #[test]
+    fn a_relist_forgets_who_is_gone() {
+        let crowd = Crowd::default();
+        let (stays, goes) = (host("stays", 2, Some(1), true), host("goes", 1, Some(1), true));
+        crowd.take(&Event::Apply(stays.clone()));
+        crowd.take(&Event::Apply(goes));
+        crowd.take(&Event::Init);
+        crowd.take(&Event::InitApply(stays.clone()));
+        assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("rack/goes"));
+        crowd.take(&Event::InitDone);
+        assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy_beside(&stays)), (None, 0));
+        crowd.take(&Event::Delete(stays));
+        assert!(crowd.0.lock().unwrap().by_mac.is_empty());
+    }
+
+    proptest! {
+        /// Whatever comes and goes, the answers are those of looking at everybody.
+        #[test]
+        fn answers_are_those_of_a_scan(
+            events in prop::collection::vec((0..6_u8, any::<bool>(), prop::option::of(0..3_u8), any::<bool>()), 0..40)
+        ) {
+            let crowd = Crowd::default();
+            let mut all: HashMap<u8, HostView> = HashMap::new();
+            for (who, stays, mac, busy) in events {
+                let host = host(&format!("h{who}"), who / 2, mac, busy);
+                if stays {
+                    crowd.take(&Event::Apply(host.clone()));
+                    all.insert(who, host);
+                } else {
+                    crowd.take(&Event::Delete(host));
+                    all.remove(&who);
+                }
+            }
+            for one in all.values() {
+                let others = || all.values().filter(|other| other.uid() != one.uid());
+                prop_assert_eq!(crowd.busy_beside(one), others().filter(|other| other.is_busy()).count());
+                if let Some(mac) = one.boot_mac_address() {
+                    let same = others().filter(|other| other.boot_mac_address() == Some(mac) && age(*other) < age(one));
+                    let first = same.min_by_key(|other| age(*other)).map(|other| format!("rack/{}", other.name_any()));
+                    prop_assert_eq!(crowd.mac_owner(one, mac), first);
+                }
+            }
+        }
+    }
+}
