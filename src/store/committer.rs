@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{io, thread};
 
-use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::disk::{Disk, Group, Loaded, Slots};
 use super::index::{Logged, Shared};
 use super::record::{Former, Identity};
+use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
 
 /// Requests of one group.
@@ -29,7 +29,7 @@ type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 /// What the committer is asked.
 pub(super) enum Request {
     Change { change: Change, durable: bool, reply: Answer },
-    Entry { table: Arc<str>, key: Bytes, value: Option<Bytes>, reply: oneshot::Sender<Result<(), WriteError>> },
+    Entries { table: Arc<str>, entries: Vec<TableEntry>, reply: oneshot::Sender<Result<(), WriteError>> },
     Close,
 }
 
@@ -39,7 +39,7 @@ impl Request {
         // A caller that no longer waits is no fault.
         match self {
             Self::Change { reply, .. } => reply.send(Err(error)).is_ok(),
-            Self::Entry { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Entries { reply, .. } => reply.send(Err(error)).is_ok(),
             Self::Close => false,
         };
     }
@@ -142,9 +142,10 @@ impl Committer {
                 let result = self.stage(change, durable, pending);
                 pending.answers.push((reply, result));
             }
-            Request::Entry { table, key, value, reply } => {
-                pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-                pending.disk.entry(&table, &key, value.as_deref());
+            Request::Entries { table, entries, reply } => {
+                let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
+                pending.bytes += entries.iter().map(length).sum::<usize>();
+                pending.disk.entries(&table, entries);
                 pending.durable = true;
                 pending.entries.push(reply);
             }

@@ -15,6 +15,7 @@ use super::index::{Index, Logged};
 use super::record::{self, Former, Identity, StoredEvent, number};
 use super::repair;
 use super::seal::Sealer;
+use super::table::TableEntry;
 use super::{Object, StoreEvent, StoreOptions};
 
 /// Format of this database.
@@ -79,7 +80,7 @@ pub(super) struct Group {
     log: Batch,
     meta: Batch,
     has_meta: bool,
-    tables: BTreeMap<Arc<str>, Batch>,
+    tables: BTreeMap<Arc<str>, Vec<TableEntry>>,
 }
 
 impl Group {
@@ -116,14 +117,13 @@ impl Group {
         self.number(&[key::MEMORY, resource.as_bytes()].concat(), 1);
     }
 
-    pub fn entry(&mut self, table: &Arc<str>, key: &[u8], value: Option<&[u8]>) {
-        let batch = match self.tables.get_mut(table) {
-            Some(batch) => batch,
-            None => self.tables.entry(Arc::clone(table)).or_default(),
-        };
-        match value {
-            Some(value) => batch.insert(key, value),
-            None => batch.remove(key),
+    /// Entries of a table, in order.
+    pub fn entries(&mut self, table: &Arc<str>, entries: Vec<TableEntry>) {
+        match self.tables.get_mut(table) {
+            Some(all) => all.extend(entries),
+            None => {
+                self.tables.insert(Arc::clone(table), entries);
+            }
         }
     }
 
@@ -199,8 +199,16 @@ impl Disk {
     }
 
     fn apply(&mut self, group: Group) -> sled::Result<()> {
-        for (table, batch) in group.tables {
-            self.tree(table_tree(&table))?.apply_batch(batch)?;
+        for (table, entries) in group.tables {
+            let tree = self.tree(table_tree(&table))?;
+            // Not as a batch: that is written in two parts, each of which wakes all of sled's threads, and nobody
+            // needs entries to be there together.
+            for (key, value) in entries {
+                match value {
+                    Some(value) => tree.insert(&key, &*value)?,
+                    None => tree.remove(&key)?,
+                };
+            }
         }
         if !group.has_meta {
             return Ok(());

@@ -33,8 +33,8 @@
 //! # What is atomic
 //!
 //! All object changes of a group, their events and the revision are one multi-tree transaction: after a crash either
-//! all of them are there or none. The table entries of a group are one batch for each table. An entry is therefore never
-//! torn, but there is no promise across tables, nor between tables and objects.
+//! all of them are there or none. The table entries of a group are written one by one, in order. An entry is never
+//! torn, but there is no promise across entries, nor between tables and objects.
 //!
 //! # What sled does not promise, and what is done about it
 //!
@@ -94,7 +94,7 @@ use index::Shared;
 
 pub use meters::Meters;
 pub use object::Object;
-pub use table::Table;
+pub use table::{Table, TableEntry};
 pub use watch::Watch;
 
 /// Largest JSON text of one object, in bytes: 1 MiB.

@@ -10,6 +10,9 @@ use super::disk::table_tree;
 use super::index::Shared;
 use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
 
+/// A key, and what is put there (`Some`) or that it is removed (`None`).
+pub type TableEntry = (Bytes, Option<Bytes>);
+
 /// A table of bytes. Cheap to clone.
 #[derive(Clone)]
 pub struct Table {
@@ -47,7 +50,7 @@ impl Table {
             .collect()
     }
 
-    /// Puts (`Some`) or removes (`None`) an entry; returns once it is on disk. Many calls share one flush.
+    /// Puts or removes an entry; returns once it is on disk. Many calls share one flush.
     ///
     /// Removing an entry that is not there succeeds. Calls made one after the other take effect in that order. When the
     /// future is dropped before it is done, the change may still be made.
@@ -56,18 +59,27 @@ impl Table {
     ///
     /// [`WriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`WriteError::Failed`] as for objects.
     pub async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<(), WriteError> {
-        if key.len() > KEY_LIMIT {
-            return Err(WriteError::TooLarge { size: key.len(), limit: KEY_LIMIT });
-        }
-        if let Some(value) = &value
-            && value.len() > OBJECT_LIMIT
-        {
-            return Err(WriteError::TooLarge { size: value.len(), limit: OBJECT_LIMIT });
+        self.write_all(vec![(key, value)]).await
+    }
+
+    /// As [`Self::write`] for many entries, in this order; returns once all are on disk. After a crash before that, some
+    /// may be there and others not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`]; when one entry is too large, none is written.
+    pub async fn write_all(&self, entries: Vec<TableEntry>) -> Result<(), WriteError> {
+        for (key, value) in &entries {
+            for (size, limit) in [(key.len(), KEY_LIMIT), (value.as_ref().map_or(0, Bytes::len), OBJECT_LIMIT)] {
+                if size > limit {
+                    return Err(WriteError::TooLarge { size, limit });
+                }
+            }
         }
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
         self.requests
-            .send(Request::Entry { table: Arc::clone(&self.name), key, value, reply })
+            .send(Request::Entries { table: Arc::clone(&self.name), entries, reply })
             .await
             .map_err(|_| self.shared.write_error())?;
         match answer.await {

@@ -459,6 +459,11 @@ async fn tables_keep_their_entries() {
     }
     store.table("other").unwrap().write(Bytes::from_static(b"k"), Some(Bytes::new())).await.unwrap();
     leases.write(Bytes::from_static(b"never there"), None).await.unwrap();
+    let turn = Bytes::from_static(b"turn");
+    let say = |value: &'static [u8]| (turn.clone(), Some(Bytes::from_static(value)));
+    leases.write_all(vec![say(b"1"), (turn.clone(), None), say(b"2")]).await.unwrap();
+    assert_eq!(leases.scan().unwrap().last(), Some(&(turn.clone(), Bytes::from_static(b"2"))));
+    leases.write_all(vec![say(b"3"), (turn.clone(), None)]).await.unwrap();
     assert_eq!(store.revision(), 0);
     let expected: Vec<_> = (0..500_u32)
         .filter(|number| number % 3 != 0)
@@ -483,7 +488,9 @@ async fn tables_keep_their_entries() {
     let long = Bytes::from(vec![0; KEY_LIMIT + 1]);
     assert!(matches!(leases.write(long, None).await, Err(WriteError::TooLarge { .. })));
     let large = Bytes::from(vec![0; OBJECT_LIMIT + 1]);
-    assert!(matches!(leases.write(Bytes::new(), Some(large)).await, Err(WriteError::TooLarge { .. })));
+    let half = vec![(Bytes::from_static(b"small"), Some(Bytes::new())), (Bytes::new(), Some(large))];
+    assert!(matches!(leases.write_all(half).await, Err(WriteError::TooLarge { .. })));
+    assert_eq!(leases.scan().unwrap(), expected);
     store.close().await;
 }
 
