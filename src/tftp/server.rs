@@ -31,9 +31,6 @@ const FAULT_STRETCH: Duration = Duration::from_secs(10);
 /// Packets that are no request of ours are answered at most this often in a stretch of ten seconds.
 const REFUSALS: u32 = 1000;
 
-/// How long a transfer waits awake for a client that answered as fast the last time.
-const LINGER: Duration = Duration::from_micros(100);
-
 /// The address cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("TFTP cannot listen at {address}: {source}")]
@@ -298,22 +295,12 @@ async fn serve(
     // Longer than an ACK or an ERROR of any use; the rest of a longer packet is cut off.
     let mut buffer = [0; 600];
     let mut strange = [0; 16];
-    let mut near = false;
     let end = loop {
-        let sent = Instant::now();
-        let early = if near { line.linger(sent, &mut buffer).await } else { None };
-        let received = async {
-            match early {
-                Some(received) => received,
-                None => line.socket.recv(&mut buffer).await,
-            }
-        };
         // The alarm is not moved at every packet: when it rings early, it is set again.
         let progress = tokio::select! {
             biased;
-            received = received => match received {
+            received = line.socket.recv(&mut buffer) => match received {
                 Ok(length) => {
-                    near = sent.elapsed() < LINGER;
                     let progress = transfer.on_packet(Instant::now(), &buffer[..length], &mut out);
                     if transfer.is_under_way() {
                         handle.under_way.store(true, Ordering::Relaxed);
@@ -382,18 +369,6 @@ impl Line {
             // The least that IPv6 has, less its longer header.
             SocketAddr::V6(_) => 1280 - 20,
         }
-    }
-
-    /// Waits awake for a client that answers fast: in lockstep, going to sleep and being woken up would cost more than
-    /// everything else. Other transfers go on meanwhile.
-    async fn linger(&self, since: Instant, buffer: &mut [u8]) -> Option<io::Result<usize>> {
-        while since.elapsed() < LINGER {
-            match self.socket.try_recv(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => task::yield_now().await,
-                received => return Some(received),
-            }
-        }
-        None
     }
 
     async fn send(&mut self, out: &mut Outbox) -> io::Result<()> {
