@@ -52,15 +52,21 @@ def script(part, name, results, environment=None):
 
 def dhcp(part, results):
     text = script(part, "dhcp", results, {"BENCH_VERBOSE": "1"})
-    found = re.findall(r"dhcp_four_way_per_second(?:_on_(\d+)_percent_of_a_processor)? slipway=(\d+) kea=(\d+)", text)
+    found = re.findall(r"dhcp_four_way_per_second(?:_on_(\d+)_percent_of_a_processor)? slipway=(\d+) kea=(\d+) .*\n  (.*)", text)
     if not found:
         raise LabError(f"benches/dhcp/run gave no figure: {short(text)}")
-    for percent, ours, kea in found:
+    for percent, ours, kea, limits in found:
         ours, kea = int(ours), int(kea)
         where = f"each server held to {percent} % of a processor" if percent else "processors shared with perfdhcp"
         part.add(Figure(f"DHCP four-way exchanges a second under 1 % drops, {where}", "2 × Kea",
                         f"{ours:,}/s ({ours / max(kea, 1):.2f} × Kea)", f"Kea {kea:,}/s", ours >= 2 * kea,
-                        "perfdhcp over a veth pair; every lease on disk before its ACK"))
+                        f"perfdhcp over a veth pair; every lease on disk before its ACK; {limits}"))
+    cost = re.search(r"dhcp_processor_microseconds_an_exchange_at_(\d+)_per_second slipway=([\d.]+) kea=([\d.]+)", text)
+    if cost:
+        rate, ours, kea = int(cost[1]), float(cost[2]), float(cost[3])
+        part.add(Figure(f"DHCP: processor time of the server for an exchange, at {rate:,}/s", "half of Kea's",
+                        f"{ours:.0f} µs ({ours / max(kea, 0.1):.2f} of Kea's)", f"Kea {kea:.0f} µs", 2 * ours <= kea,
+                        "user and system time of all its threads, perfdhcp as above"))
 
 
 def tftp(part, results):
