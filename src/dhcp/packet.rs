@@ -13,12 +13,16 @@ use dhcproto::v4::MessageType;
 use crate::api::MacAddress;
 
 /// Length of the fixed header with the magic cookie, in bytes.
-const HEADER: usize = 240;
+pub(super) const HEADER: usize = 240;
 /// UDP port of servers and relays.
 pub const SERVER_PORT: u16 = 67;
 const SNAME: std::ops::Range<usize> = 44..108;
-const FILE: std::ops::Range<usize> = 108..236;
-const MAGIC: [u8; 4] = [99, 130, 83, 99];
+/// Where the boot file's name is.
+pub(super) const FILE: std::ops::Range<usize> = 108..236;
+/// The cookie before the options.
+pub(super) const MAGIC: [u8; 4] = [99, 130, 83, 99];
+/// The flag of clients that take broadcasts only.
+pub(super) const BROADCAST: u16 = 0x8000;
 /// Smallest "maximum DHCP message size" a client may state (RFC 2132 section 9.10).
 const MIN_MESSAGE_SIZE: u16 = 576;
 /// What IP and UDP headers take of the client's maximum message size.
@@ -184,7 +188,7 @@ impl<'a> Request<'a> {
 
     /// Whether the client asks for broadcast replies.
     pub fn wants_broadcast(&self) -> bool {
-        self.flags & 0x8000 != 0
+        self.flags & BROADCAST != 0
     }
 
     /// Client identifier (option 61), unless empty.

@@ -2,17 +2,14 @@
 
 use std::net::Ipv4Addr;
 
-use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode};
-use dhcproto::{Encodable, Encoder};
+use dhcproto::v4::{DhcpOption, MessageType};
 
 use super::netboot::Netboot;
 use super::network::{Network, encode};
-use super::packet::{Request, code};
+use super::packet::{BROADCAST, FILE, HEADER, MAGIC, Request, code};
 
 /// BOOTP's minimum (RFC 1542 section 2.1): some PXE ROMs drop what is shorter.
 const MIN_REPLY: usize = 300;
-/// Header fields of the message, in bytes.
-const FILE_FIELD: usize = 128;
 
 /// What an answer says.
 #[derive(Debug)]
@@ -50,36 +47,18 @@ impl Answer<'_> {
     /// The UDP payload: at least 300 bytes, at most what the client takes. Options come in the order that the client
     /// asked for them (RFC 2132 section 9.8), after those that every answer has; what does not fit is left out.
     pub fn encode(&self, request: &Request<'_>, network: &Network) -> Vec<u8> {
-        let nak = self.kind == MessageType::Nak;
-        let mut header = Message::new_with_id(
-            request.xid,
-            if nak { Ipv4Addr::UNSPECIFIED } else { request.ciaddr },
-            self.yiaddr,
-            self.netboot.map_or(Ipv4Addr::UNSPECIFIED, |netboot| netboot.server),
-            request.giaddr,
-            &request.mac.0,
-        );
-        // A relay has to broadcast a NAK: the client's address is wrong (RFC 2131 section 4.3.2).
-        let relayed = !request.giaddr.is_unspecified();
-        let flags = Flags::from(request.flags);
-        header.set_opcode(Opcode::BootReply).set_flags(if nak && relayed { flags.set_broadcast() } else { flags });
-        if let Some(file) = self.netboot.map(|netboot| netboot.file.as_str()).filter(|file| file.len() < FILE_FIELD) {
-            header.set_fname_str(file);
-        }
-        let mut writer = Writer { bytes: Vec::with_capacity(512), limit: request.reply_limit(), written: [false; 256] };
-        // Without options the header is all that is written, and writing to memory cannot fail.
-        if header.encode(&mut Encoder::new(&mut writer.bytes)).is_err() {
-            writer.bytes.resize(240, 0);
-        }
+        let mut bytes = Vec::with_capacity(576);
+        bytes.extend_from_slice(&self.header(request));
+        let mut writer = Writer { bytes, limit: request.reply_limit(), written: [false; 256] };
 
         let relay = request.get(code::RELAY);
         // The relay's data comes last and must fit (RFC 3046 section 2.1).
         let chunks = relay.as_deref().map_or(0, |data| data.len() + 2 * data.len().div_ceil(255).max(1));
         writer.limit = writer.limit.saturating_sub(chunks + 1);
-        writer.put(&DhcpOption::MessageType(self.kind));
-        writer.put(&DhcpOption::ServerIdentifier(network.server_id(request)));
+        writer.put_short(code::MESSAGE_TYPE, &[u8::from(self.kind)]);
+        writer.put_short(code::SERVER_ID, &network.server_id(request).octets());
         if let Some(seconds) = self.lease {
-            writer.put(&DhcpOption::AddressLeaseTime(seconds));
+            writer.put_short(code::LEASE_TIME, &seconds.to_be_bytes());
         }
         // RFC 6842.
         if let Some(id) = request.get(code::CLIENT_ID) {
@@ -109,6 +88,30 @@ impl Answer<'_> {
         writer.bytes
     }
 
+    /// The fixed fields (RFC 2131 section 2). Written by hand, as it is read: it is most of an answer.
+    fn header(&self, request: &Request<'_>) -> [u8; HEADER] {
+        let nak = self.kind == MessageType::Nak;
+        // A relay has to broadcast a NAK: the client's address is wrong (RFC 2131 section 4.3.2).
+        let broadcast = nak && !request.giaddr.is_unspecified();
+        let flags = if broadcast { request.flags | BROADCAST } else { request.flags };
+        let ciaddr = if nak { Ipv4Addr::UNSPECIFIED } else { request.ciaddr };
+        let siaddr = self.netboot.map_or(Ipv4Addr::UNSPECIFIED, |netboot| netboot.server);
+        let mut header = [0; HEADER];
+        // BOOTREPLY, Ethernet.
+        header[0..3].copy_from_slice(&[2, 1, 6]);
+        header[4..8].copy_from_slice(&request.xid.to_be_bytes());
+        header[10..12].copy_from_slice(&flags.to_be_bytes());
+        for (at, address) in [(12, ciaddr), (16, self.yiaddr), (20, siaddr), (24, request.giaddr)] {
+            header[at..at + 4].copy_from_slice(&address.octets());
+        }
+        header[28..34].copy_from_slice(&request.mac.0);
+        if let Some(file) = self.netboot.map(|netboot| netboot.file.as_bytes()).filter(|file| file.len() < FILE.len()) {
+            header[FILE.start..FILE.start + file.len()].copy_from_slice(file);
+        }
+        header[HEADER - MAGIC.len()..].copy_from_slice(&MAGIC);
+        header
+    }
+
     fn write_parameters(&self, request: &Request<'_>, network: &Network, writer: &mut Writer) {
         let mut one = |wanted: u8| match wanted {
             code::HOSTNAME => {
@@ -119,12 +122,12 @@ impl Answer<'_> {
             // T1 and T2 are half and seven eighths of the lease (RFC 2131 section 4.4.5).
             code::RENEWAL => {
                 if let Some(lease) = self.lease {
-                    writer.put(&DhcpOption::Renewal(lease / 2));
+                    writer.put_short(code::RENEWAL, &(lease / 2).to_be_bytes());
                 }
             }
             code::REBINDING => {
                 if let Some(lease) = self.lease {
-                    writer.put(&DhcpOption::Rebinding(lease - lease / 8));
+                    writer.put_short(code::REBINDING, &(lease - lease / 8).to_be_bytes());
                 }
             }
             other => {
@@ -159,6 +162,17 @@ impl Writer {
         }
     }
 
+    /// An option of at most 255 bytes.
+    fn put_short(&mut self, code: u8, data: &[u8]) {
+        let Ok(length) = u8::try_from(data.len()) else { return };
+        if !self.written[usize::from(code)] && self.bytes.len() + 2 + data.len() <= self.limit {
+            self.written[usize::from(code)] = true;
+            self.bytes.extend_from_slice(&[code, length]);
+            self.bytes.extend_from_slice(data);
+        }
+    }
+
+    /// An option with its code and length.
     fn put_bytes(&mut self, code: u8, bytes: &[u8]) {
         if !self.written[usize::from(code)] && self.bytes.len() + bytes.len() <= self.limit {
             self.written[usize::from(code)] = true;
