@@ -24,7 +24,7 @@ use crate::host::{admission, watches};
 use crate::image::Library;
 use crate::pki::Pki;
 use crate::store::{Store, StoreOptions};
-use crate::{dhcp, tftp};
+use crate::{dhcp, host, tftp};
 
 mod acting;
 
@@ -122,6 +122,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let index = HostIndex::default();
     let intents = Intents::default();
 
+    let metrics = host::metrics::Metrics::default();
     let mut services = JoinSet::<Ended>::new();
     let token = || shutdown.clone();
     let (listed, mut was_listed) = watch::channel(false);
@@ -135,6 +136,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         }
         None => {
             let api = embedded(config, pki, store, was_listed.clone(), shutdown).await?;
+            let counted = metrics.clone();
+            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
                 path: config.data_dir.logs().join("audit.log"),
                 max_bytes: config.audit.max_size_mb * 1_000_000,
@@ -178,7 +181,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let router = boot::router(site.on(grounds(config, leases.as_ref())), index.clone(), tokens, files);
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));
-    let parts = acting::Parts { config: config.clone(), library, index, leases };
+    let parts = acting::Parts { config: config.clone(), library, index, metrics, leases };
     match external {
         Some(external) => {
             services.spawn(named("leader election", parts.run_while_leading(external, token())));

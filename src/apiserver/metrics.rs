@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -54,6 +55,9 @@ struct Watched {
     kind: String,
 }
 
+/// Names what a room counts, for a scrape.
+pub type Meters = Arc<dyn Fn(&mut Registry) + Send + Sync>;
+
 /// Counters of one server.
 #[derive(Clone)]
 pub(super) struct Metrics {
@@ -63,6 +67,7 @@ pub(super) struct Metrics {
     events: Family<Watched, Counter>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
     started: SystemTime,
+    rooms: Arc<Mutex<Vec<Meters>>>,
 }
 
 impl Default for Metrics {
@@ -75,6 +80,7 @@ impl Default for Metrics {
             events: Family::default(),
             refused: Family::default(),
             started: SystemTime::now(),
+            rooms: Arc::default(),
         }
     }
 }
@@ -175,6 +181,11 @@ impl Metrics {
         Watching { gauge, events: self.events.get_or_create_owned(&watched) }
     }
 
+    /// Adds a room's own.
+    pub fn add(&self, meters: Meters) {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner).push(meters);
+    }
+
     /// Answers a scrape.
     pub fn serve(&self, store: &Store, places: &Places) -> Result<Response, ApiError> {
         let mut registry = Registry::default();
@@ -195,6 +206,8 @@ impl Metrics {
             "Time for a group to be on disk",
             meters.commit_seconds.clone(),
         );
+        let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        rooms.iter().for_each(|room| room(&mut registry));
         let (reads, writes) = places.taken();
         registry.register_collector(Box::new(Now {
             counts: store

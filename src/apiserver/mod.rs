@@ -43,7 +43,7 @@ mod items;
 mod jsonpath;
 mod list;
 mod meta;
-mod metrics;
+pub mod metrics;
 mod names;
 mod openapi;
 mod options;
@@ -282,6 +282,11 @@ impl ApiServer {
     pub fn add_admission(&self, resource: &str, admission: Admission) {
         let mut all = self.inner.admissions.write().unwrap_or_else(PoisonError::into_inner);
         all.entry(resource.to_owned()).or_default().push(admission);
+    }
+
+    /// Adds what a room counts to `/metrics`.
+    pub fn add_metrics(&self, meters: metrics::Meters) {
+        self.inner.metrics.add(meters);
     }
 
     /// Everything under `/`: the API, discovery, OpenAPI, version and health.

@@ -16,6 +16,7 @@ use crate::dhcp::{self, Views};
 use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
+use crate::host::metrics::Metrics;
 use crate::host::reconciler;
 use crate::image::{self, Library};
 
@@ -24,6 +25,7 @@ pub(super) struct Parts {
     pub config: Config,
     pub library: Library,
     pub index: HostIndex,
+    pub metrics: Metrics,
     /// None when no network is configured.
     pub leases: Option<dhcp::Leases>,
 }
@@ -51,7 +53,15 @@ impl Parts {
         let images = image::controller::run(client.clone(), self.library.clone(), config.image.imports, stop.clone());
         spawn(services, "images", images);
         let bmcs = bmc::Registry::new(bmc::Settings::default());
-        let hosts = reconciler::run(client.clone(), self.index.clone(), config.host.clone(), bmcs, fence, stop.clone());
+        let hosts = reconciler::run(
+            client.clone(),
+            self.index.clone(),
+            config.host.clone(),
+            bmcs,
+            fence,
+            self.metrics.clone(),
+            stop.clone(),
+        );
         spawn(services, "hosts", hosts);
         Ok(())
     }

@@ -23,6 +23,7 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
         return Ok(Access::Broken("spec.bmc.address is missing".into()));
     }
     if let Err(error) = BmcAddress::parse(&bmc.address) {
+        reconciler.metrics.credentials_invalid();
         return Ok(Access::Broken(error.to_string()));
     }
     if bmc.credentials_name.is_empty() {
@@ -30,11 +31,13 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
     }
     let namespace = host.namespace().unwrap_or_default();
     let Some(secret) = reconciler.api::<Secret>(&namespace).get_opt(&bmc.credentials_name).await? else {
+        reconciler.metrics.credentials_missing();
         let reason =
             format!("there is no secret {} in namespace {namespace} with the BMC's credentials", bmc.credentials_name);
         return Ok(Access::Broken(reason));
     };
     if let Err(reason) = credentials(&secret) {
+        reconciler.metrics.credentials_invalid();
         return Ok(Access::Broken(format!("secret {}: {reason}", bmc.credentials_name)));
     }
     // Our own marks change the resourceVersion, so they come before the version is looked at.

@@ -1,25 +1,19 @@
 //! What the state machine asks for, done. Every effect may be done twice without harm.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use tracing::info;
 
-use super::access;
 use super::boot_effect;
 use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
-use crate::api::metal3::{
-    ANNOTATION_INSPECT, BareMetalHost, FINALIZER_HARDWARE_DATA, FINALIZER_HOST, HardwareData, HardwareDataSpec,
-    HardwareDetails,
-};
+use super::{access, hardware_data};
+use crate::api::metal3::{ANNOTATION_INSPECT, BareMetalHost, FINALIZER_HOST};
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
-
-/// On HardwareData: the inspection it came from.
-pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
 
 /// Why an effect was not done.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +45,10 @@ pub(super) async fn perform(
         Effect::ReadPower => {
             let (bmc, version) = connect(reconciler, host).await?;
             let power = bmc.power().await?;
-            reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
+            let uid = host.uid().unwrap_or_default();
+            reconciler.power.put(&uid, &version, power);
+            // The power is what counts; a BMC that has no health to tell is not at fault.
+            reconciler.power.put_health(&uid, bmc.health().await.unwrap_or_default());
             Ok(())
         }
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
@@ -69,7 +66,9 @@ pub(super) async fn perform(
             set_power(reconciler, host, PowerAction::ForceOff).await
         }
         Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).await,
-        Effect::SaveHardware { operation, hardware } => save_hardware(reconciler, host, operation, hardware).await,
+        Effect::SaveHardware { operation, hardware } => {
+            Ok(hardware_data::save(reconciler, host, operation, hardware).await?)
+        }
         Effect::ForgetIntent => forget_intent(reconciler, intent).await,
         Effect::Release => release(reconciler, host).await,
     }
@@ -181,6 +180,8 @@ pub(super) async fn connect(
 
 async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerAction) -> Result<(), EffectError> {
     let (bmc, version) = connect(reconciler, host).await?;
+    let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+    reconciler.metrics.power_change(&namespace, &name, matches!(action, PowerAction::On | PowerAction::Reset));
     bmc.set_power(action).await?;
     let power = match action {
         PowerAction::On | PowerAction::Reset => PowerState::On,
@@ -198,42 +199,9 @@ async fn ensure_image(reconciler: &Reconciler, name: &str, spec: &ImageSpec) -> 
     }
 }
 
-/// HardwareData is new (another UID) after each inspection.
-async fn save_hardware(
-    reconciler: &Reconciler,
-    host: &BareMetalHost,
-    operation: &str,
-    hardware: &HardwareDetails,
-) -> Result<(), EffectError> {
-    drop_hardware(reconciler, host).await?;
-    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
-    new.metadata.namespace = host.namespace();
-    new.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
-    new.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
-    new.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), operation.to_owned())].into());
-    reconciler.api::<HardwareData>(&host.namespace().unwrap_or_default()).create(&PostParams::default(), &new).await?;
-    Ok(())
-}
-
-async fn drop_hardware(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
-    let api = reconciler.api::<HardwareData>(&host.namespace().unwrap_or_default());
-    let Some(old) = api.get_opt(&host.name_any()).await? else { return Ok(()) };
-    let name = host.name_any();
-    if old.finalizers().iter().any(|finalizer| finalizer == FINALIZER_HARDWARE_DATA) {
-        let kept: Vec<_> = old.finalizers().iter().filter(|f| *f != FINALIZER_HARDWARE_DATA).collect();
-        let patch = json!({ "metadata": { "resourceVersion": old.resource_version(), "finalizers": kept } });
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    }
-    let this = Preconditions { uid: old.uid(), resource_version: None };
-    match api.delete(&name, &DeleteParams { preconditions: Some(this), ..DeleteParams::default() }).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        deleted => Ok(deleted.map(|_| ())?),
-    }
-}
-
 async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
     let namespace = host.namespace().unwrap_or_default();
-    drop_hardware(reconciler, host).await?;
+    hardware_data::remove(reconciler, host).await?;
     access::release(reconciler, host).await?;
     let intents = reconciler.api::<BootIntent>(&namespace);
     if let Some(intent) = intents.get_opt(&host.name_any()).await? {

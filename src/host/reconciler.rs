@@ -2,8 +2,7 @@
 //!
 //! It is the only writer of a host's status and of its boot intent's spec.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
@@ -20,11 +19,13 @@ use tracing::{debug, info, warn};
 
 use super::crowd::Crowd;
 use super::machine::{self, Next, Note, Turn, World};
+use super::metrics::Metrics;
+use super::readings::Readings;
 use super::view::HostView;
-use super::{access, conditions, effects, events};
+use super::{access, conditions, effects, events, hardware_data};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
-use crate::bmc::{PowerState, Registry};
+use crate::bmc::Registry;
 use crate::boot::HostIndex;
 use crate::config::HostConfig;
 use crate::engine::Fence;
@@ -45,8 +46,9 @@ pub struct Reconciler {
     pub(super) bmcs: Registry,
     pub(super) index: HostIndex,
     pub(super) settings: HostConfig,
-    pub(super) power: PowerReadings,
+    pub(super) power: Readings,
     pub(super) fence: Fence,
+    pub(super) metrics: Metrics,
     up_since: Timestamp,
     crowd: Arc<Crowd>,
 }
@@ -62,33 +64,6 @@ pub enum ReconcileError {
     Restless(ProvisioningState),
 }
 
-/// Power as last read, by host UID, with the version of the credentials it was read with.
-#[derive(Default)]
-pub(super) struct PowerReadings(Mutex<HashMap<String, Reading>>);
-
-struct Reading {
-    power: PowerState,
-    at: std::time::Instant,
-    credentials: String,
-}
-
-impl PowerReadings {
-    pub(super) fn get(&self, uid: &str, credentials: &str, fresh: Duration) -> Option<PowerState> {
-        let readings = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let reading = readings.get(uid)?;
-        (reading.credentials == credentials && reading.at.elapsed() < fresh).then_some(reading.power)
-    }
-
-    pub(super) fn put(&self, uid: &str, credentials: &str, power: PowerState) {
-        let reading = Reading { power, at: std::time::Instant::now(), credentials: credentials.to_owned() };
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(uid.to_owned(), reading);
-    }
-
-    pub(super) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(uid);
-    }
-}
-
 /// Hosts looked at at once. After a start that is all of them, and each takes memory; most of their time is a BMC's.
 const HOSTS_AT_ONCE: u16 = 256;
 
@@ -99,6 +74,7 @@ pub async fn run(
     settings: HostConfig,
     bmcs: Registry,
     fence: Fence,
+    metrics: Metrics,
     shutdown: CancellationToken,
 ) {
     let every = watcher::Config::default;
@@ -115,8 +91,9 @@ pub async fn run(
         bmcs,
         index,
         settings,
-        power: PowerReadings::default(),
+        power: Readings::default(),
         fence,
+        metrics,
         crowd,
     });
     let by_image = hosts.clone();
@@ -124,6 +101,7 @@ pub async fn run(
     controller
         .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
         .owns(Api::<BootIntent>::all(client.clone()), every())
+        .owns(Api::<HardwareData>::all(client.clone()), every())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
             let name = image.name_any();
             references(&by_image, move |host| host.image().is_some_and(|image| machine::image_name(image) == name))
@@ -143,6 +121,7 @@ pub async fn run(
                     Ok((host, _)) => debug!(host = %host, "looked at"),
                     // It went while it was queued, or something of its own outlived it.
                     Err(kube::runtime::controller::Error::ObjectNotFound(host)) => {
+                        reconciler.metrics.forget(host.namespace.as_deref().unwrap_or_default(), &host.name);
                         tokio::spawn(async move {
                             reconciler.clear_after(host.namespace.as_deref().unwrap_or_default(), &host.name).await;
                         });
@@ -169,7 +148,10 @@ pub(super) fn label(host: &impl ResourceExt) -> String {
 }
 
 async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
-    reconciler.reconcile(&host.namespace().unwrap_or_default(), &host.name_any()).await
+    let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+    let outcome = reconciler.reconcile(&namespace, &name).await;
+    reconciler.metrics.reconciled(&namespace, &name, outcome.is_err());
+    outcome
 }
 
 impl Reconciler {
@@ -193,6 +175,7 @@ impl Reconciler {
             match turn.next {
                 Next::Again => {}
                 Next::Gone => {
+                    self.metrics.forget(namespace, name);
                     self.power.forget(&host.uid().unwrap_or_default());
                     return Ok(Action::await_change());
                 }
@@ -246,7 +229,7 @@ impl Reconciler {
         let namespace = host.namespace().unwrap_or_default();
         let uid = host.uid().unwrap_or_default();
         let intent = self.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
-        let access = access::read(self, host).await?;
+        let access = access::read(self, host).await.inspect_err(|_| self.metrics.credentials_unread())?;
         let power = match &access {
             machine::Access::Ready { version, .. } => self.power.get(&uid, version, self.settings.power_poll.0),
             machine::Access::None | machine::Access::Broken(_) => None,
@@ -257,10 +240,7 @@ impl Reconciler {
             }
             _ => None,
         };
-        let hardware = self.api::<HardwareData>(&namespace).get_opt(&host.name_any()).await?;
-        let hardware_from = hardware
-            .filter(|hardware| hardware.metadata.deletion_timestamp.is_none())
-            .and_then(|hardware| hardware.annotations().get(effects::ANNOTATION_OPERATION).cloned());
+        let hardware = hardware_data::read(self, host).await?;
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
         let world = World {
@@ -271,7 +251,7 @@ impl Reconciler {
             access: &access,
             power,
             image: image.as_ref(),
-            hardware_from: hardware_from.as_deref(),
+            hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             mac_owner: mac_owner.as_deref(),
             busy: self.crowd.busy_beside(host),
             settings: &self.settings,
@@ -287,7 +267,8 @@ impl Reconciler {
             _ => None,
         };
         let mut status = turn.status.clone();
-        status.conditions = conditions::of(host, &status, waiting, Timestamp::now());
+        let health = self.power.health(&host.uid().unwrap_or_default());
+        status.conditions = conditions::of(host, &status, waiting, health, Timestamp::now());
         let before = host.status.clone().unwrap_or_default();
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
         if same || turn.next == Next::Gone {
@@ -305,6 +286,8 @@ impl Reconciler {
         let changed = BareMetalHost { status: Some(status), ..host.clone() };
         let api = self.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
         let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
+        let after = saved.status.clone().unwrap_or_default();
+        self.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
         self.publish(host, &turn.notes).await;
         Ok(saved)
     }
@@ -328,6 +311,9 @@ impl Reconciler {
         effect: &machine::Effect,
         message: &str,
     ) -> Result<(), kube::Error> {
+        if *effect == machine::Effect::ReadPower {
+            self.metrics.no_access();
+        }
         effects::note_tried(self, host, intent).await?;
         let status = host.status.clone().unwrap_or_default();
         let error_type = effect.error_type(status.provisioning.state);

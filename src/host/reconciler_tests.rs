@@ -2,27 +2,32 @@
 
 use std::future::Future;
 
+use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
+use tower::ServiceExt;
 
 use super::*;
 use crate::api::kinds;
-use crate::api::metal3::{BareMetalHostSpec, BmcDetails, Image as HostImage, ProvisionStatus};
+use crate::api::metal3::{
+    BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec, Image as HostImage, ProvisionStatus,
+};
 use crate::api::slipway::{BootIntentSpec, BootIntentStatus, BootTarget, SessionStatus, StepAction, StepResult};
 use crate::apiserver::ApiServer;
-use crate::bmc::Settings;
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
-use crate::bmc::sim::{Account, IpmiSim, Machine, Profile};
+use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
+use crate::bmc::{Health, Settings};
 use crate::host::watches::{self, Intents};
 use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
 
 struct Site {
+    api: ApiServer,
     client: Client,
     machine: Arc<Machine>,
     shutdown: CancellationToken,
@@ -44,7 +49,8 @@ impl Site {
         let shutdown = CancellationToken::new();
         let api = ApiServer::new(Database::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
         let client = api.client();
-        tokio::spawn(async move { api.run().await });
+        let server = api.clone();
+        tokio::spawn(async move { server.run().await });
 
         let machine = Arc::new(Machine::new(Profile::default()));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -57,7 +63,8 @@ impl Site {
         let bmc = IpmiSim::new(machine.clone(), vec![account], &[CipherSuite::Sha256]);
         tokio::spawn(bmc.run(socket, shutdown.clone()));
 
-        let site = Self { client: client.clone(), machine, shutdown: shutdown.clone(), _folder: folder };
+        let site =
+            Self { api: api.clone(), client: client.clone(), machine, shutdown: shutdown.clone(), _folder: folder };
         let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
@@ -98,7 +105,12 @@ impl Site {
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
         let bmcs = Registry::new(Settings { poll: Duration::from_millis(20), ..Settings::default() });
-        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), shutdown));
+        let metrics = Metrics::default();
+        api.add_metrics({
+            let metrics = metrics.clone();
+            Arc::new(move |registry| metrics.register(registry))
+        });
+        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), metrics, shutdown));
         site.until("the host is taken over", async || {
             let host = site.api::<BareMetalHost>().get("h").await.unwrap();
             !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)
@@ -113,6 +125,13 @@ impl Site {
         K::DynamicType: Default,
     {
         Api::namespaced(self.client.clone(), "rack")
+    }
+
+    async fn metrics(&self) -> String {
+        let router = self.api.router().layer(axum::Extension(crate::apiserver::Identity::in_process()));
+        let request = http::Request::get("/metrics").body(axum::body::Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
     }
 
     async fn until<F: Future<Output = bool>>(&self, what: &str, met: impl Fn() -> F) {
@@ -200,4 +219,79 @@ async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
     hosts.patch("h", &PatchParams::default(), &patch).await.unwrap();
     site.until("the intent follows its host", async || site.api::<BootIntent>().get_opt("h").await.unwrap().is_none())
         .await;
+}
+
+#[tokio::test]
+async fn hardware_data_may_be_deleted_and_goes_with_its_host() {
+    let site = Site::provisioned().await;
+    let (hosts, all) = (site.api::<BareMetalHost>(), site.api::<HardwareData>());
+    let host = hosts.get("h").await.unwrap();
+    let create = async || {
+        let mut data = HardwareData::new("h", HardwareDataSpec::default());
+        data.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
+        data.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.into()]);
+        all.create(&PostParams::default(), &data).await.unwrap()
+    };
+    let starts = site.machine.boots();
+    create().await;
+    all.delete("h", &DeleteParams::default()).await.unwrap();
+    site.until("a deleted one ends", async || all.get_opt("h").await.unwrap().is_none()).await;
+    let status = hosts.get("h").await.unwrap().status.unwrap();
+    assert_eq!((status.provisioning.state, status.error_type), (ProvisioningState::Provisioned, None));
+    assert!(site.machine.is_on() && site.machine.boots() == starts, "nothing was done to the machine");
+
+    create().await;
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    let gone = async || hosts.get_opt("h").await.unwrap().is_none() && all.get_opt("h").await.unwrap().is_none();
+    tokio::select! {
+        () = site.until("both are gone", gone) => {}
+        () = site.play_agent() => site.until("both are gone", gone).await,
+    }
+}
+
+#[tokio::test]
+async fn what_hosts_go_through_is_counted_under_metal3s_names() {
+    let site = Site::provisioned().await;
+    let patch = Patch::Merge(json!({ "spec": { "online": false } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    site.until("it is off", async || !site.machine.is_on()).await;
+    site.until("the status says so", async || {
+        !site.api::<BareMetalHost>().get("h").await.unwrap().status.unwrap().powered_on
+    })
+    .await;
+    let patch = Patch::Merge(json!({ "spec": { "bmc": { "credentialsName": "none" } } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    let counted = async |line: &str| site.metrics().await.lines().any(|given| given.starts_with(line));
+    for line in [
+        "metal3_reconcile_total{namespace=\"rack\",host=\"h\"} ",
+        "metal3_reconcile_error_total 0",
+        "metal3_operation_power_change_total{namespace=\"rack\",host=\"h\",on_off=\"off\"} 1",
+        "metal3_credentials_missing_total ",
+        "metal3_host_error_total{error_type=\"registration error\"} 1",
+        "metal3_host_unmanaged_total 0",
+    ] {
+        site.until(line, async || counted(line).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bmcs_health_is_a_condition() {
+    let site = Site::provisioned().await;
+    let healthy = async || {
+        let status = site.api::<BareMetalHost>().get("h").await.unwrap().status.unwrap();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Healthy")
+    };
+    site.until("IPMI says nothing of it", async || healthy().await.is_some_and(|told| told.status == "Unknown")).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("redfish+http://{}", listener.local_addr().unwrap());
+    let account =
+        Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
+    let service = RedfishSim::new(vec![site.machine.clone()], account, RedfishOptions::default());
+    tokio::spawn(service.run(listener, None, site.shutdown.clone()));
+    site.machine.set_health(Health::Warning);
+    let patch = Patch::Merge(json!({ "spec": { "bmc": { "address": address } } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    let secret = Patch::Merge(json!({ "stringData": { "note": "another version, so that the BMC is asked at once" } }));
+    site.api::<Secret>().patch("bmc", &PatchParams::default(), &secret).await.unwrap();
+    site.until("the warning is shown", async || healthy().await.is_some_and(|told| told.reason == "Warning")).await;
 }

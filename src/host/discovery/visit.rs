@@ -21,8 +21,8 @@ use crate::api::metal3::{BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, H
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, DISCOVERED_PENDING};
 use crate::boot::{Claims, HostIndex, Stranger};
 use crate::config::{AfterReport, DiscoveryConfig};
-use crate::host::effects::ANNOTATION_OPERATION;
 use crate::host::events;
+use crate::host::hardware_data::ANNOTATION_OPERATION;
 use crate::host::machine::Note;
 use crate::host::sessions::{Refused, bound_elsewhere};
 use crate::store::{Store, WriteError};

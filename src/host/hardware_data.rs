@@ -1,0 +1,78 @@
+//! The HardwareData of a host (reference section 3): its own object with its own life. Each inspection makes a new one;
+//! users may read it, and delete it without harm to the host.
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource};
+use serde_json::json;
+
+use super::reconciler::Reconciler;
+use crate::api::metal3::{
+    ANNOTATION_PAUSED, BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails,
+};
+
+/// On HardwareData: the inspection it came from.
+pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
+
+/// The host's HardwareData. One that somebody deleted, or whose host is to go, is let go and counts as gone.
+pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Result<Option<HardwareData>, kube::Error> {
+    let api = api(reconciler, host);
+    let Some(data) = api.get_opt(&host.name_any()).await? else { return Ok(None) };
+    let gone = data.metadata.deletion_timestamp.is_some();
+    let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
+    if !paused && (gone || host.metadata.deletion_timestamp.is_some()) {
+        let_go(&api, &data).await?;
+    }
+    Ok((!gone).then_some(data))
+}
+
+/// The inspection that it came from.
+pub(super) fn operation(data: &HardwareData) -> Option<&str> {
+    data.annotations().get(ANNOTATION_OPERATION).map(String::as_str)
+}
+
+/// Stores what an inspection found, as a new object with another UID.
+pub(super) async fn save(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    operation: &str,
+    hardware: &HardwareDetails,
+) -> Result<(), kube::Error> {
+    remove(reconciler, host).await?;
+    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
+    new.metadata.namespace = host.namespace();
+    new.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
+    new.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
+    new.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), operation.to_owned())].into());
+    api(reconciler, host).create(&PostParams::default(), &new).await.map(drop)
+}
+
+/// Deletes it; none is fine.
+pub(super) async fn remove(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
+    let api = api(reconciler, host);
+    let Some(old) = api.get_opt(&host.name_any()).await? else { return Ok(()) };
+    let_go(&api, &old).await?;
+    let this = Preconditions { uid: old.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
+    match api.delete(&host.name_any(), &params).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
+fn api(reconciler: &Reconciler, host: &BareMetalHost) -> Api<HardwareData> {
+    reconciler.api(&host.namespace().unwrap_or_default())
+}
+
+/// Takes our finalizer off, after which one that was deleted is gone.
+async fn let_go(api: &Api<HardwareData>, data: &HardwareData) -> Result<(), kube::Error> {
+    let kept: Vec<_> = data.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_HARDWARE_DATA).collect();
+    if kept.len() == data.finalizers().len() {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "resourceVersion": data.resource_version(), "finalizers": kept } });
+    match api.patch(&data.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        patched => patched.map(drop),
+    }
+}
