@@ -230,6 +230,7 @@ async fn embedded(
     let api = ApiServer::with_auth(store.clone(), &kinds(), access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
+    api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
     let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     Ok(api)

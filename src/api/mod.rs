@@ -94,6 +94,7 @@ pub fn kinds() -> Vec<Kind> {
     let mut kinds = vec![
         Kind::new(metal3::BareMetalHost::crd(), Keep::Durable),
         Kind::new(metal3::HardwareData::crd(), Keep::Durable),
+        Kind::new(metal3::DataImage::crd(), Keep::Durable),
         both!(cluster::Cluster, core::cluster_down, core::cluster_up),
         Kind {
             complete: Some(core::complete_machine),

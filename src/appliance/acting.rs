@@ -17,7 +17,7 @@ use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
 use crate::host::metrics::Metrics;
-use crate::host::reconciler;
+use crate::host::{dataimage, reconciler};
 use crate::image::{self, Library};
 
 /// What the acting services are made of.
@@ -62,6 +62,7 @@ impl Parts {
             self.metrics.clone(),
             stop.clone(),
         );
+        spawn(services, "data images", dataimage::run(client.clone(), stop.clone()));
         spawn(services, "hosts", hosts);
         Ok(())
     }

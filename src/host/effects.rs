@@ -10,8 +10,8 @@ use super::boot_effect;
 use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
-use super::{access, hardware_data};
-use crate::api::metal3::{ANNOTATION_INSPECT, BareMetalHost, FINALIZER_HOST};
+use super::{access, dataimage, hardware_data};
+use crate::api::metal3::{ANNOTATION_INSPECT, BareMetalHost, DataImage, FINALIZER_HOST, ProvisioningState};
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
@@ -53,7 +53,15 @@ pub(super) async fn perform(
         }
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
         Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).await,
-        Effect::PowerOn => set_power(reconciler, host, PowerAction::On).await,
+        Effect::PowerOn => {
+            let state = host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default();
+            if matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned) {
+                let (bmc, _) = connect(reconciler, host).await?;
+                let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
+                dataimage::before_power_on(&images, &host.name_any(), bmc.as_ref()).await?;
+            }
+            set_power(reconciler, host, PowerAction::On).await
+        }
         Effect::PowerOff { soft } => {
             if *soft {
                 match set_power(reconciler, host, PowerAction::SoftOff).await {

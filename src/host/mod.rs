@@ -5,6 +5,7 @@ pub mod admission;
 mod boot_effect;
 mod conditions;
 mod crowd;
+pub mod dataimage;
 pub mod discovery;
 mod effects;
 mod events;

@@ -1,9 +1,10 @@
-//! `metal3.io/v1alpha1`: BareMetalHost and HardwareData, as Metal3's baremetal-operator publishes them.
+//! `metal3.io/v1alpha1`: BareMetalHost, HardwareData and DataImage, as Metal3's baremetal-operator publishes them.
 //!
 //! Field names, enum strings and printer columns are the published ones, so that existing manifests and
 //! clients work unchanged. Optional fields are left out of the JSON when unset; the status fields that
 //! upstream always serialises are always serialised here too.
 
+mod data_image;
 mod hardware;
 mod network;
 mod raid;
@@ -13,6 +14,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use data_image::{AttachedImage, DataImage, DataImageError, DataImageSpec, DataImageStatus};
 pub use hardware::{
     Cpu, HardwareBios, HardwareData, HardwareDataSpec, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Lldp,
     Nic, Storage, Vlan,
@@ -22,6 +24,8 @@ pub use raid::{HardwareRaidLevel, HardwareRaidVolume, RaidConfig, SoftwareRaidLe
 
 /// Stops every reconciliation of the host, whatever its value.
 pub const ANNOTATION_PAUSED: &str = "baremetalhost.metal3.io/paused";
+/// Leaves the machine alone, whatever its value; `{"deleteAction":"delay"|"delete","force":bool}` says more.
+pub const ANNOTATION_DETACHED: &str = "baremetalhost.metal3.io/detached";
 /// Asks for a new inspection (`""`) or, deprecated, for none (`disabled`).
 pub const ANNOTATION_INSPECT: &str = "inspect.metal3.io";
 /// A status to take over, as JSON, for a host that has none yet.
@@ -34,6 +38,8 @@ pub const ANNOTATION_REBOOT: &str = "reboot.metal3.io";
 pub const FINALIZER_HOST: &str = "baremetalhost.metal3.io";
 /// Finalizer on HardwareData, released when its host goes.
 pub const FINALIZER_HARDWARE_DATA: &str = "baremetalhost.metal3.io/hardwareData";
+/// Finalizer on a DataImage, released when its host's virtual drive is empty.
+pub const FINALIZER_DATA_IMAGE: &str = "dataimage.metal3.io";
 /// Finalizer on the BMC secret, released when its host goes.
 pub const FINALIZER_SECRET: &str = "baremetalhost.metal3.io/secret";
 

@@ -1,0 +1,209 @@
+//! DataImages through the API that their users have.
+
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+
+use super::*;
+use crate::api::kinds;
+use crate::api::metal3::{BareMetalHostSpec, DataImageSpec};
+use crate::apiserver::ApiServer;
+use crate::bmc::{BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::store::{Store, StoreOptions};
+
+const ISO: &str = "http://images.test/data.iso";
+
+/// A drive that keeps what was done with it.
+#[derive(Default)]
+struct Drive {
+    calls: Mutex<Vec<String>>,
+    fault: Mutex<Option<BmcError>>,
+}
+
+impl Drive {
+    fn call(&self, what: String) -> Result<(), BmcError> {
+        self.calls.lock().unwrap().push(what);
+        self.fault.lock().unwrap().take().map_or(Ok(()), Err)
+    }
+}
+
+#[async_trait]
+impl Bmc for Drive {
+    async fn power(&self) -> Result<PowerState, BmcError> {
+        Ok(PowerState::Off)
+    }
+
+    async fn set_power(&self, _: PowerAction) -> Result<(), BmcError> {
+        Ok(())
+    }
+
+    async fn set_boot_device(&self, _: BootDevice, _: FirmwareMode) -> Result<(), BmcError> {
+        Ok(())
+    }
+
+    async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
+        self.call(format!("insert {url}"))
+    }
+
+    async fn eject_media(&self) -> Result<(), BmcError> {
+        self.call("eject".into())
+    }
+}
+
+struct Site {
+    client: Client,
+    shutdown: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Site {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 100 };
+        let shutdown = CancellationToken::new();
+        let api = ApiServer::new(Store::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
+        api.add_admission("metal3.io/dataimages", Arc::new(admit));
+        let client = api.client();
+        tokio::spawn(async move { api.run().await });
+        tokio::spawn(run(client.clone(), shutdown.clone()));
+        Self { client, shutdown, _folder: folder }
+    }
+
+    fn images(&self) -> Api<DataImage> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    fn hosts(&self) -> Api<BareMetalHost> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn create(&self, url: &str) -> Result<DataImage, kube::Error> {
+        let image = DataImage::new("h", DataImageSpec { url: url.into() });
+        self.images().create(&PostParams::default(), &image).await
+    }
+
+    async fn status(&self) -> DataImageStatus {
+        self.images().get("h").await.unwrap().status.unwrap_or_default()
+    }
+
+    async fn until(&self, what: &str, met: impl AsyncFn() -> bool) {
+        let wait = async {
+            while !met().await {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_attached_exchanged_and_taken_out_at_power_on() {
+    let site = Site::new().await;
+    let (images, drive) = (site.images(), Drive::default());
+    before_power_on(&images, "h", &drive).await.unwrap();
+    assert!(drive.calls.lock().unwrap().is_empty(), "a host without a DataImage");
+
+    let host = BareMetalHost::new("h", BareMetalHostSpec::default());
+    let host = site.hosts().create(&PostParams::default(), &host).await.unwrap();
+    site.create(ISO).await.unwrap();
+    site.until("it is held by its host", async || {
+        let image = images.get("h").await.unwrap();
+        image.finalizers() == [FINALIZER_DATA_IMAGE]
+            && image.owner_references().iter().any(|o| o.uid == host.uid().unwrap())
+    })
+    .await;
+
+    *drive.fault.lock().unwrap() = Some(BmcError::Unreachable { peer: "bmc".into(), reason: "it is away".into() });
+    let failed = before_power_on(&images, "h", &drive).await.unwrap_err();
+    assert!(failed.to_string().contains("it is away"), "the host waits: {failed}");
+    let status = site.status().await;
+    assert_eq!((status.error.count, status.attached_image), (1, None));
+    assert!(status.error.message.contains("it is away") && status.last_reconciled.is_some());
+
+    before_power_on(&images, "h", &drive).await.unwrap();
+    let status = site.status().await;
+    assert_eq!(status.attached_image, Some(AttachedImage { url: ISO.into() }));
+    assert_eq!(status.error, DataImageError::default());
+
+    let other = json!({ "spec": { "url": "https://images.test/other.iso" } });
+    images.patch("h", &PatchParams::default(), &Patch::Merge(other)).await.unwrap();
+    before_power_on(&images, "h", &drive).await.unwrap();
+    assert_eq!(site.status().await.attached_image.unwrap().url, "https://images.test/other.iso");
+
+    images.delete("h", &DeleteParams::default()).await.unwrap();
+    assert!(images.get_opt("h").await.unwrap().is_some(), "held until the drive is empty");
+    before_power_on(&images, "h", &drive).await.unwrap();
+    site.until("it is gone", async || images.get_opt("h").await.unwrap().is_none()).await;
+    let calls = drive.calls.lock().unwrap().clone();
+    let insert = format!("insert {ISO}");
+    assert_eq!(calls, [&insert, &insert, "insert https://images.test/other.iso", "eject"]);
+}
+
+#[tokio::test]
+async fn a_bmc_without_a_drive_is_said_and_keeps_no_host_off() {
+    let site = Site::new().await;
+    site.hosts().create(&PostParams::default(), &BareMetalHost::new("h", BareMetalHostSpec::default())).await.unwrap();
+    site.create(ISO).await.unwrap();
+    let drive = Drive::default();
+    *drive.fault.lock().unwrap() = Some(BmcError::Unsupported { peer: "bmc".into(), what: "insert a CD".into() });
+    before_power_on(&site.images(), "h", &drive).await.unwrap();
+    let status = site.status().await;
+    assert_eq!((status.error.count, status.error.message.as_str()), (1, "the BMC at bmc cannot insert a CD"));
+}
+
+#[tokio::test]
+async fn a_url_that_no_bmc_could_read_is_refused() {
+    let site = Site::new().await;
+    for url in ["", "data.iso", "file:///data.iso", "http://"] {
+        let refused = site.create(url).await.unwrap_err().to_string();
+        assert!(refused.contains("spec.url: Invalid value") && refused.contains("http:// or https://"), "{refused}");
+    }
+}
+
+#[test]
+fn who_holds_an_image_and_when_it_is_let_go() {
+    let host = |annotation: Option<&str>| {
+        let mut host = BareMetalHost::new("h", BareMetalHostSpec::default());
+        host.metadata.uid = Some("u".into());
+        host.metadata.annotations = annotation.map(|key| [(key.to_owned(), String::new())].into());
+        host
+    };
+    let image = |held: bool, deleted: bool, attached: bool| {
+        let mut image = DataImage::new("h", DataImageSpec { url: ISO.into() });
+        image.metadata = ObjectMeta {
+            finalizers: held.then(|| vec![FINALIZER_DATA_IMAGE.to_owned()]),
+            owner_references: held.then(|| vec![OwnerReference { uid: "u".into(), ..OwnerReference::default() }]),
+            deletion_timestamp: deleted.then(|| Time(Timestamp::UNIX_EPOCH)),
+            ..image.metadata
+        };
+        let attached_image = attached.then(|| AttachedImage { url: ISO.into() });
+        image.status = Some(DataImageStatus { attached_image, ..DataImageStatus::default() });
+        image
+    };
+    let (plain, paused, detached) = (host(None), host(Some(ANNOTATION_PAUSED)), host(Some(ANNOTATION_DETACHED)));
+    for (image, host, want) in [
+        (image(false, false, false), None, Step::Wait),
+        (image(true, false, true), None, Step::LetGo),
+        (image(true, true, true), None, Step::LetGo),
+        (image(false, false, false), Some(&plain), Step::Hold),
+        (image(true, false, true), Some(&plain), Step::Rest),
+        (image(true, true, true), Some(&plain), Step::Wait),
+        (image(true, true, false), Some(&plain), Step::LetGo),
+        (image(false, true, false), Some(&plain), Step::Rest),
+        (image(false, false, false), Some(&paused), Step::Wait),
+        (image(true, true, false), Some(&paused), Step::Wait),
+        (image(true, true, true), Some(&detached), Step::LetGo),
+        (image(true, false, true), Some(&detached), Step::Rest),
+    ] {
+        assert_eq!(decide(&image, host), want, "{image:?} {host:?}");
+    }
+}
