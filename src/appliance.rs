@@ -178,7 +178,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let router = boot::router(site.on(grounds(config, leases.as_ref())), index.clone(), tokens, files);
+    let router = boot::router(site.on(grounds(config, leases.as_ref())), index.clone(), tokens, files)
+        .merge(boot::live::router(index.clone(), library.clone()));
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));
     let parts = acting::Parts { config: config.clone(), library, index, metrics, leases };

@@ -176,6 +176,9 @@ pub struct BootIntentSpec {
     /// When the machine was powered on for it; unset until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
+    /// For `live-iso`: digest in the library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_iso: Option<String>,
     /// Whether every disk was wiped since something was last written to one.
     #[serde(default)]
     pub disks_clean: bool,
@@ -193,6 +196,9 @@ pub enum BootTarget {
     Disk,
     /// Slipway's ramdisk.
     Ramdisk,
+    /// An ISO that is not written anywhere, at each power-on.
+    #[serde(rename = "live-iso")]
+    LiveIso,
 }
 
 /// One step of an intent. Secrets are not here: they are read when the agent fetches the step.

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
@@ -107,6 +108,13 @@ pub enum Boot {
     },
     /// Slipway's ramdisk, for a machine that no host has: it reports itself and does nothing else.
     Discovery,
+    /// An ISO of the image library, from the network.
+    LiveIso {
+        /// Generation of the boot intent.
+        generation: i64,
+        /// Its digest.
+        digest: Arc<str>,
+    },
 }
 
 /// What is done about a machine that no host has.
@@ -161,6 +169,9 @@ pub fn explain(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger
             text.push_str(&format!("it boots: Slipway's ramdisk, boot intent {generation}\n"));
         }
         Boot::Discovery => text.push_str("it boots: Slipway's ramdisk, to report itself\n"),
+        Boot::LiveIso { generation, digest } => {
+            text.push_str(&format!("it boots: the live ISO {digest}, boot intent {generation}\n"));
+        }
     }
     text
 }
@@ -172,7 +183,7 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
         reasons.push("the client is a running system and asks for an address only".into());
         return Boot::LocalDisk;
     }
-    let Some(IndexedIntent { generation, target, session_open }) = host.intent else {
+    let Some(IndexedIntent { generation, target, session_open, live_iso }) = host.intent.clone() else {
         reasons.push(match host.discovery.waiting {
             true => "it reported itself and waits to be accepted: local disk".into(),
             false => "it has no boot intent: local disk".into(),
@@ -198,6 +209,23 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
             reasons.push(format!("boot intent {generation} is the ramdisk"));
             Boot::Ramdisk { generation }
         }
+        BootTarget::LiveIso => match live_iso {
+            Some(digest) if client.firmware.is_supported() => {
+                reasons.push(format!("boot intent {generation} is a live ISO, at each of its boots"));
+                Boot::LiveIso { generation, digest }
+            }
+            Some(_) => {
+                reasons.push(format!(
+                    "boot intent {generation} is a live ISO, but nothing loads one on {}",
+                    client.firmware
+                ));
+                Boot::LocalDisk
+            }
+            None => {
+                reasons.push(format!("boot intent {generation} is a live ISO that the library does not have yet"));
+                Boot::LocalDisk
+            }
+        },
     }
 }
 
@@ -252,7 +280,7 @@ mod tests {
     fn an_explanation_says_who_why_and_what() {
         let client =
             BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
-        let intent = IndexedIntent { generation: 7, target: BootTarget::Ramdisk, session_open: false };
+        let intent = IndexedIntent { generation: 7, target: BootTarget::Ramdisk, session_open: false, live_iso: None };
         insta::assert_snapshot!(explain(&client, Some(&host(Some(intent))), &Stranger::Discovered), @r"
         02:00:00:00:00:01 asks: iPXE, UEFI x86-64
           - 02:00:00:00:00:01 belongs to BareMetalHost default/web-1
@@ -263,7 +291,10 @@ mod tests {
 
     #[test]
     fn the_local_disk_unless_an_unopened_ramdisk_intent_says_otherwise() {
-        let intent = |target, session_open| Some(IndexedIntent { generation: 7, target, session_open });
+        let intent = |target, session_open| {
+            let live_iso = (target == BootTarget::LiveIso).then(|| "d1".into());
+            Some(IndexedIntent { generation: 7, target, session_open, live_iso })
+        };
         let ramdisk = Boot::Ramdisk { generation: 7 };
         let rows = [
             (None, ClientKind::Pxe, Firmware::Bios, Boot::LocalDisk, "no BareMetalHost"),
@@ -316,6 +347,20 @@ mod tests {
                 Firmware::Bios,
                 ramdisk,
                 "is the ramdisk",
+            ),
+            (
+                Some(host(intent(BootTarget::LiveIso, false))),
+                ClientKind::Ipxe,
+                Firmware::UefiX64,
+                Boot::LiveIso { generation: 7, digest: "d1".into() },
+                "is a live ISO",
+            ),
+            (
+                Some(host(intent(BootTarget::LiveIso, false))),
+                ClientKind::Ipxe,
+                Firmware::UefiArm64,
+                Boot::LocalDisk,
+                "nothing loads one on UEFI arm64",
             ),
         ];
         for (host, kind, firmware, boot, reason) in rows {

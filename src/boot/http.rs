@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `GET /boot/ipxe?mac=&uuid=&arch=` | the script; `arch` is DHCP option 93's number or iPXE's `${platform}` |
 //! | `GET /boot/files/NAME` | a file of [`HTTP_FILES`], with Range and HEAD |
+//! | `GET /boot/live/DIGEST.iso` | a live ISO that some host boots, with Range and HEAD ([`super::live`]) |
 //! | `GET /boot/ca.pem` | the appliance's CA certificate |
 //! | `GET /boot/explain?mac=&arch=` | what the machine would boot and why |
 
@@ -27,6 +28,7 @@ use tracing::{info, warn};
 use crate::api::MacAddress;
 
 use super::files::HTTP_FILES;
+use super::live;
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::{Boot, BootClient, BootFiles, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain};
 
@@ -202,6 +204,11 @@ async fn ipxe(
         (Boot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
             shared.ramdisk(&client, ends, &who, |address| shared.tokens.mint_visit(client.mac, address)).await?
+        }
+        (Boot::LiveIso { generation, digest }, Some(host)) => {
+            let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
+            info!(mac = %client.mac, peer = %ends.peer, who, digest = %digest, "boot script: live ISO");
+            script::live_iso(&who, &format!("{}{}", script::base_url(ends.local), live::path(digest)))?
         }
         _ => {
             info!(mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");

@@ -46,7 +46,7 @@ impl Setup {
             name: "web-1".into(),
             uid: "uid-1".into(),
             macs: vec![MAC],
-            intent: Some(IndexedIntent { generation: 7, target, session_open }),
+            intent: Some(IndexedIntent { generation: 7, target, session_open, live_iso: None }),
             discovery: Default::default(),
         });
     }

@@ -43,7 +43,7 @@ impl BootHost {
 }
 
 /// The part of a boot intent that the decision needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedIntent {
     /// Generation of the intent.
     pub generation: i64,
@@ -51,6 +51,8 @@ pub struct IndexedIntent {
     pub target: BootTarget,
     /// Whether the session of this generation was opened.
     pub session_open: bool,
+    /// For a live ISO: digest in the image library.
+    pub live_iso: Option<Arc<str>>,
 }
 
 /// Hosts by MAC address, in memory. Cheap to clone; all clones see the same hosts.
@@ -105,6 +107,12 @@ impl HostIndex {
     /// The host with this UID.
     pub fn by_uid(&self, uid: &str) -> Option<Arc<BootHost>> {
         self.read().by_name.values().find(|host| host.uid == uid).cloned()
+    }
+
+    /// Whether a host's boot intent names this live ISO.
+    pub fn boots_live(&self, digest: &str) -> bool {
+        let names = |host: &BootHost| host.intent.as_ref()?.live_iso.as_deref().map(|named| named == digest);
+        self.read().by_name.values().any(|host| names(host) == Some(true))
     }
 
     /// Puts a host in, in the place of its former self.

@@ -8,6 +8,7 @@ mod files;
 pub mod http;
 mod index;
 mod listener;
+pub mod live;
 pub mod script;
 pub mod token;
 

@@ -91,6 +91,11 @@ pub fn ramdisk(facts: &Ramdisk<'_>) -> Result<String, ScriptError> {
     render("ramdisk.ipxe", context! { who => facts.who, base, command_line })
 }
 
+/// The script that boots the ISO at this URL.
+pub fn live_iso(who: &str, url: &str) -> Result<String, ScriptError> {
+    render("live-iso.ipxe", context! { who, url })
+}
+
 /// The script that goes on to the local disk.
 pub fn local_disk(reason: &str) -> Result<String, ScriptError> {
     render("local-disk.ipxe", context! { reason })
@@ -150,6 +155,7 @@ static TEMPLATES: LazyLock<Result<Environment<'static>, minijinja::Error>> = Laz
         out.write_str(&plain)?;
         Ok(())
     });
+    templates.add_template("live-iso.ipxe", include_str!("../../ipxe/live-iso.ipxe"))?;
     templates.add_template("ramdisk.ipxe", include_str!("../../ipxe/ramdisk.ipxe"))?;
     templates.add_template("local-disk.ipxe", include_str!("../../ipxe/local-disk.ipxe"))?;
     templates.add_template("error.ipxe", include_str!("../../ipxe/error.ipxe"))?;

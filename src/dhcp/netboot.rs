@@ -37,10 +37,10 @@ pub fn answer(client: &BootClient, decision: &Decision, network: &Network) -> Op
         // answer only when that is marked as PXE.
         (ClientKind::Ipxe, _) => netboot(script_url(client, network), proxy.then_some("PXEClient"), false),
         (_, Boot::LocalDisk) => None,
-        (ClientKind::Pxe, Boot::Ramdisk { .. } | Boot::Discovery) => {
+        (ClientKind::Pxe, Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. }) => {
             netboot(pxe_program(client.firmware)?.to_owned(), Some("PXEClient"), true)
         }
-        (ClientKind::HttpBoot, Boot::Ramdisk { .. } | Boot::Discovery) => {
+        (ClientKind::HttpBoot, Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. }) => {
             netboot(format!("{}/boot/files/ipxe.efi", network.http()), Some("HTTPClient"), false)
         }
     }

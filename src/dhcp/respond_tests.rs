@@ -86,7 +86,7 @@ impl World {
             name: format!("web-{number}"),
             uid: "u".into(),
             macs: vec![MacAddress(mac(number))],
-            intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false }),
+            intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false, live_iso: None }),
             discovery: Default::default(),
         });
         self

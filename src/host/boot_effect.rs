@@ -27,7 +27,7 @@ pub(super) async fn boot(
     let Some(intent) = intent else { return Err(EffectError::NotYet) };
     let namespace = host.namespace().unwrap_or_default();
     // The machine will ask soon: what it boots must be known by then.
-    let known = reconciler.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent);
+    let known = reconciler.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent.clone());
     if known.is_none_or(|known| known.generation != intent.spec.generation) {
         return Err(EffectError::NotYet);
     }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
+use super::places;
 use super::view::HostView;
 
 type Key = (Option<String>, String);
@@ -66,10 +67,10 @@ impl Crowd {
         (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
     }
 
-    /// How many hosts but this one take a place of those that are inspected, written or cleaned.
-    pub(super) fn busy_beside(&self, host: &impl ResourceExt) -> usize {
+    /// The hosts that are inspected, written or cleaned, as far as the watch has told.
+    pub(super) fn busy(&self) -> HashSet<places::Key> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.busy.len() - usize::from(known.busy.contains(&key(host)))
+        known.busy.iter().map(|(namespace, name)| (namespace.clone().unwrap_or_default(), name.clone())).collect()
     }
 }
 
@@ -81,7 +82,7 @@ impl Known {
         if let Some(mac) = &member.mac {
             self.by_mac.entry(mac.clone()).or_default().insert((member.age.clone(), key.clone()));
         }
-        if host.is_busy() {
+        if host.takes_place() {
             self.busy.insert(key.clone());
         }
         self.hosts.insert(key, member);
@@ -130,11 +131,11 @@ mod tests {
         crowd.take(&Event::Apply(first.clone()));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("rack/first"));
         assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
-        assert_eq!((crowd.busy_beside(&first), crowd.busy_beside(&host("third", 3, None, true))), (1, 2));
+        assert_eq!(crowd.busy().len(), 2);
         // It gets another address.
         crowd.take(&Event::Apply(host("first", 1, Some(0xCD), false)));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB"), None);
-        assert_eq!(crowd.busy_beside(&second), 0);
+        assert_eq!(crowd.busy(), HashSet::from([("rack".to_owned(), "second".to_owned())]));
         // Of the same second is first who has the smaller UID.
         let twin = host("a-twin", 2, Some(0xAB), false);
         crowd.take(&Event::Apply(twin.clone()));
@@ -151,7 +152,7 @@ mod tests {
         crowd.take(&Event::InitApply(stays.clone()));
         assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("rack/goes"));
         crowd.take(&Event::InitDone);
-        assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy_beside(&stays)), (None, 0));
+        assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
         crowd.take(&Event::Delete(stays));
         assert!(crowd.0.lock().unwrap().by_mac.is_empty());
     }
@@ -174,9 +175,9 @@ mod tests {
                     all.remove(&who);
                 }
             }
+            prop_assert_eq!(crowd.busy().len(), all.values().filter(|host| host.takes_place()).count());
             for one in all.values() {
                 let others = || all.values().filter(|other| other.uid() != one.uid());
-                prop_assert_eq!(crowd.busy_beside(one), others().filter(|other| other.is_busy()).count());
                 if let Some(mac) = one.boot_mac_address() {
                     let same = others().filter(|other| other.boot_mac_address() == Some(mac) && age(*other) < age(one));
                     let first = same.min_by_key(|other| age(*other)).map(|other| format!("rack/{}", other.name_any()));

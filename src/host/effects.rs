@@ -11,7 +11,7 @@ use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
 use super::{access, dataimage, hardware_data};
-use crate::api::metal3::{ANNOTATION_INSPECT, BareMetalHost, DataImage, FINALIZER_HOST, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST, ProvisioningState};
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
@@ -39,8 +39,13 @@ pub(super) async fn perform(
             finalizers.push(FINALIZER_HOST.to_owned());
             patch_metadata(reconciler, host, json!({ "finalizers": finalizers })).await
         }
-        Effect::DropInspectAnnotation => {
-            patch_metadata(reconciler, host, json!({ "annotations": { ANNOTATION_INSPECT: null } })).await
+        Effect::DropAnnotations(keys) => drop_annotations(reconciler, host, keys).await,
+        Effect::SetArchitecture(architecture) => {
+            let patch = json!({
+                "metadata": { "resourceVersion": host.resource_version() },
+                "spec": { "architecture": architecture },
+            });
+            patch_host(reconciler, host, patch).await
         }
         Effect::ReadPower => {
             let (bmc, version) = connect(reconciler, host).await?;
@@ -73,9 +78,18 @@ pub(super) async fn perform(
             }
             set_power(reconciler, host, PowerAction::ForceOff).await
         }
+        Effect::Reboot { served } => {
+            set_power(reconciler, host, PowerAction::Reset).await?;
+            drop_annotations(reconciler, host, served).await
+        }
         Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).await,
         Effect::SaveHardware { operation, hardware } => {
             Ok(hardware_data::save(reconciler, host, operation, hardware).await?)
+        }
+        Effect::InspectOutOfBand { operation } => {
+            let (bmc, _) = connect(reconciler, host).await?;
+            let hardware = bmc.inventory().await?;
+            Ok(hardware_data::save(reconciler, host, operation, &hardware).await?)
         }
         Effect::ForgetIntent => forget_intent(reconciler, intent).await,
         Effect::Release => release(reconciler, host).await,
@@ -100,10 +114,22 @@ async fn patch_metadata(
     mut metadata: serde_json::Value,
 ) -> Result<(), EffectError> {
     metadata["resourceVersion"] = json!(host.resource_version());
+    patch_host(reconciler, host, json!({ "metadata": metadata })).await
+}
+
+async fn patch_host(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    patch: serde_json::Value,
+) -> Result<(), EffectError> {
     let api = reconciler.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
-    let patch = Patch::Merge(json!({ "metadata": metadata }));
-    api.patch(&host.name_any(), &PatchParams::default(), &patch).await?;
+    api.patch(&host.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
     Ok(())
+}
+
+async fn drop_annotations(reconciler: &Reconciler, host: &BareMetalHost, keys: &[String]) -> Result<(), EffectError> {
+    let gone: serde_json::Map<_, _> = keys.iter().map(|key| (key.clone(), serde_json::Value::Null)).collect();
+    patch_metadata(reconciler, host, json!({ "annotations": gone })).await
 }
 
 pub(super) async fn patch_intent(
@@ -183,7 +209,13 @@ pub(super) async fn connect(
         .map_err(|reason| BmcError::Address(format!("secret {}: {reason}", details.credentials_name)))?;
     let bmc = reconciler.bmcs.connect(&address, &credentials, !details.disable_certificate_verification);
     let bmc = std::sync::Arc::new(Fenced::new(bmc, reconciler.fence.clone()));
-    Ok((bmc, secret.resource_version().unwrap_or_default()))
+    Ok((bmc, power_key(host, &secret.resource_version().unwrap_or_default())))
+}
+
+/// What a reading of the power is good for: this BMC, with this version of the credentials.
+pub(super) fn power_key(host: &BareMetalHost, version: &str) -> String {
+    let address = host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default();
+    format!("{version} {address}")
 }
 
 async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerAction) -> Result<(), EffectError> {

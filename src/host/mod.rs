@@ -14,6 +14,7 @@ mod hardware_data;
 pub mod machine;
 pub mod metrics;
 mod payload;
+mod places;
 mod readings;
 pub mod reconciler;
 pub mod sessions;

@@ -20,10 +20,11 @@ use tracing::{debug, info, warn};
 use super::crowd::Crowd;
 use super::machine::{self, Next, Note, Turn, World};
 use super::metrics::Metrics;
+use super::places::{Places, Standing};
 use super::readings::Readings;
 use super::view::HostView;
 use super::{access, conditions, effects, events, hardware_data};
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::boot::HostIndex;
@@ -49,6 +50,7 @@ pub struct Reconciler {
     pub(super) power: Readings,
     pub(super) fence: Fence,
     pub(super) metrics: Metrics,
+    places: Places,
     up_since: Timestamp,
     crowd: Arc<Crowd>,
 }
@@ -85,8 +87,11 @@ pub async fn run(
         .inspect_ok(move |event| observer.take(event))
         .applied_objects();
     let controller = Controller::for_stream(seen, hosts.clone());
+    let (places, woken) = Places::new(settings.busy_limit);
+    let woken = woken.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let reconciler = Arc::new(Reconciler {
         client: client.clone(),
+        places,
         up_since: Timestamp::now(),
         bmcs,
         index,
@@ -100,6 +105,7 @@ pub async fn run(
     let by_secret = hosts;
     controller
         .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
+        .reconcile_on(woken)
         .owns(Api::<BootIntent>::all(client.clone()), every())
         .owns(Api::<HardwareData>::all(client.clone()), every())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
@@ -147,6 +153,16 @@ pub(super) fn label(host: &impl ResourceExt) -> String {
     format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
 }
 
+fn standing(host: &BareMetalHost, status: &BareMetalHostStatus) -> Standing {
+    if machine::takes_place(host, status) {
+        Standing::Takes
+    } else if status.operational_status == OperationalStatus::Delayed {
+        Standing::Waits
+    } else {
+        Standing::Neither
+    }
+}
+
 async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
     let outcome = reconciler.reconcile(&namespace, &name).await;
@@ -157,13 +173,18 @@ async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<A
 impl Reconciler {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
         let mut state = ProvisioningState::None;
+        let key = (namespace.to_owned(), name.to_owned());
         for _ in 0..MAX_TURNS {
             // Read again on every turn: the last one wrote.
             let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                self.places.leave(&key);
                 return Ok(Action::await_change());
             };
             let (turn, intent) = self.decide(&host).await?;
             state = turn.status.provisioning.state;
+            if turn.next == Next::Still {
+                return Ok(Action::await_change());
+            }
             if turn.notes.iter().any(|note| note.warning) {
                 // Before the error itself: or it would look as if the spec had changed since, and never rest.
                 effects::note_tried(self, &host, intent.as_ref()).await?;
@@ -173,9 +194,10 @@ impl Reconciler {
                 saved => saved?,
             };
             match turn.next {
-                Next::Again => {}
+                Next::Again | Next::Still => {}
                 Next::Gone => {
                     self.metrics.forget(namespace, name);
+                    self.places.leave(&key);
                     self.power.forget(&host.uid().unwrap_or_default());
                     return Ok(Action::await_change());
                 }
@@ -186,7 +208,7 @@ impl Reconciler {
                 Next::Do(effect) => {
                     debug!(host = %label(&host), ?effect, "doing");
                     match effects::perform(self, &host, intent.as_ref(), &effect).await {
-                        Ok(()) => {}
+                        Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.
                         Err(effects::EffectError::Api(kube::Error::Api(error)))
@@ -231,7 +253,9 @@ impl Reconciler {
         let intent = self.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
         let access = access::read(self, host).await.inspect_err(|_| self.metrics.credentials_unread())?;
         let power = match &access {
-            machine::Access::Ready { version, .. } => self.power.get(&uid, version, self.settings.power_poll.0),
+            machine::Access::Ready { version, .. } => {
+                self.power.get(&uid, &effects::power_key(host, version), self.settings.power_poll.0)
+            }
             machine::Access::None | machine::Access::Broken(_) => None,
         };
         let image = match &host.spec.image {
@@ -243,7 +267,8 @@ impl Reconciler {
         let hardware = hardware_data::read(self, host).await?;
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
-        let world = World {
+        let key = (namespace, host.name_any());
+        let world = |busy| World {
             now: Timestamp::now(),
             up_since: self.up_since,
             host,
@@ -251,12 +276,21 @@ impl Reconciler {
             access: &access,
             power,
             image: image.as_ref(),
+            hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             mac_owner: mac_owner.as_deref(),
-            busy: self.crowd.busy_beside(host),
+            busy,
             settings: &self.settings,
         };
-        let turn = machine::step(&world);
+        let turn = self.places.decide(
+            &key,
+            || self.crowd.busy(),
+            |busy| {
+                let turn = machine::step(&world(busy));
+                let standing = standing(host, &turn.status);
+                (turn, standing)
+            },
+        );
         Ok((turn, intent))
     }
 

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
+use super::machine;
 use crate::api::metal3::{BareMetalHost, Image, OperationalStatus, ProvisioningState};
 
 /// A BareMetalHost without most of it.
@@ -35,6 +36,13 @@ struct SpecView {
 struct BmcView {
     #[serde(default)]
     credentials_name: String,
+    /// Of the address only whether it needs a place.
+    #[serde(default, rename = "address", deserialize_with = "exempt")]
+    exempt: bool,
+}
+
+fn exempt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(machine::is_exempt(&Cow::<str>::deserialize(deserializer)?))
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -78,10 +86,9 @@ impl HostView {
     }
 
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
-    pub fn is_busy(&self) -> bool {
-        use ProvisioningState::{Deprovisioning, Inspecting, Provisioning};
-        self.status.operational_status == OperationalStatus::OK
-            && matches!(self.status.provisioning.state, Inspecting | Provisioning | Deprovisioning)
+    pub fn takes_place(&self) -> bool {
+        machine::is_busy(self.status.operational_status, self.status.provisioning.state)
+            && !self.spec.bmc.as_ref().is_some_and(|bmc| bmc.exempt)
     }
 }
 
@@ -135,10 +142,14 @@ mod tests {
         assert_eq!(view.boot_mac_address(), Some("02:00:00:00:00:01"));
         assert_eq!(view.credentials_name(), Some("s"));
         assert_eq!(view.image().map(|image| image.url.as_str()), Some("http://x/i"));
-        assert!(view.is_busy());
+        assert!(view.takes_place());
+        let bmc = json!({ "address": "redfish-virtualmedia://10.0.0.1/redfish/v1/Systems/1", "credentialsName": "s" });
+        let by_media = json!({ "metadata": {}, "spec": { "bmc": bmc },
+            "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" } } });
+        assert!(!serde_json::from_value::<HostView>(by_media).unwrap().takes_place());
         let kept = serde_json::to_value(&view.metadata).unwrap();
         assert_eq!(kept, json!({ "name": "h", "namespace": "rack", "uid": "u" }));
         let bare: HostView = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
-        assert!(!bare.is_busy() && bare.image().is_none());
+        assert!(!bare.takes_place() && bare.image().is_none());
     }
 }

@@ -225,5 +225,6 @@ fn indexed(intent: &BootIntent) -> IndexedIntent {
         generation: intent.spec.generation,
         target: intent.spec.target,
         session_open: session.is_some_and(|session| session.generation == intent.spec.generation),
+        live_iso: intent.spec.live_iso.as_deref().map(Into::into),
     }
 }

@@ -545,7 +545,7 @@ fn serve() {
     let known = std::env::var("SLIPWAY_TEST_HOSTS").unwrap_or_default();
     for host in known.split(',').filter(|host| !host.is_empty()) {
         let [mac, name, boots] = host.split('=').collect::<Vec<_>>().try_into().expect("three parts");
-        let intent = IndexedIntent { generation: 1, target: BootTarget::Ramdisk, session_open: false };
+        let intent = IndexedIntent { generation: 1, target: BootTarget::Ramdisk, session_open: false, live_iso: None };
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,

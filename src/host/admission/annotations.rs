@@ -114,6 +114,10 @@ pub fn hardware_details(text: &str) -> Result<HardwareDetails, String> {
 
 fn strict<T: DeserializeOwned>(text: &str, mend: impl FnOnce(&mut Value)) -> Result<T, String> {
     let mut value: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
+    if !value.is_object() {
+        // A list would be taken for the fields in their order.
+        return Err("must be a JSON object".into());
+    }
     drop_nulls(&mut value);
     mend(&mut value);
     let mut unknown = Vec::new();

@@ -4,29 +4,49 @@
 //! costs nothing: the next call sees the same world and asks for the same effect. States, transitions, error
 //! types and events are those of Metal3 (reference section 2); what differs is said where it differs.
 //!
-//! The agent's part goes through the host's [`BootIntent`]: `ramdisk.rs` decides what to put there and
-//! what its answers mean.
+//! `order.rs` says in which order a host is looked at; then there is a file for each part of its life. The agent's
+//! part goes through the host's [`BootIntent`]: `ramdisk.rs` decides what to put there and what its answers mean.
 
+mod annotations;
+mod capacity;
+mod delete;
+mod detach;
+mod inspect;
+mod order;
 mod power;
+mod provision;
 mod ramdisk;
+mod reboot;
+mod register;
+mod restore;
 mod retry;
-mod states;
 #[cfg(test)]
 mod tests;
+mod wanted;
+
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sha2::{Digest, Sha256};
 
 use crate::api::metal3::{
-    BareMetalHost, BareMetalHostStatus, ErrorType, HardwareDetails, Image as HostImage, OperationalStatus,
-    ProvisioningState, SecretReference,
+    BareMetalHost, BareMetalHostStatus, BootMode, ErrorType, HardwareDetails, Image as HostImage, OperationMetric,
+    OperationalStatus, ProvisioningState, SecretReference,
 };
-use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec};
+use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, StepAction};
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
 
+pub use capacity::{is_busy, is_exempt, takes_place};
 pub use retry::retry_delay;
+pub use wanted::Method;
+
+/// How often a host is looked at that nothing can be done for.
+const RARE_POLL: Duration = Duration::from_secs(600);
+
+/// The operation of the intent that ends an agent's session because the host is detached.
+const DETACH: &str = "detach";
 
 /// Everything that a decision may look at.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +65,13 @@ pub struct World<'a> {
     pub power: Option<PowerState>,
     /// The library's image for `spec.image`, see [`image_name`].
     pub image: Option<&'a Image>,
+    /// What its HardwareData says.
+    pub hardware: Option<&'a HardwareDetails>,
     /// The inspection that its HardwareData came from.
     pub hardware_from: Option<&'a str>,
     /// Another host that had the same boot MAC address first, as `namespace/name`.
     pub mac_owner: Option<&'a str>,
-    /// Other hosts that are inspecting, provisioning or deprovisioning.
+    /// Other hosts that take a place, see [`takes_place`].
     pub busy: usize,
     /// `[host]` of the configuration.
     pub settings: &'a HostConfig,
@@ -116,6 +138,8 @@ pub enum Next {
         /// When to look again.
         until: Timestamp,
     },
+    /// Nothing at all until the host changes; not even its status is written.
+    Still,
     /// The host is gone.
     Gone,
 }
@@ -125,13 +149,16 @@ pub enum Next {
 pub enum Effect {
     /// Put the finalizer on the host.
     AddFinalizer,
-    /// Take the request for an inspection off the host: it has begun.
-    DropInspectAnnotation,
+    /// Take these annotations off the host: what they asked for is done.
+    DropAnnotations(Vec<String>),
+    /// Write the architecture that the hardware says into the host's spec.
+    SetArchitecture(String),
     /// Read the power from the BMC.
     ReadPower,
     /// Store the boot intent.
     Intent(Box<BootIntentSpec>),
-    /// Power off, boot from this device once, power on; then note the time in the intent.
+    /// Power off, boot once, power on; then note the time in the intent. From the disk, or ([`BootDevice::Pxe`]) what
+    /// the intent's target says, by the way that goes with the BMC's address.
     Boot(BootDevice),
     /// Power on.
     PowerOn,
@@ -139,6 +166,11 @@ pub enum Effect {
     PowerOff {
         /// Ask the operating system first.
         soft: bool,
+    },
+    /// Reset a machine whose power must never go off; then take the annotations off that asked for it.
+    Reboot {
+        /// Their keys.
+        served: Vec<String>,
     },
     /// Make the library import this image.
     EnsureImage {
@@ -154,6 +186,11 @@ pub enum Effect {
         /// What was found.
         hardware: Box<HardwareDetails>,
     },
+    /// Store what the BMC knows of the hardware as HardwareData, new.
+    InspectOutOfBand {
+        /// The inspection that it is for.
+        operation: String,
+    },
     /// Let the intent go, which somebody deleted: a new one begins afresh.
     ForgetIntent,
     /// Drop the intent and every finalizer that the host holds, its own last.
@@ -163,14 +200,30 @@ pub enum Effect {
 impl Effect {
     /// Which error its failure is, in this state.
     pub fn error_type(&self, state: ProvisioningState) -> ErrorType {
+        use ProvisioningState as State;
         match (self, state) {
-            (Self::Boot(_), ProvisioningState::Provisioning) => ErrorType::PowerManagement,
-            (Self::ReadPower, _) | (_, ProvisioningState::Registering) => ErrorType::Registration,
-            (_, ProvisioningState::Inspecting) => ErrorType::Inspection,
-            (_, ProvisioningState::Preparing) => ErrorType::Preparation,
-            (_, ProvisioningState::Provisioning | ProvisioningState::Deprovisioning) => ErrorType::Provisioning,
+            (Self::Intent(spec), _) if spec.operation == DETACH => ErrorType::Detach,
+            (Self::ReadPower, _) | (_, State::Registering) => ErrorType::Registration,
+            (Self::PowerOff { .. }, State::Inspecting | State::Provisioning) | (Self::Boot(_), State::Provisioning) => {
+                ErrorType::PowerManagement
+            }
+            (_, State::Inspecting) => ErrorType::Inspection,
+            (_, State::Preparing) => ErrorType::Preparation,
+            (_, State::Provisioning | State::Deprovisioning) => ErrorType::Provisioning,
             _ => ErrorType::PowerManagement,
         }
+    }
+
+    /// The event to publish once it is done.
+    pub fn done(&self) -> Option<Note> {
+        let (reason, message) = match self {
+            Self::PowerOn => ("PowerOn", "Host powered on"),
+            Self::PowerOff { soft: true } => ("PowerOff", "Host soft powered off"),
+            Self::PowerOff { soft: false } => ("PowerOff", "Host powered off"),
+            Self::Reboot { .. } => ("PowerOn", "Host rebooted, because disablePowerOff forbids powering it off"),
+            _ => return None,
+        };
+        Some(Note { reason, message: message.to_owned(), warning: false })
     }
 }
 
@@ -246,6 +299,14 @@ impl<'a> Life<'a> {
         self.notes.push(Note { reason, message: message.into(), warning: false });
     }
 
+    fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
+        self.notes.push(Note { reason, message: message.into(), warning: true });
+    }
+
+    fn boot_mode(&self) -> BootMode {
+        self.world.host.spec.boot_mode.unwrap_or_default()
+    }
+
     /// Goes to a state; a success, so that failures are forgotten.
     fn enter(&mut self, state: ProvisioningState) -> Next {
         self.status.provisioning.state = state;
@@ -278,4 +339,12 @@ impl<'a> Life<'a> {
 
 fn secret_reference(secret: &SecretName) -> SecretReference {
     SecretReference { name: Some(secret.name.clone()), namespace: Some(secret.namespace.clone()) }
+}
+
+fn one(action: StepAction) -> IntentStep {
+    IntentStep { action, ..IntentStep::default() }
+}
+
+fn seconds(operation: &OperationMetric) -> i64 {
+    operation.start.as_ref().map_or(0, |start| start.0.as_second())
 }

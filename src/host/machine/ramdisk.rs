@@ -70,16 +70,21 @@ impl Life<'_> {
         }
     }
 
-    /// Takes the boot from the disk one stage further.
-    pub(super) fn onto_disk(&self, operation: &str) -> Stage {
+    /// Takes the boot of the host's own system one stage further: from its disk or a live ISO, which may both write to
+    /// the disks.
+    pub(super) fn onto(&self, target: BootTarget, operation: &str) -> Stage {
         match self.world.intent {
-            Some(intent) if intent.spec.target == BootTarget::Disk && intent.spec.operation == operation => {
+            Some(intent) if intent.spec.target == target && intent.spec.operation == operation => {
                 match intent.spec.started {
-                    None => Stage::Do(Effect::Boot(BootDevice::Disk)),
+                    None if target == BootTarget::Disk => Stage::Do(Effect::Boot(BootDevice::Disk)),
+                    None => Stage::Do(Effect::Boot(BootDevice::Pxe)),
                     Some(_) => Stage::Done,
                 }
             }
-            _ => Stage::Do(self.fresh_boot(BootTarget::Disk, operation, Vec::new())),
+            _ => {
+                let spec = self.fresh_intent(target, operation, Vec::new());
+                Stage::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })))
+            }
         }
     }
 
@@ -100,8 +105,13 @@ impl Life<'_> {
         Effect::Intent(Box::new(BootIntentSpec { disks_clean: true, steps: Vec::new(), ..intent.spec.clone() }))
     }
 
+    /// Whether an agent is there and was heard lately.
+    pub(super) fn agent_is_up(&self) -> bool {
+        self.world.intent.is_some_and(|intent| self.session_alive(intent))
+    }
+
     /// Whether the agent of the intent's generation is there and was heard lately.
-    pub(super) fn session_alive(&self, intent: &BootIntent) -> bool {
+    fn session_alive(&self, intent: &BootIntent) -> bool {
         session(intent).is_some() && self.world.now < self.last_heard(intent) + self.world.settings.agent_deadline.0
     }
 
@@ -110,7 +120,7 @@ impl Life<'_> {
         Effect::Intent(Box::new(self.fresh_intent(target, operation, wanted)))
     }
 
-    fn fresh_intent(&self, target: BootTarget, operation: &str, wanted: Vec<IntentStep>) -> BootIntentSpec {
+    pub(super) fn fresh_intent(&self, target: BootTarget, operation: &str, wanted: Vec<IntentStep>) -> BootIntentSpec {
         let before = self.world.intent.map(|intent| &intent.spec);
         let generation = before.map_or(1, |spec| spec.generation + 1);
         let writes = wanted.iter().any(|step| step.action == StepAction::WriteImage);
@@ -120,6 +130,7 @@ impl Life<'_> {
             steps: numbered(generation, 1, operation, wanted),
             operation: operation.to_owned(),
             started: None,
+            live_iso: None,
             disks_clean: before.is_some_and(|spec| spec.disks_clean) && !writes,
             host_generation: self.generation(),
         }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Access, Life};
-use crate::api::metal3::ErrorType;
+use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
 
 /// How long to wait after this many failures: the first delay, doubled with each further failure, up to 512 times
 /// (reference 2.6, without its random part: one appliance has no herd to break up).
@@ -17,6 +17,14 @@ impl Life<'_> {
     /// changed the host or its credentials since.
     pub(super) fn resting_until(&self) -> Option<Timestamp> {
         let error = self.status.error_type?;
+        let stored = self.world.host.status.as_ref().map(|status| status.operational_status);
+        // Who waited for a place rested before that. Who insists on a reboot wants it now.
+        let insists = !matches!(error, ErrorType::Registration | ErrorType::ProvisionedRegistration)
+            && matches!(self.status.provisioning.state, State::Inspecting | State::Provisioning)
+            && !self.reboots_that_count().is_empty();
+        if !self.holds_up(error) || stored == Some(OperationalStatus::Delayed) || insists {
+            return None;
+        }
         let changed = self.world.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
         let secret_changed = error == ErrorType::Registration
             && matches!(self.world.access, Access::Ready { version, .. }
@@ -28,5 +36,21 @@ impl Life<'_> {
         let since = self.status.last_updated.as_ref()?.0;
         let until = since + retry_delay(self.world.settings.retry.0, failures);
         (until > self.world.now).then_some(until)
+    }
+
+    /// Whether nothing else is done in the present state after this error. An image that was given up, for one, does
+    /// not keep an available host's power from being managed.
+    fn holds_up(&self, error: ErrorType) -> bool {
+        let state = self.status.provisioning.state;
+        match error {
+            ErrorType::Registration
+            | ErrorType::ProvisionedRegistration
+            | ErrorType::PowerManagement
+            | ErrorType::Detach => true,
+            ErrorType::Inspection => state == State::Inspecting,
+            ErrorType::Preparation => state == State::Preparing,
+            ErrorType::Provisioning => matches!(state, State::Provisioning | State::Deprovisioning),
+            ErrorType::Servicing => matches!(state, State::Provisioned | State::ExternallyProvisioned),
+        }
     }
 }

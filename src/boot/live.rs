@@ -1,0 +1,151 @@
+//! Live ISOs over boot HTTP: an image of the library as one file, with Range, for iPXE's `sanboot` and for BMCs that
+//! fetch a virtual CD. Only what some host's boot intent names is served, since everybody on the network may ask.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
+use http::{HeaderMap, StatusCode};
+use tracing::warn;
+
+use super::HostIndex;
+use crate::agent::protocol::{CHUNK_SIZE, Manifest};
+use crate::image::Library;
+
+#[derive(Clone)]
+struct Shared {
+    hosts: HostIndex,
+    library: Library,
+}
+
+/// `GET /boot/live/DIGEST.iso`.
+pub fn router(hosts: HostIndex, library: Library) -> Router {
+    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared { hosts, library })
+}
+
+/// Where a live ISO is, below the address of boot HTTP.
+pub fn path(digest: &str) -> String {
+    format!("/boot/live/{digest}.iso")
+}
+
+async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: HeaderMap) -> Response {
+    let not_found = || (StatusCode::NOT_FOUND, "no such live ISO\n").into_response();
+    let Some(digest) = file.strip_suffix(".iso").map(str::to_owned) else { return not_found() };
+    if !shared.hosts.boots_live(&digest) {
+        return not_found();
+    }
+    let library = shared.library.clone();
+    let name = digest.clone();
+    let Ok(Some(manifest)) = tokio::task::spawn_blocking(move || library.manifest(&name)).await else {
+        return not_found();
+    };
+    let total = manifest.virtual_size;
+    let asked = headers.get(RANGE).and_then(|range| range.to_str().ok()).map(|text| range(text, total));
+    let (status, part) = match asked {
+        None | Some(Asked::Whole) => (StatusCode::OK, 0..total),
+        Some(Asked::Part(part)) => (StatusCode::PARTIAL_CONTENT, part),
+        Some(Asked::Outside) => {
+            return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
+        }
+    };
+    let mut answer = Body::from_stream(read(shared.library, manifest, part.clone())).into_response();
+    *answer.status_mut() = status;
+    let mut fields = vec![
+        (CONTENT_TYPE, "application/x-iso9660-image".to_owned()),
+        (ACCEPT_RANGES, "bytes".to_owned()),
+        (CACHE_CONTROL, "public, max-age=31536000, immutable".to_owned()),
+        (CONTENT_LENGTH, (part.end - part.start).to_string()),
+        (ETAG, format!("\"{digest}\"")),
+    ];
+    if status == StatusCode::PARTIAL_CONTENT {
+        fields.push((CONTENT_RANGE, format!("bytes {}-{}/{total}", part.start, part.end - 1)));
+    }
+    for (name, value) in fields {
+        if let Ok(value) = value.parse() {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Whole,
+    Part(Range<u64>),
+    Outside,
+}
+
+/// One range of bytes (RFC 9110 section 14.1.2). What is malformed, or asks for several, is answered with the whole.
+fn range(text: &str, total: u64) -> Asked {
+    let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Asked::Whole;
+    };
+    let part = match (first.trim(), last.trim()) {
+        ("", length) => match length.parse::<u64>() {
+            Ok(length) => total.saturating_sub(length)..total,
+            Err(_) => return Asked::Whole,
+        },
+        (first, "") => match first.parse() {
+            Ok(first) => first..total,
+            Err(_) => return Asked::Whole,
+        },
+        (first, last) => match (first.parse::<u64>(), last.parse::<u64>()) {
+            (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(total),
+            _ => return Asked::Whole,
+        },
+    };
+    if part.start >= part.end { Asked::Outside } else { Asked::Part(part) }
+}
+
+/// The bytes of this part, a piece at a time.
+fn read(
+    library: Library,
+    manifest: Arc<Manifest>,
+    part: Range<u64>,
+) -> impl futures::Stream<Item = io::Result<Bytes>> + Send {
+    futures::stream::try_unfold(part.start, move |at| {
+        let (library, manifest, end) = (library.clone(), manifest.clone(), part.end);
+        async move {
+            if at >= end {
+                return Ok(None);
+            }
+            let read = tokio::task::spawn_blocking(move || piece(&library, &manifest, at, end)).await;
+            let bytes = read.map_err(io::Error::other).flatten().inspect_err(|error| {
+                warn!(%error, "a live ISO cannot be read from the library");
+            })?;
+            let next = at + bytes.len() as u64;
+            Ok(Some((bytes, next)))
+        }
+    })
+}
+
+/// The bytes from here to the end of the chunk or the hole that they are in, at most to `end`. At least one.
+fn piece(library: &Library, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
+    let after = manifest.chunks.partition_point(|chunk| chunk.offset <= at);
+    let within = after.checked_sub(1).and_then(|index| manifest.chunks.get(index));
+    let Some(chunk) = within.filter(|chunk| at < chunk.offset + u64::from(chunk.length)) else {
+        let next = manifest.chunks.get(after).map_or(end, |chunk| chunk.offset.min(end));
+        let length = (next - at).min(CHUNK_SIZE);
+        return Ok(Bytes::from(vec![0; usize::try_from(length).map_err(io::Error::other)?]));
+    };
+    let path = library.chunk_file(&chunk.sha256).ok_or_else(|| io::Error::other("a chunk is missing"))?;
+    let length = usize::try_from(chunk.length).map_err(io::Error::other)?;
+    let plain = zstd::bulk::decompress(&std::fs::read(path)?, length)?;
+    if plain.len() != length {
+        return Err(io::Error::other(format!("chunk {} has {} bytes", chunk.sha256, plain.len())));
+    }
+    let last = (chunk.offset + u64::from(chunk.length)).min(end);
+    let skip = usize::try_from(at - chunk.offset).map_err(io::Error::other)?;
+    let until = usize::try_from(last - chunk.offset).map_err(io::Error::other)?;
+    Ok(Bytes::from(plain).slice(skip..until))
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -1,0 +1,85 @@
+use http::Request;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+use super::*;
+use crate::api::MacAddress;
+use crate::api::slipway::{BootTarget, ImageSpec};
+use crate::boot::{BootHost, IndexedIntent};
+
+/// An ISO with data, a hole and an odd end in the library; the same bytes; a router that knows one host.
+async fn setup() -> (tempfile::TempDir, Router, HostIndex, String, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut iso = vec![0; (3 << 20) + 4096];
+    iso.iter_mut().take(1 << 20).enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+    iso.iter_mut().skip((3 << 20) + 100).for_each(|byte| *byte = 7);
+    let path = folder.path().join("live.iso");
+    std::fs::write(&path, &iso).unwrap();
+    let library = Library::open(folder.path().join("images"), None).unwrap();
+    let spec =
+        ImageSpec { url: format!("file://{}", path.display()), format: Some("raw".into()), ..ImageSpec::default() };
+    let imported = library.import(&spec, |_| {}).await.unwrap();
+    let hosts = HostIndex::default();
+    (folder, router(hosts.clone(), library), hosts, imported.digest, iso)
+}
+
+fn host(digest: &str) -> BootHost {
+    BootHost {
+        namespace: "rack".into(),
+        name: "h".into(),
+        uid: "u".into(),
+        created: 0,
+        macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
+        intent: Some(IndexedIntent {
+            generation: 1,
+            target: BootTarget::LiveIso,
+            session_open: false,
+            live_iso: Some(digest.into()),
+        }),
+        discovery: Default::default(),
+    }
+}
+
+async fn get(router: &Router, digest: &str, range: Option<&str>) -> (StatusCode, HeaderMap, Bytes) {
+    let mut request = Request::get(path(digest));
+    if let Some(range) = range {
+        request = request.header(RANGE, range);
+    }
+    let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (parts, body) = answer.into_parts();
+    (parts.status, parts.headers, body.collect().await.unwrap().to_bytes())
+}
+
+#[tokio::test]
+async fn a_live_iso_comes_whole_and_in_parts_while_a_host_boots_it() {
+    let (_folder, router, hosts, digest, iso) = setup().await;
+    assert_eq!(get(&router, &digest, None).await.0, StatusCode::NOT_FOUND, "no host boots it");
+    hosts.insert(host(&digest));
+    let (status, headers, body) = get(&router, &digest, None).await;
+    assert_eq!((status, headers[CONTENT_LENGTH].to_str().unwrap()), (StatusCode::OK, iso.len().to_string().as_str()));
+    assert!(body == iso);
+    let end = iso.len();
+    for (asked, part) in [
+        ("bytes=0-0", 0..1),
+        ("bytes=32768-36863", 32768..36864),
+        ("bytes=1048570-1048599", 1048570..1048600),
+        ("bytes=2000000-", 2_000_000..end),
+        ("bytes=-10", end - 10..end),
+        ("bytes=5-99999999999", 5..end),
+    ] {
+        let (status, headers, body) = get(&router, &digest, Some(asked)).await;
+        assert_eq!(status, StatusCode::PARTIAL_CONTENT, "{asked}");
+        let named = format!("bytes {}-{}/{end}", part.start, part.end - 1);
+        assert_eq!(headers[CONTENT_RANGE].to_str().unwrap(), named);
+        assert!(body == iso[part], "{asked}");
+    }
+    let (status, headers, _) = get(&router, &digest, Some(&format!("bytes={end}-"))).await;
+    assert_eq!(status, StatusCode::RANGE_NOT_SATISFIABLE);
+    assert_eq!(headers[CONTENT_RANGE].to_str().unwrap(), format!("bytes */{end}"));
+    for malformed in ["bytes=9-1", "bytes=0-1,4-5", "lines=1-2", "bytes=x-"] {
+        assert_eq!(get(&router, &digest, Some(malformed)).await.0, StatusCode::OK, "{malformed}");
+    }
+    hosts.remove("rack", "h");
+    assert_eq!(get(&router, &digest, None).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(get(&router, "../../../etc/passwd", None).await.0, StatusCode::NOT_FOUND);
+}

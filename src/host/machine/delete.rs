@@ -1,0 +1,75 @@
+//! The way out (reference 2.3): it always ends.
+
+use super::annotations;
+use super::{Access, Effect, Life, Next};
+use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
+use crate::bmc::PowerState;
+
+/// After this many failures, deleting goes on without what failed.
+const GIVE_UP_AFTER: i64 = 3;
+
+impl Life<'_> {
+    /// Whether the BMC cannot even be tried.
+    pub(super) fn without_access(&self) -> bool {
+        matches!(self.world.access, Access::Broken(_) | Access::None)
+    }
+
+    /// Turns a host that was deleted towards its end; `None` when its state goes on as it is.
+    pub(super) fn begin_deleting(&mut self) -> Option<Next> {
+        let state = self.status.provisioning.state;
+        if !self.deleting() || state == State::Deleting {
+            return None;
+        }
+        let asked = annotations::detach(self.world.host);
+        if asked.is_some_and(|asked| asked.delay_deletion) {
+            return None;
+        }
+        if asked.is_some() || self.status.operational_status == OperationalStatus::Detached {
+            return Some(self.enter(State::Deleting));
+        }
+        let failures = self.status.error_count;
+        let failed = self.status.error_type.filter(|_| failures > GIVE_UP_AFTER);
+        let unusable = matches!(failed, Some(ErrorType::Registration | ErrorType::ProvisionedRegistration));
+        let next = match state {
+            State::None | State::Unmanaged | State::Registering => State::Deleting,
+            State::Provisioning | State::Provisioned => {
+                return Some(self.begin_deprovisioning("Image deprovisioning started, the host is being deleted"));
+            }
+            State::Deprovisioning if unusable || (self.without_access() && !self.agent_is_up()) => {
+                self.give_up("DeprovisioningAbandoned", "the disks may still hold data");
+                State::Deleting
+            }
+            State::Deprovisioning if failed.is_some() => {
+                self.give_up("DeprovisioningAbandoned", "the disks may still hold data");
+                State::PoweringOffBeforeDelete
+            }
+            State::PoweringOffBeforeDelete if self.without_access() || failed.is_some() => {
+                self.give_up("PowerOffAbandoned", "the machine may still be on");
+                State::Deleting
+            }
+            State::Deprovisioning | State::PoweringOffBeforeDelete => return None,
+            _ => State::PoweringOffBeforeDelete,
+        };
+        Some(self.enter(next))
+    }
+
+    fn give_up(&mut self, reason: &'static str, consequence: &str) {
+        let why = match self.world.access {
+            Access::Broken(why) => why.as_str(),
+            Access::None => "the host names no BMC",
+            Access::Ready { .. } => self.status.error_message.as_str(),
+        };
+        let message = format!("The deletion goes on without it, {consequence}: {why}");
+        self.warn(reason, message);
+    }
+
+    pub(super) fn powering_off(&mut self) -> Next {
+        if self.world.host.spec.disable_power_off || self.world.power == Some(PowerState::Off) {
+            if let Some(power) = self.world.power {
+                self.status.powered_on = power == PowerState::On;
+            }
+            return self.enter(State::Deleting);
+        }
+        Next::Do(Effect::PowerOff { soft: false })
+    }
+}

@@ -1,0 +1,52 @@
+//! A host that is to be left alone (reference 2.7): nothing is asked of its BMC, and its state stays as it is.
+
+use super::annotations;
+use super::{DETACH, Life, Next, RARE_POLL};
+use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
+use crate::api::slipway::BootTarget;
+
+impl Life<'_> {
+    /// Detaches, stays detached, or comes back. `None` while the state goes on as it is.
+    pub(super) fn detach(&mut self) -> Option<Next> {
+        let state = self.status.provisioning.state;
+        if state == State::Deleting {
+            return None;
+        }
+        let detached = self.status.operational_status == OperationalStatus::Detached;
+        let Some(asked) = annotations::detach(self.world.host) else {
+            if self.status.error_type == Some(ErrorType::Detach) {
+                self.clear_error();
+                self.status.error_count = 0;
+            }
+            return detached.then(|| self.attach());
+        };
+        let calm = matches!(state, State::Provisioned | State::ExternallyProvisioned | State::Available);
+        if !(calm || asked.force || detached) {
+            return None;
+        }
+        if self.status.error_type == Some(ErrorType::Detach) && self.resting_until().is_some() {
+            return None;
+        }
+        // An agent must not go on writing to a machine that was handed to somebody else.
+        if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk) {
+            return Some(Next::Do(self.fresh_boot(BootTarget::Disk, DETACH, Vec::new())));
+        }
+        if !detached {
+            if self.status.error_type == Some(ErrorType::Detach) {
+                self.clear_error();
+            }
+            self.status.operational_status = OperationalStatus::Detached;
+            return Some(Next::Again);
+        }
+        let reason = "detached by an annotation: its BMC is left alone until the annotation is removed";
+        Some(self.wait(reason, self.world.now + RARE_POLL))
+    }
+
+    /// The next turn registers the machine as if for the first time: its BMC may be another one by now.
+    fn attach(&mut self) -> Next {
+        self.status.operational_status =
+            if self.status.error_type.is_some() { OperationalStatus::Error } else { OperationalStatus::OK };
+        self.status.provisioning.id.clear();
+        Next::Again
+    }
+}

@@ -1,0 +1,370 @@
+//! From `available` to an installed system.
+
+use super::ramdisk::Stage;
+use super::wanted::{self, Deployment};
+use super::{Effect, Life, Next, image_name, one, seconds};
+use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
+use crate::api::slipway::{
+    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction,
+};
+use crate::bmc::PowerState;
+use crate::config::FirstBoot;
+
+impl Life<'_> {
+    pub(super) fn available(&mut self) -> Next {
+        let spec = &self.world.host.spec;
+        if spec.externally_provisioned {
+            self.forget_deployment();
+            return self.adopt();
+        }
+        if self.inspection_asked() {
+            return self.begin_inspection();
+        }
+        if spec.root_device_hints != self.status.provisioning.root_device_hints {
+            return self.enter(State::Preparing);
+        }
+        let deployment = wanted::deployment(spec);
+        if deployment == Ok(None) {
+            self.status.provisioning_fail_count = 0;
+            self.status.last_attempted_image = None;
+            if self.status.error_type == Some(ErrorType::Provisioning) {
+                self.clear_error();
+            }
+        }
+        if wanted::needs_provisioning(spec, &self.status.provisioning) {
+            if let Err(message) = deployment {
+                if self.status.error_message != message {
+                    return self.failed(ErrorType::Provisioning, &message);
+                }
+            } else if let Some(next) = self.try_provisioning() {
+                return next;
+            }
+        }
+        // A session must not outlive the power.
+        if !spec.online && self.world.power == Some(PowerState::On) {
+            let up = self.world.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk);
+            if up.is_some() {
+                return Next::Do(self.fresh_boot(BootTarget::Disk, "power-off", Vec::new()));
+            }
+        }
+        // Nothing that could be lost runs on an available host.
+        self.manage_power(false)
+    }
+
+    /// Begins unless this was tried often enough.
+    fn try_provisioning(&mut self) -> Option<Next> {
+        let spec = &self.world.host.spec;
+        let edited = self.world.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
+        if self.status.last_attempted_image != spec.image || (spec.custom_deploy.is_some() && edited) {
+            self.status.provisioning_fail_count = 0;
+        }
+        let limit = self.world.settings.provisioning_retries;
+        if limit == 0 || self.status.provisioning_fail_count < limit {
+            return Some(self.begin_provisioning());
+        }
+        if self.status.error_type.is_some() {
+            return None;
+        }
+        let message = format!(
+            "gave up after {limit} attempts to provision {}: change spec.image, or remove it and set it again. The last reason: {}",
+            self.what(),
+            self.last_failure()
+        );
+        Some(self.failed(ErrorType::Provisioning, &message))
+    }
+
+    fn begin_provisioning(&mut self) -> Next {
+        if let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.last_attempted_image = self.world.host.spec.image.clone();
+        self.status.provisioning.boot_mode = Some(self.boot_mode());
+        self.status.operation_history.provision = OperationMetric { start: self.stamp(), end: None };
+        self.note("ProvisioningStarted", format!("Image provisioning started for {}", self.what()));
+        self.enter(State::Provisioning)
+    }
+
+    pub(super) fn provisioning(&mut self) -> Next {
+        let spec = &self.world.host.spec;
+        let attempted = self.status.provisioning.image.as_ref().or(self.status.last_attempted_image.as_ref());
+        if wanted::cancelled(spec, attempted, self.status.provisioning.custom_deploy.as_ref()) {
+            return self.begin_deprovisioning("Image provisioning cancelled: another one is asked for, or none");
+        }
+        if let Some(next) = self.without_capacity() {
+            return next;
+        }
+        if self.status.error_type == Some(ErrorType::Provisioning) {
+            self.status.provisioning_fail_count += 1;
+            return self.begin_deprovisioning("Image provisioning failed, cleaning up");
+        }
+        let deployment = match wanted::deployment(spec) {
+            Ok(Some(deployment)) => deployment,
+            Ok(None) => return self.begin_deprovisioning("Image provisioning cancelled: nothing is asked for"),
+            Err(message) => return self.failed(ErrorType::Provisioning, &message),
+        };
+        if let Some(next) = self.forced_off(|history| &mut history.provision, "provision", Vec::new) {
+            return next;
+        }
+        let operation = format!("provision@{}", seconds(&self.status.operation_history.provision));
+        let stage = match deployment {
+            Deployment::Write { image, config_drive } => self.write(&operation, image, config_drive),
+            Deployment::Live(image) => self.boot_live(&operation, image),
+            Deployment::Disk => Ok(self.boot_disk(&format!("{operation}/boot-disk"))),
+        };
+        match stage {
+            Err(next) => next,
+            Ok(stage) => match self.unless_done(stage, ErrorType::Provisioning) {
+                Some(next) => next,
+                None => self.installed(),
+            },
+        }
+    }
+
+    fn installed(&mut self) -> Next {
+        let spec = &self.world.host.spec;
+        self.status.provisioning.image = spec.image.clone();
+        self.status.provisioning.custom_deploy = spec.custom_deploy.clone();
+        self.status.provisioning_fail_count = 0;
+        self.status.powered_on = true;
+        self.status.operation_history.provision.end = self.stamp();
+        self.note("ProvisioningComplete", format!("Image provisioning completed for {}", self.what()));
+        self.enter(State::Provisioned)
+    }
+
+    fn write(&mut self, operation: &str, image: &Image, config_drive: bool) -> Result<Stage, Next> {
+        let image_is_written = self
+            .world
+            .intent
+            .is_some_and(|intent| intent.spec.target == BootTarget::Disk && intent.spec.operation == operation);
+        if !image_is_written {
+            let digest = self.library_image(image)?;
+            let hints = self.world.host.spec.root_device_hints.clone();
+            let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
+            let mut steps = vec![IntentStep { image: Some(digest), ..on_root(StepAction::WriteImage) }];
+            if config_drive {
+                steps.push(on_root(StepAction::WriteConfigDrive));
+            }
+            steps.push(on_root(StepAction::SetBootEntry));
+            steps.push(if self.starts_by_kexec() { on_root(StepAction::Kexec) } else { one(StepAction::PowerOff) });
+            match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
+                Stage::Done => {}
+                stage => return Ok(stage),
+            }
+        }
+        Ok(if self.starts_by_kexec() {
+            self.on_disk_already(operation)
+        } else {
+            self.onto(BootTarget::Disk, operation)
+        })
+    }
+
+    fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
+        let digest = self.library_image(image)?;
+        match self.onto(BootTarget::LiveIso, operation) {
+            Stage::Do(Effect::Intent(spec)) => {
+                Ok(Stage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
+            }
+            stage => Ok(stage),
+        }
+    }
+
+    fn boot_disk(&self, operation: &str) -> Stage {
+        // The agent has nothing to write, so its machine can go off at once.
+        let in_ramdisk = self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk);
+        if in_ramdisk && self.world.power == Some(PowerState::On) && !self.world.host.spec.disable_power_off {
+            return Stage::Do(Effect::PowerOff { soft: false });
+        }
+        self.onto(BootTarget::Disk, operation)
+    }
+
+    /// The host carries somebody else's system from now on, so its disks are not clean.
+    pub(super) fn adopt(&mut self) -> Next {
+        if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
+            let spec = BootIntentSpec { disks_clean: false, ..intent.spec.clone() };
+            return Next::Do(Effect::Intent(Box::new(spec)));
+        }
+        self.enter(State::ExternallyProvisioned)
+    }
+
+    fn starts_by_kexec(&self) -> bool {
+        match self.annotation(ANNOTATION_FIRST_BOOT) {
+            Some("kexec") => true,
+            Some("firmware") => false,
+            _ => self.world.settings.first_boot == FirstBoot::Kexec,
+        }
+    }
+
+    /// What is installed, for people.
+    fn what(&self) -> String {
+        let spec = &self.world.host.spec;
+        let method = spec.custom_deploy.as_ref().map(|custom| custom.method.clone()).unwrap_or_default();
+        match wanted::image(spec.image.as_ref()) {
+            Some(image) if method.is_empty() => image.url.clone(),
+            Some(image) => format!("{} by {method}", image.url),
+            None => method,
+        }
+    }
+
+    /// Why the last attempt to provision failed, as far as it is still known.
+    fn last_failure(&self) -> String {
+        let image = self.world.image.and_then(|image| image.status.as_ref());
+        let failed =
+            image.filter(|status| status.phase == ImagePhase::Failed).and_then(|status| status.message.clone());
+        let results = self.world.intent.and_then(|intent| intent.status.as_ref()).map(|status| &status.results);
+        let step = results.and_then(|all| all.iter().rev().find(|result| !result.succeeded)).map(|r| r.message.clone());
+        failed.or(step).unwrap_or_else(|| "see the host's events".to_owned())
+    }
+
+    /// The image's digest once it is in the library.
+    fn library_image(&mut self, image: &Image) -> Result<String, Next> {
+        let Some(known) = self.world.image else { return Err(Next::Do(ensure_image(image))) };
+        let status = known.status.clone().unwrap_or_default();
+        let name = image_name(image);
+        match (status.phase, status.digest) {
+            (ImagePhase::Ready, Some(digest)) => Ok(digest),
+            (ImagePhase::Failed, _) => {
+                let why = status.message.unwrap_or_else(|| "the import failed".into());
+                let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
+                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", image.url)))
+            }
+            (phase, _) => {
+                let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();
+                let doing = if phase == ImagePhase::Importing { "being imported" } else { "waiting to be imported" };
+                Err(self.poll(format!("image {name} is {doing}{percent}")))
+            }
+        }
+    }
+
+    /// Begins the import early: it runs while the machine's firmware starts.
+    pub(super) fn prefetch_image(&self) -> Option<Next> {
+        let image = wanted::image(self.world.host.spec.image.as_ref())?;
+        (self.world.image.is_none() && !self.deleting()).then(|| Next::Do(ensure_image(image)))
+    }
+
+    pub(super) fn provisioned(&mut self) -> Next {
+        let done = &self.status.provisioning;
+        if wanted::cancelled(&self.world.host.spec, done.image.as_ref(), done.custom_deploy.as_ref()) {
+            return self.begin_deprovisioning("Image deprovisioning started");
+        }
+        if let Some(next) = self.keep_live() {
+            return next;
+        }
+        self.manage_power(true)
+    }
+
+    /// A live system's intent may have been lost, or ended while the host was detached. It runs, and is not disturbed.
+    fn keep_live(&mut self) -> Option<Next> {
+        let done = &self.status.provisioning;
+        let image = done.image.clone().filter(|image| wanted::is_live(image) && done.custom_deploy.is_none())?;
+        if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::LiveIso) {
+            return None;
+        }
+        let Some(known) = self.world.image else { return Some(Next::Do(ensure_image(&image))) };
+        let digest = known.status.as_ref().filter(|status| status.phase == ImagePhase::Ready)?.digest.clone()?;
+        let spec = BootIntentSpec {
+            started: self.stamp(),
+            live_iso: Some(digest),
+            ..self.fresh_intent(BootTarget::LiveIso, "live", Vec::new())
+        };
+        Some(Next::Do(Effect::Intent(Box::new(spec))))
+    }
+
+    pub(super) fn externally_provisioned(&mut self) -> Next {
+        if !self.world.host.spec.externally_provisioned {
+            self.status.provisioning.image = self.world.host.spec.image.clone();
+            self.status.provisioning.custom_deploy = self.world.host.spec.custom_deploy.clone();
+            return self.enter(State::Provisioned);
+        }
+        self.manage_power(true)
+    }
+
+    pub(super) fn begin_deprovisioning(&mut self, why: &str) -> Next {
+        let abandoned = self.deleting() && self.without_access();
+        if !abandoned && let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.operation_history.deprovision = OperationMetric { start: self.stamp(), end: None };
+        self.note("DeprovisioningStarted", why);
+        self.enter(State::Deprovisioning)
+    }
+
+    pub(super) fn deprovisioning(&mut self) -> Next {
+        let abandoned = self.deleting() && self.without_access();
+        if !abandoned && let Some(next) = self.without_capacity() {
+            return next;
+        }
+        if let Some(next) = self.wipe("deprovision", ErrorType::Provisioning).or_else(|| self.tear_down()) {
+            return next;
+        }
+        let reboots = super::annotations::reboots(self.world.host).map(|reboot| reboot.key.to_owned());
+        let reboots: Vec<String> = reboots.collect();
+        if !reboots.is_empty() && !self.deleting() {
+            return Next::Do(Effect::DropAnnotations(reboots));
+        }
+        self.forget_deployment();
+        self.status.operation_history.deprovision.end = self.stamp();
+        self.note("DeprovisioningComplete", "Image deprovisioning completed");
+        self.enter(if self.deleting() { State::PoweringOffBeforeDelete } else { State::Available })
+    }
+
+    /// What must end even where nothing is wiped: what the agent may still be writing, the live system at the next
+    /// power-on, the system that nobody uses any more.
+    fn tear_down(&mut self) -> Option<Next> {
+        let intent = self.world.intent?;
+        if intent.spec.target == BootTarget::LiveIso {
+            return Some(Next::Do(self.fresh_boot(BootTarget::Disk, "deprovision", Vec::new())));
+        }
+        if !intent.spec.steps.is_empty() {
+            return Some(Next::Do(Effect::Intent(Box::new(BootIntentSpec {
+                steps: Vec::new(),
+                ..intent.spec.clone()
+            }))));
+        }
+        let runs = intent.spec.target == BootTarget::Disk && self.world.power == Some(PowerState::On);
+        let off = runs && !self.cleans() && !self.world.host.spec.disable_power_off;
+        (off && !self.without_access()).then_some(Next::Do(Effect::PowerOff { soft: false }))
+    }
+
+    fn forget_deployment(&mut self) {
+        self.status.provisioning.image = None;
+        self.status.provisioning.custom_deploy = None;
+        self.status.provisioning.root_device_hints = None;
+    }
+
+    /// What a stage of an operation means for the host; `None` when the operation is done.
+    pub(super) fn unless_done(&mut self, stage: Stage, error_type: ErrorType) -> Option<Next> {
+        Some(match stage {
+            Stage::Done => return None,
+            Stage::Failed(message) => self.failed(error_type, &message),
+            Stage::Do(effect) => {
+                if self.status.error_type == Some(error_type) {
+                    self.clear_error();
+                }
+                Next::Do(effect)
+            }
+            Stage::Wait { reason, until } => {
+                // It goes on, so the power did what it was to do.
+                if matches!(self.status.error_type, Some(ErrorType::PowerManagement))
+                    || self.status.error_type == Some(error_type)
+                {
+                    self.clear_error();
+                }
+                self.wait(reason, until)
+            }
+        })
+    }
+}
+
+fn ensure_image(image: &Image) -> Effect {
+    let format = image.format.clone().filter(|format| !format.is_empty());
+    Effect::EnsureImage {
+        name: image_name(image),
+        spec: Box::new(ImageSpec {
+            url: image.url.clone(),
+            checksum: image.checksum.clone(),
+            checksum_type: image.checksum_type,
+            // The library keeps bytes; what is done with them is the host's affair.
+            format: format.map(|format| if format == wanted::LIVE_ISO { "raw".to_owned() } else { format }),
+        }),
+    }
+}

@@ -1,0 +1,153 @@
+//! Access to the BMC (reference 1.4). The state `registering` is entered once; what it checks is checked again in
+//! every state, so that new credentials, a restored status and an attached host are registered in place.
+
+use super::{Access, Effect, Life, Next, RARE_POLL, secret_reference};
+use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+use crate::bmc::{BmcAddress, BootInterface, PowerState};
+
+impl Life<'_> {
+    pub(super) fn unmanaged(&mut self) -> Next {
+        if self.annotation(ANNOTATION_DISCOVERED) == Some(DISCOVERED_PENDING) {
+            self.status.provisioning.state = State::Unmanaged;
+            self.status.operational_status = OperationalStatus::Discovered;
+            return self.poll(format!(
+                "the machine reported itself and waits to be accepted: `slipway host accept`, or remove the annotation {ANNOTATION_DISCOVERED}"
+            ));
+        }
+        let bmc = self.world.host.spec.bmc.as_ref();
+        if bmc.is_some_and(|bmc| !bmc.address.is_empty() || !bmc.credentials_name.is_empty()) {
+            self.status.operation_history.register = OperationMetric { start: self.stamp(), end: None };
+            self.status.provisioning.boot_mode = Some(self.boot_mode());
+            return self.enter(State::Registering);
+        }
+        if self.status.provisioning.state == State::None {
+            self.status.provisioning.state = State::Unmanaged;
+            self.note("Discovered", "Discovered host with no BMC details");
+        }
+        self.status.operational_status = OperationalStatus::Discovered;
+        let reason = "the host names no BMC: set spec.bmc.address and spec.bmc.credentialsName";
+        self.wait(reason, self.world.now + RARE_POLL)
+    }
+
+    /// Address and credentials must be good, the power readable, and the machine nobody else's.
+    pub(super) fn ensure_registered(&mut self) -> Option<Next> {
+        let state = self.status.provisioning.state;
+        if matches!(state, State::None | State::Unmanaged | State::MatchProfile | State::Deleting) {
+            return None;
+        }
+        if self.deleting() && self.without_access() {
+            return None;
+        }
+        let (secret, version) = match self.world.access {
+            Access::None => return Some(self.no_access("spec.bmc.address is missing")),
+            Access::Broken(reason) => return Some(self.no_access(reason)),
+            Access::Ready { secret, version } => (secret_reference(secret), version),
+        };
+        let tried = &mut self.status.tried_credentials;
+        if tried.credentials.as_ref() != Some(&secret) || tried.credentials_version.as_deref() != Some(version) {
+            tried.credentials = Some(secret);
+            tried.credentials_version = Some(version.clone());
+            if self.status.error_type == Some(ErrorType::Registration) {
+                self.clear_error();
+            }
+        }
+        let power = match self.world.power {
+            Some(power) => power,
+            // The agent answers, so the machine is on, and a BMC that stumbles now must not stop it.
+            None if self.agent_is_up() => {
+                if self.status.error_type == Some(ErrorType::Registration) {
+                    self.clear_error();
+                }
+                return None;
+            }
+            None => return Some(Next::Do(Effect::ReadPower)),
+        };
+        if self.status.powered_on != (power == PowerState::On) {
+            self.status.powered_on = power == PowerState::On;
+            if self.status.error_type == Some(ErrorType::PowerManagement) {
+                self.clear_error();
+            }
+        }
+        if self.status.good_credentials != self.status.tried_credentials {
+            self.status.good_credentials = self.status.tried_credentials.clone();
+            self.note("BMCAccessValidated", "Verified access to BMC");
+        }
+        if state == State::Registering {
+            return None;
+        }
+        if self.status.error_type == Some(ErrorType::Registration) {
+            self.clear_error();
+        }
+        self.adopt_machine()
+    }
+
+    /// A host that this site does not know yet, though its life began before: restored from another site, or back
+    /// from being detached. Nothing is done to its machine.
+    fn adopt_machine(&mut self) -> Option<Next> {
+        let uid = self.world.host.metadata.uid.clone().unwrap_or_default();
+        if self.status.provisioning.id == uid {
+            return None;
+        }
+        if let Some(conflict) = self.conflict() {
+            let installed = matches!(
+                self.status.provisioning.state,
+                State::Provisioned | State::ExternallyProvisioned | State::Deprovisioning
+            );
+            let kind = if installed { ErrorType::ProvisionedRegistration } else { ErrorType::Registration };
+            return Some(self.failed(kind, &conflict));
+        }
+        self.status.provisioning.id = uid;
+        if self.status.error_type == Some(ErrorType::ProvisionedRegistration) {
+            self.clear_error();
+        }
+        Some(Next::Again)
+    }
+
+    pub(super) fn registering(&mut self) -> Next {
+        if let Some(conflict) = self.conflict() {
+            return self.failed(ErrorType::Registration, &conflict);
+        }
+        let adopted = self.world.host.spec.externally_provisioned;
+        if !adopted && self.world.host.spec.boot_mac_address.is_none() && self.boots_from(BootInterface::Pxe) {
+            let message =
+                "spec.bootMACAddress is missing: without it the machine cannot be told from others when it boots";
+            return self.failed(ErrorType::Registration, message);
+        }
+        let inspect = !adopted && !self.inspection_disabled();
+        if inspect && let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.operation_history.register.end = self.stamp();
+        self.status.provisioning.id = self.world.host.metadata.uid.clone().unwrap_or_default();
+        self.note("Registered", "Registered new host");
+        match (adopted, inspect) {
+            (true, _) => self.adopt(),
+            (false, true) => self.begin_inspection(),
+            (false, false) => self.enter(State::Preparing),
+        }
+    }
+
+    fn conflict(&self) -> Option<String> {
+        let owner = self.world.mac_owner?;
+        let mac = self.world.host.spec.boot_mac_address.as_deref().unwrap_or_default();
+        Some(format!("MAC address {mac} is already that of BareMetalHost {owner}: correct one of the two"))
+    }
+
+    fn no_access(&mut self, reason: &str) -> Next {
+        if self.status.error_type == Some(ErrorType::Registration) && self.status.error_message == reason {
+            return self.poll(format!("the BMC cannot be used: {reason}"));
+        }
+        let next = self.failed(ErrorType::Registration, reason);
+        if let Some(note) = self.notes.last_mut() {
+            note.reason = "BMCCredentialError";
+        }
+        next
+    }
+
+    /// Whether the way to boot that goes with the BMC's address is this one.
+    pub(super) fn boots_from(&self, way: BootInterface) -> bool {
+        let address = self.world.host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default();
+        BmcAddress::parse(address).is_ok_and(|address| address.capabilities().boot == way)
+    }
+}

@@ -1,0 +1,166 @@
+//! Reference 2.6 (errors and back-off) and 1.4 (credentials).
+
+use super::*;
+use crate::api::metal3::InspectionMode;
+
+#[test]
+fn each_effect_has_its_error() {
+    use ProvisioningState as State;
+    let rows = [
+        (Effect::ReadPower, State::Provisioned, ErrorType::Registration),
+        (Effect::ReadPower, State::Registering, ErrorType::Registration),
+        (Effect::Boot(BootDevice::Pxe), State::Inspecting, ErrorType::Inspection),
+        (Effect::Boot(BootDevice::Pxe), State::Preparing, ErrorType::Preparation),
+        (Effect::Boot(BootDevice::Pxe), State::Provisioning, ErrorType::PowerManagement),
+        (Effect::Boot(BootDevice::Pxe), State::Deprovisioning, ErrorType::Provisioning),
+        (Effect::InspectOutOfBand { operation: "i".into() }, State::Inspecting, ErrorType::Inspection),
+        (Effect::PowerOn, State::Provisioned, ErrorType::PowerManagement),
+        (Effect::PowerOff { soft: true }, State::Available, ErrorType::PowerManagement),
+        (Effect::PowerOff { soft: false }, State::PoweringOffBeforeDelete, ErrorType::PowerManagement),
+        (Effect::Reboot { served: Vec::new() }, State::Provisioned, ErrorType::PowerManagement),
+        (
+            Effect::Intent(Box::new(BootIntentSpec { operation: DETACH.into(), ..BootIntentSpec::default() })),
+            State::Provisioned,
+            ErrorType::Detach,
+        ),
+    ];
+    for (effect, state, expected) in rows {
+        assert_eq!(effect.error_type(state), expected, "{effect:?} {state:?}");
+    }
+}
+
+#[test]
+fn each_error_has_its_event_and_counts() {
+    let rows = [
+        (ErrorType::ProvisionedRegistration, "ProvisionedRegistrationError"),
+        (ErrorType::Registration, "RegistrationError"),
+        (ErrorType::Inspection, "InspectionError"),
+        (ErrorType::Preparation, "PreparationError"),
+        (ErrorType::Provisioning, "ProvisioningError"),
+        (ErrorType::PowerManagement, "PowerManagementError"),
+        (ErrorType::Servicing, "ServicingError"),
+        (ErrorType::Detach, "DetachError"),
+    ];
+    for (error_type, reason) in rows {
+        let before = BareMetalHostStatus { error_count: 2, ..BareMetalHostStatus::default() };
+        let (status, note) = fail(&before, error_type, "why");
+        assert_eq!((note.reason, note.message.as_str(), note.warning), (reason, "why", true));
+        assert_eq!((status.error_count, status.error_message.as_str()), (3, "why"));
+        assert_eq!((status.operational_status, status.error_type), (OperationalStatus::Error, Some(error_type)));
+    }
+}
+
+#[test]
+fn an_error_holds_up_what_failed_and_nothing_else() {
+    // state, error, whether nothing is done until the rest is over
+    let rows = [
+        ("available", ErrorType::Registration, true),
+        ("available", ErrorType::PowerManagement, true),
+        ("available", ErrorType::Provisioning, false),
+        ("available", ErrorType::Inspection, false),
+        ("inspecting", ErrorType::Inspection, true),
+        ("preparing", ErrorType::Preparation, true),
+        ("provisioning", ErrorType::Provisioning, true),
+        ("deprovisioning", ErrorType::Provisioning, true),
+        ("provisioned", ErrorType::ProvisionedRegistration, true),
+    ];
+    for (state, error_type, holds) in rows {
+        let mut model = Model::in_state(state);
+        let (status, note) = fail(&model.status(), error_type, "why");
+        model.store(status, vec![note]);
+        let turn = model.turn();
+        let rests = matches!(&turn.next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+        assert_eq!(rests, holds, "{state} {error_type:?} {:?}", turn.next);
+        // A corrected spec is tried at once.
+        model.edited();
+        let turn = model.turn();
+        let rests = matches!(&turn.next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+        assert!(!rests, "{state} {error_type:?}");
+    }
+}
+
+#[test]
+fn a_missing_secret_is_told_and_looked_for_again() {
+    let mut model = Model::new();
+    model.access = Access::Broken("there is no secret s".into());
+    let (reason, until) = model.settle();
+    let status = model.status();
+    assert_eq!((model.state(), status.error_type), ("registering", Some(ErrorType::Registration)));
+    assert_eq!((status.error_count, status.error_message.as_str()), (1, "there is no secret s"));
+    assert!(model.events.contains(&"BMCCredentialError"), "{:?}", model.events);
+    assert!(reason.contains("there is no secret s"));
+    model.now = until;
+    model.settle();
+    assert_eq!(model.status().error_count, 1, "the same fault is no further failure");
+    model.access = Model::new().access;
+    model.run_until("available");
+}
+
+#[test]
+fn new_credentials_are_registered_in_place_in_any_state() {
+    for state in ["inspecting", "preparing", "available", "provisioning", "provisioned", "externally provisioned"] {
+        for (name, version) in [("s", "2"), ("other", "1")] {
+            let mut model = Model::in_state(state);
+            // No agent answers for the machine.
+            if let Some(intent) = &mut model.intent {
+                intent.status = None;
+            }
+            model.access = Access::Ready {
+                secret: SecretName { namespace: "ns".into(), name: name.into() },
+                version: version.into(),
+            };
+            model.power_known = false;
+            model.bmc_fault = Some("refuses the credentials".into());
+            model.walk_to(state);
+            model.settle();
+            let status = model.status();
+            assert_eq!((model.state(), status.error_type), (state, Some(ErrorType::Registration)));
+            assert_ne!(status.good_credentials, status.tried_credentials, "{state}");
+            model.bmc_fault = None;
+            let (_, until) = model.settle();
+            model.now = until;
+            model.settle();
+            let status = model.status();
+            assert_ne!(status.error_type, Some(ErrorType::Registration), "{state}");
+            assert_eq!(status.good_credentials, status.tried_credentials, "{state}");
+            assert_eq!(status.good_credentials.credentials_version.as_deref(), Some(version), "{state}");
+            assert!(model.events.contains(&"BMCAccessValidated"), "{state}");
+            assert!(!model.states.contains(&"registering"), "{state}: {:?}", model.states);
+        }
+    }
+}
+
+#[test]
+fn a_host_that_loses_its_bmc_address_says_so() {
+    let mut model = Model::in_state("provisioned");
+    model.access = Access::None;
+    model.settle();
+    let status = model.status();
+    assert_eq!((model.state(), status.error_type), ("provisioned", Some(ErrorType::Registration)));
+    assert_eq!(status.error_message, "spec.bmc.address is missing");
+}
+
+#[test]
+fn a_bmc_that_knows_nothing_of_the_hardware_fails_the_fast_inspection() {
+    let mut model = Model::in_state("registering");
+    model.host.spec.inspection_mode = Some(InspectionMode::Fast);
+    model.walk_to("inspecting");
+    model.bmc_fault = Some("cannot report the machine's hardware".into());
+    model.settle();
+    let status = model.status();
+    assert_eq!((model.state(), status.error_type), ("inspecting", Some(ErrorType::Inspection)));
+    model.bmc_fault = None;
+    let (_, until) = model.settle();
+    model.now = until;
+    model.walk_to("preparing");
+    assert!(!model.bmc.contains(&"boot"));
+}
+
+#[test]
+fn a_step_back_in_time_is_no_end_of_a_rest() {
+    let mut model = Model::in_state("provisioned");
+    let (status, note) = fail(&model.status(), ErrorType::PowerManagement, "why");
+    model.store(status, vec![note]);
+    model.now -= Duration::from_secs(3600 * 24 * 365);
+    assert!(matches!(model.turn().next, Next::Wait { .. }));
+}
