@@ -12,15 +12,17 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::api::kinds;
+use crate::api::{MacAddress, kinds};
 use crate::apiserver::{self, ApiServer};
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
 use crate::host::discovery::Discovery;
+use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
+use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
-use crate::host::{admission, watches};
+use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::Library;
 use crate::pki::Pki;
 use crate::store::{Store, StoreOptions};
@@ -121,6 +123,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let index = HostIndex::default();
     let intents = Intents::default();
+    let logs = Logs::new(config.data_dir.logs());
+    let stuck = Stuck::default();
 
     let metrics = host::metrics::Metrics::default();
     let mut services = JoinSet::<Ended>::new();
@@ -144,7 +148,10 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
                 max_files: config.audit.max_files,
             })
             .context("audit log")?;
+            let counted = stuck.clone();
+            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             api.set_audit(log.clone());
+            api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
             let made = (api.client(), api.router());
             spawn(&mut services, "API upkeep", async move { api.run().await });
@@ -154,10 +161,10 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
 
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
-    let sessions =
-        Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), config.data_dir.logs())
-            .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
+    let sessions = Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), logs.clone())
+        .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
     let router = api_router.merge(sessions.router());
+    spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     let listed = was_listed.wait_for(|listed| *listed);
@@ -178,11 +185,11 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let router = boot::router(site.on(grounds(config, leases.as_ref())), index.clone(), tokens, files)
+    let router = boot::router(site.on(grounds(config, leases.as_ref(), &index)), index.clone(), tokens, files)
         .merge(boot::live::router(index.clone(), library.clone()));
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));
-    let parts = acting::Parts { config: config.clone(), library, index, metrics, leases };
+    let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, leases };
     match external {
         Some(external) => {
             services.spawn(named("leader election", parts.run_while_leading(external, token())));
@@ -204,7 +211,12 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
-fn grounds(config: &Config, leases: Option<&dhcp::Leases>) -> boot::Grounds {
+fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> boot::Grounds {
+    let dhcp = leases.cloned().map(|leases| {
+        let hosts = hosts.clone();
+        let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = Arc::new(move |mac| leases.explain(mac, &hosts));
+        explain
+    });
     let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
     boot::Grounds {
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
@@ -213,6 +225,7 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>) -> boot::Grounds {
                 Arc::new(move |address| leases.holder(address));
             holder
         }),
+        dhcp,
     }
 }
 

@@ -243,6 +243,8 @@ pub struct HostConfig {
     pub retry: Span,
     /// How often power is read when nothing else happens.
     pub power_poll: Span,
+    /// A host that should move and has not for so long is reported as stuck.
+    pub stuck_after: Span,
     /// How an installed system is started for the first time.
     pub first_boot: FirstBoot,
 }
@@ -267,6 +269,7 @@ impl Default for HostConfig {
             provisioning_retries: 5,
             retry: Span(Duration::from_secs(60)),
             power_poll: Span(Duration::from_secs(60)),
+            stuck_after: Span(Duration::from_secs(1200)),
             first_boot: FirstBoot::Firmware,
         }
     }

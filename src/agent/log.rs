@@ -37,6 +37,8 @@ pub struct Log {
 
 struct Ring {
     lines: VecDeque<Line>,
+    /// Lines that there ever were.
+    total: u64,
     secret: Option<String>,
 }
 
@@ -49,7 +51,10 @@ struct Line {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { ring: Arc::new(Mutex::new(Ring { lines: VecDeque::new(), secret: None })), started: Instant::now() }
+        Self {
+            ring: Arc::new(Mutex::new(Ring { lines: VecDeque::new(), total: 0, secret: None })),
+            started: Instant::now(),
+        }
     }
 }
 
@@ -77,6 +82,7 @@ impl Log {
             ring.lines.pop_front();
         }
         ring.lines.push_back(Line { text: text.clone(), detail });
+        ring.total += 1;
         text
     }
 
@@ -121,6 +127,27 @@ impl Log {
             pieces.push(piece);
         }
         pieces
+    }
+
+    /// The lines after the first `from`, in a piece of at most [`MAX_LOG`] bytes, and where to go on. Lines that the ring
+    /// has lost meanwhile are said to be missing.
+    pub fn since(&self, from: u64) -> (String, u64) {
+        let ring = self.ring();
+        let first = ring.total - ring.lines.len() as u64;
+        let mut piece = String::new();
+        let mut next = from.max(first);
+        if from < first {
+            piece = format!("[{} lines are missing]\n", first - from);
+        }
+        for line in ring.lines.iter().skip(usize::try_from(next - first).unwrap_or(usize::MAX)) {
+            if piece.len() + line.text.len() + 1 > MAX_LOG {
+                break;
+            }
+            piece.push_str(&line.text);
+            piece.push('\n');
+            next += 1;
+        }
+        (piece, next)
     }
 
     /// A tracing layer that writes events to this ring and to the consoles.
@@ -351,6 +378,36 @@ mod tests {
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() <= MAX_LOG));
         assert!(pieces.last().unwrap().ends_with("kernel: command line: slipway.token=[token]\n"));
         assert!(!pieces.concat().contains("s3cret"));
+    }
+
+    #[test]
+    fn a_log_is_sent_piece_by_piece_and_says_what_was_lost() {
+        let log = Log::default();
+        assert_eq!(log.since(0), (String::new(), 0));
+        for number in 0..3 {
+            log.push(&number.to_string());
+        }
+        assert_eq!(log.since(0), ("0\n1\n2\n".into(), 3));
+        assert_eq!(log.since(2), ("2\n".into(), 3));
+        for number in 3..RING_LINES + 10 {
+            log.push(&number.to_string());
+        }
+        let (piece, next) = log.since(3);
+        assert!(piece.starts_with("[7 lines are missing]\n10\n"), "{piece:.40}");
+        assert_eq!(next, RING_LINES as u64 + 10);
+        for _ in 0..RING_LINES {
+            log.push(&"x".repeat(LINE_BYTES));
+        }
+        let (mut at, mut pieces) = (next, 0);
+        loop {
+            let (piece, next) = log.since(at);
+            assert!(piece.len() <= MAX_LOG);
+            if next == at {
+                break;
+            }
+            (at, pieces) = (next, pieces + 1);
+        }
+        assert!(pieces > 20 && at == 2 * RING_LINES as u64 + 10, "{pieces} {at}");
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::api::metal3::HardwareDetails;
 
 /// Lines of log sent with a failure.
 const LOG_LINES: usize = 200;
+/// How often the log is sent while there is something new in it.
+const SHIP_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// Longest message of an outcome in bytes.
 const MAX_MESSAGE: usize = 4000;
 
@@ -122,10 +124,53 @@ pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor
     };
     tracing::info!(host = session.host, generation = session.generation, "session opened");
     executor.opened(&session);
-    let mut runner = Runner { client, session, executor, log, last: None };
-    match runner.steps().await {
+    let shipper = Shipper { client: client.clone(), log: log.clone(), sent: Arc::default() };
+    let mut runner = Runner { client, session, executor, log, shipper: shipper.clone(), last: None };
+    let end = tokio::select! {
+        steps = runner.steps() => steps,
+        never = shipper.keep_sending() => match never {},
+    };
+    match end {
         Ok(end) => end,
         Err(error) => End::from(error),
+    }
+}
+
+/// Sends the log to the appliance as it grows. Cheap to clone; clones go on where another stopped.
+#[derive(Clone)]
+struct Shipper {
+    client: Client,
+    log: Log,
+    /// Lines sent. Locked while a piece is on its way, so that no line goes twice.
+    sent: Arc<tokio::sync::Mutex<u64>>,
+}
+
+impl Shipper {
+    async fn keep_sending(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(SHIP_EVERY).await;
+            self.send().await;
+        }
+    }
+
+    /// Sends what is new. What cannot be sent waits for the next time: a log is not worth stopping for.
+    async fn send(&self) {
+        let mut sent = self.sent.lock().await;
+        loop {
+            let (piece, next) = self.log.since(*sent);
+            if piece.is_empty() {
+                return;
+            }
+            match self.client.log(&piece).await {
+                Ok(()) => *sent = next,
+                // It will not be taken later either.
+                Err(CallError::Refused { .. }) => {
+                    *sent = next;
+                    return;
+                }
+                Err(error) => return tracing::debug!("the log is not delivered: {error}"),
+            }
+        }
     }
 }
 
@@ -146,6 +191,7 @@ struct Runner<'a> {
     session: Session,
     executor: Arc<dyn Executor>,
     log: &'a Log,
+    shipper: Shipper,
     /// Outcome of the last step. Its id is what the next step comes after.
     last: Option<StepOutcome>,
 }
@@ -339,6 +385,10 @@ impl Runner<'_> {
                 }
             }
         };
+        // Before the outcome: when that is known, so is all that led to it. And a machine that goes down sends no more.
+        if tokio::time::timeout(self.client.timing().call, self.shipper.send()).await.is_err() {
+            tracing::warn!("the log could not be sent in time");
+        }
         self.tell(outcome).await
     }
 

@@ -328,6 +328,9 @@ pub struct StepProgress {
     /// For the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// When the phase began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 /// How a step ended.

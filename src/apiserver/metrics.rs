@@ -127,7 +127,7 @@ impl About {
 
 /// The subresource, when it is one that anything has.
 fn subresource(target: &Target) -> String {
-    let known = ["status", "scale", "token", "finalize"];
+    let known = ["status", "scale", "token", "finalize", "log"];
     target.subresource.as_deref().filter(|name| known.contains(name)).unwrap_or_default().to_owned()
 }
 

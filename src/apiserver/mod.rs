@@ -16,6 +16,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use futures::future::BoxFuture;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -113,6 +114,20 @@ pub struct AdmissionRequest<'r> {
 /// Rules of a room for a kind: what is wrong with the change. Called under no lock, possibly many times at once.
 pub type Admission = Arc<dyn Fn(&AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> + Send + Sync>;
 
+/// Who asks for a room's view of an object, see [`ApiServer::add_view`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViewRequest {
+    /// Namespace of the object, empty when it has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The query, as it came.
+    pub query: String,
+}
+
+/// Answers `GET …/NAME/VIEW`, a subresource that can only be read. The object is there, and the caller may read the view.
+pub type View = Arc<dyn Fn(ViewRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
+
 /// The server cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiServerError {
@@ -154,6 +169,9 @@ struct Inner {
     definitions: tokio::sync::Mutex<crd::Compiled>,
     // std's lock: held for a look-up only.
     admissions: RwLock<HashMap<String, Vec<Admission>>>,
+    /// Of these resources, the views with these names.
+    // std's lock: held for a look-up only.
+    views: RwLock<HashMap<(String, String), View>>,
     /// Read by creations, written by the end of a namespace.
     namespace_gate: tokio::sync::RwLock<()>,
     sweeper: tokio::sync::Notify,
@@ -203,6 +221,7 @@ impl ApiServer {
                 offer: RwLock::new(Offer { registry, documents }),
                 definitions: tokio::sync::Mutex::default(),
                 admissions: RwLock::default(),
+                views: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
                 shutdown,
@@ -287,6 +306,18 @@ impl ApiServer {
     /// Adds what a room counts to `/metrics`.
     pub fn add_metrics(&self, meters: metrics::Meters) {
         self.inner.metrics.add(meters);
+    }
+
+    /// Adds a subresource that can only be read to a resource named `<group>/<plural>`. Who may read it is a matter of
+    /// roles, as for any subresource.
+    pub fn add_view(&self, resource: &str, name: &str, view: View) {
+        let mut all = self.inner.views.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert((resource.to_owned(), name.to_owned()), view);
+    }
+
+    fn view(&self, resource: &Resource, name: &str) -> Option<View> {
+        let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
     }
 
     /// Everything under `/`: the API, discovery, OpenAPI, version and health.
@@ -524,7 +555,10 @@ async fn serve_resource(
         Some("status") if resource.status => {}
         Some("scale") if resource.scale.is_some() => {}
         Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
-        Some(_) => return Err(ApiError::no_such_path()),
+        Some(view) => {
+            let view = api.view(resource, view).ok_or_else(ApiError::no_such_path)?;
+            return answer_view(api, resource, target, parts, verb, view).await;
+        }
     }
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
     let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
@@ -533,6 +567,25 @@ async fn serve_resource(
         Some(warning) => answer.map(|response| read::with_warning(response, warning)),
         None => answer,
     }
+}
+
+async fn answer_view(
+    api: &ApiServer,
+    resource: &Resource,
+    target: &Target,
+    parts: &http::request::Parts,
+    verb: &str,
+    view: View,
+) -> Result<Response, ApiError> {
+    if verb != "get" {
+        return Err(ApiError::method_not_allowed(NOT_ALLOWED));
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (text(&target.namespace), text(&target.name));
+    if api.store().get(&resource.storage, &namespace, &name).is_none() {
+        return Err(ApiError::not_found(resource, &name));
+    }
+    view(ViewRequest { namespace, name, query: parts.uri.query().unwrap_or_default().to_owned() }).await
 }
 
 /// Does what a request about a resource asks for.

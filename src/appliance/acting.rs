@@ -17,6 +17,7 @@ use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
 use crate::host::metrics::Metrics;
+use crate::host::stuck::{self, Stuck};
 use crate::host::{dataimage, reconciler};
 use crate::image::{self, Library};
 
@@ -26,6 +27,7 @@ pub(super) struct Parts {
     pub library: Library,
     pub index: HostIndex,
     pub metrics: Metrics,
+    pub stuck: Stuck,
     /// None when no network is configured.
     pub leases: Option<dhcp::Leases>,
 }
@@ -64,6 +66,8 @@ impl Parts {
         );
         spawn(services, "data images", dataimage::run(client.clone(), stop.clone()));
         spawn(services, "hosts", hosts);
+        let watch = stuck::run(client.clone(), self.stuck.clone(), config.host.stuck_after.0, stop.clone());
+        spawn(services, "watch for stuck hosts", watch);
         Ok(())
     }
 

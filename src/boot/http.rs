@@ -8,6 +8,7 @@
 //! | `GET /boot/live/DIGEST.iso` | a live ISO that some host boots, with Range and HEAD ([`super::live`]) |
 //! | `GET /boot/ca.pem` | the appliance's CA certificate |
 //! | `GET /boot/explain?mac=&arch=` | what the machine would boot and why |
+//! | `GET /boot/explain/dhcp?mac=` | what DHCP does for the machine and why; asked on this box only |
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub struct Grounds {
     pub discovery: Vec<Ipv4Network>,
     /// Who holds an address.
     pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
+    /// What DHCP does for a machine, in sentences.
+    pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Grounds {
@@ -150,6 +153,7 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/files/{name}", get(file))
         .route("/boot/ca.pem", get(ca))
         .route("/boot/explain", get(explanation))
+        .route("/boot/explain/dhcp", get(dhcp))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
         .with_state(Arc::new(Shared { site, hosts, tokens, files }))
 }
@@ -267,6 +271,26 @@ async fn explanation(State(shared): State<Arc<Shared>>, Query(asked): Query<Aske
         text.push_str("note: there is no ramdisk; make one with slipway ramdisk build\n");
     }
     Ok(text.into_response())
+}
+
+/// Told on this box only: it names addresses and what else was seen of a machine.
+async fn dhcp(
+    State(shared): State<Arc<Shared>>,
+    Extension(ends): Extension<Ends>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Refused> {
+    let (own, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
+    if !peer.is_loopback() && own != peer {
+        return Err(Refused::new(
+            StatusCode::FORBIDDEN,
+            "this is told on the appliance itself: slipway explain dhcp MAC",
+        ));
+    }
+    let client = Asked { arch: Some("efi".into()), ..asked }.client()?;
+    let explain = shared.site.grounds.dhcp.as_ref();
+    let explain = explain
+        .ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "no [[network]] is configured: DHCP answers nobody"))?;
+    Ok(explain(client.mac).into_response())
 }
 
 async fn ca(State(shared): State<Arc<Shared>>) -> Response {

@@ -142,6 +142,22 @@ async fn unknown_machines_get_a_visitors_token_where_discovery_is_on() {
 }
 
 #[tokio::test]
+async fn what_dhcp_does_is_told_on_the_appliance_only() {
+    let told = Grounds { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..Grounds::default() };
+    let setup = setup_on(told);
+    const URI: &str = "/boot/explain/dhcp?mac=52:54:00:12:34:56";
+    let (status, body) = setup.get(URI).await;
+    assert!(status == StatusCode::FORBIDDEN && body.contains("on the appliance itself"), "{body}");
+    for peer in [[127, 0, 0, 1], [172, 22, 0, 1]] {
+        let mut request = http::Request::get(URI).body(Body::empty()).expect("request");
+        request.extensions_mut().insert(Ends { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() });
+        let answer = setup.router.clone().oneshot(request).await.expect("answer");
+        let body = answer.into_body().collect().await.expect("body").to_bytes();
+        assert_eq!(body, "about 52:54:00:12:34:56");
+    }
+}
+
+#[tokio::test]
 async fn bad_questions_are_told_what_is_wrong() {
     let setup = setup();
     let rows = [

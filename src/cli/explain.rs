@@ -8,16 +8,24 @@ use crate::api::MacAddress;
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// What the machine with this MAC address would boot now, and why
-    Boot {
-        #[command(flatten)]
-        config: ConfigFile,
-        /// MAC address, as 52:54:00:12:34:56
-        mac: MacAddress,
-    },
+    Boot(Options),
+    /// What DHCP would answer it now and why, and what came of its last messages
+    Dhcp(Options),
+}
+
+#[derive(clap::Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// MAC address, as 52:54:00:12:34:56
+    mac: MacAddress,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Boot { config, mac } = command;
+    let (path, Options { config, mac }) = match command {
+        Command::Boot(options) => ("/boot/explain", options),
+        Command::Dhcp(options) => ("/boot/explain/dhcp", options),
+    };
     let config = config.load()?;
     let mut address = config.boot.listen;
     if address.ip().is_unspecified() {
@@ -25,7 +33,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
     }
     local::block_on(async {
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
-        let url = format!("http://{address}/boot/explain?mac={}", mac.hyphenated());
+        let url = format!("http://{address}{path}?mac={}", mac.hyphenated());
         let answer = client.get(&url).send().await.with_context(|| format!("is slipway running on {address}?"))?;
         let (status, text) = (answer.status(), answer.text().await?);
         if !status.is_success() {

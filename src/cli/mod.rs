@@ -54,7 +54,7 @@ enum Command {
     /// Build what machines boot: kernel, initrd and network boot programs
     #[command(subcommand)]
     Ramdisk(ramdisk::Command),
-    /// Say what a machine would boot from the network now, and why
+    /// Say what a machine would boot from the network now, or what DHCP would answer it, and why
     #[command(subcommand)]
     Explain(explain::Command),
     /// What runs in the ramdisk, as its first process; nothing to call by hand

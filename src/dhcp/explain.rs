@@ -3,14 +3,22 @@
 use std::fmt::Write;
 
 use crate::api::MacAddress;
-use crate::boot::BootHost;
+use crate::boot::{Boot, BootClient, BootHost, ClientKind, Firmware, Stranger, decide};
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::publish::{expiry, state_name};
+use super::seen::Message;
 use super::table::LeaseTable;
 
 /// What is true of the machine on one network, a sentence to a line.
-pub(super) fn network(mac: MacAddress, config: &NetworkConfig, table: &LeaseTable, is_host: bool) -> String {
+pub(super) fn network(
+    mac: MacAddress,
+    config: &NetworkConfig,
+    table: &LeaseTable,
+    host: Option<&BootHost>,
+    stranger: &Stranger,
+) -> String {
+    let is_host = host.is_some();
     let reservation = config.reservations.iter().find(|reservation| reservation.mac == mac);
     let mut text = format!("network {} ({} on {}):\n", config.name, config.subnet, config.interface);
     let mut line = |sentence: std::fmt::Arguments<'_>| {
@@ -42,6 +50,36 @@ pub(super) fn network(mac: MacAddress, config: &NetworkConfig, table: &LeaseTabl
             line(format_args!("its lease: {}, {}, end {ends}", lease.address, state_name(lease)));
         }
         None => line(format_args!("it has no lease")),
+    }
+    if config.mode != NetworkMode::Off {
+        boot(mac, host, stranger, &mut line);
+    }
+    text
+}
+
+/// What firmware and iPXE are told to boot.
+fn boot(mac: MacAddress, host: Option<&BootHost>, stranger: &Stranger, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    let asks = |kind| decide(&BootClient { mac, firmware: Firmware::UefiX64, kind }, host, stranger);
+    let mut decision = asks(ClientKind::Pxe);
+    let reason = decision.reasons.pop().unwrap_or_default();
+    match decision.boot {
+        Boot::LocalDisk => line(format_args!("its firmware is told nothing to boot: {reason}")),
+        Boot::Ramdisk { .. } | Boot::Discovery | Boot::LiveIso { .. } => line(format_args!(
+            "its firmware is told to boot undionly.kpxe (BIOS), snponly.efi (UEFI) or ipxe.efi (UEFI HTTP boot): {reason}"
+        )),
+    }
+    line(format_args!("iPXE is told to fetch its script, which `slipway explain boot {mac}` explains"));
+}
+
+/// The last messages and what came of them.
+pub(super) fn messages<'n>(seen: &[Message], network: impl Fn(usize) -> &'n str) -> String {
+    if seen.is_empty() {
+        return "no message of it has arrived since Slipway started: look at cabling, VLAN and relay\n".into();
+    }
+    let mut text = "its last messages:\n".to_owned();
+    for Message { at, network: index, kind, note } in seen {
+        let at = expiry(*at).map_or_else(String::new, |time| time.to_string());
+        writeln!(text, "  - {at} {}: {kind:?}: {note}", network(*index)).ok();
     }
     text
 }

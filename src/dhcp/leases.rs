@@ -14,6 +14,7 @@ use crate::store::{Store, Table, WriteError};
 use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::record::{self, RecordError};
+use super::seen::{Message, Seen};
 use super::table::{Lease, LeaseState, LeaseTable};
 
 /// Name of the store's table.
@@ -53,6 +54,8 @@ pub enum CommitError {
 pub struct Leases {
     networks: Arc<[NetworkLeases]>,
     table: Table,
+    // std's lock: held for one message, never across an await.
+    seen: Arc<Mutex<Seen>>,
 }
 
 /// The leases of one network.
@@ -112,7 +115,7 @@ impl Leases {
         if elsewhere > 0 {
             tracing::info!(leases = elsewhere, "DHCP leases of networks that are not configured are kept on disk");
         }
-        Ok(Self { networks, table })
+        Ok(Self { networks, table, seen: Arc::default() })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
@@ -144,11 +147,21 @@ impl Leases {
 
     /// What DHCP does for a machine and why, for people.
     pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
+        let host = hosts.by_mac(mac);
         let networks = self.networks.iter().map(|network| {
+            let stranger = hosts.stranger(mac, network.config.discovery);
             let table = network.table();
-            super::explain::network(mac, &network.config, &table, hosts.by_mac(mac).is_some())
+            super::explain::network(mac, &network.config, &table, host.as_deref(), &stranger)
         });
-        super::explain::machine(mac, hosts.by_mac(mac).as_deref(), networks.collect())
+        let networks = networks.collect();
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).of(mac);
+        let name = |index: usize| self.networks.get(index).map_or("", |network| network.config.name.as_str());
+        super::explain::machine(mac, host.as_deref(), networks) + &super::explain::messages(&seen, name)
+    }
+
+    /// Remembers what came of a machine's message, for [`Leases::explain`].
+    pub(super) fn saw(&self, mac: MacAddress, message: Message) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).put(mac, message);
     }
 
     pub(super) fn networks(&self) -> &[NetworkLeases] {
@@ -243,7 +256,13 @@ mod tests {
         }
         let text = leases.explain(mac(1), &HostIndex::default());
         assert!(text.contains("10.0.0.101, bound, end 1970-01-01T00:50:00Z"), "{text}");
+        assert!(text.contains("its firmware is told nothing to boot: no BareMetalHost"), "{text}");
+        assert!(text.contains("no message of it has arrived since Slipway started"), "{text}");
         assert!(leases.explain(mac(9), &HostIndex::default()).contains("10.0.0.9 is reserved for it"));
+        let note = super::super::outcome::Note::Released(at(101));
+        leases.saw(mac(1), Message { at: 60, network: 0, kind: dhcproto::v4::MessageType::Release, note });
+        let text = leases.explain(mac(1), &HostIndex::default());
+        assert!(text.contains("  - 1970-01-01T00:01:00Z a: Release: released 10.0.0.101\n"), "{text}");
 
         store
             .table(TABLE)

@@ -21,6 +21,7 @@ mod quiet;
 mod record;
 mod reply;
 mod respond;
+mod seen;
 mod server;
 mod socket;
 mod table;

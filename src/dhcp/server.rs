@@ -28,6 +28,7 @@ use super::packet::{Malformed, Request, SERVER_PORT};
 use super::publish::{self, Views};
 use super::quiet::Quiet;
 use super::respond::{Arrival, Ground, Port, respond};
+use super::seen::Message;
 use super::socket::{Inbox, Outgoing, Sockets};
 
 /// Lease writes under way for one interface before it stops reading.
@@ -366,6 +367,8 @@ impl Line {
             respond(now, &request, arrival, ground, &mut table)
         };
         log(&mut self.said, network, &request, source, host.as_deref(), &outcome);
+        let message = Message { at: now, network: index, kind: request.kind, note: outcome.note.clone() };
+        self.leases.saw(request.mac, message);
         let Outcome { reply, writes, .. } = outcome;
         let server = network.server;
         Some((reply.map(|reply: Reply| Outgoing { server, reply }), writes))

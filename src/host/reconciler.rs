@@ -23,7 +23,7 @@ use super::metrics::Metrics;
 use super::places::{Places, Standing};
 use super::readings::Readings;
 use super::view::HostView;
-use super::{access, conditions, effects, events, hardware_data};
+use super::{access, conditions, effects, events, hardware_data, progress};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
@@ -286,7 +286,9 @@ impl Reconciler {
             &key,
             || self.crowd.busy(),
             |busy| {
-                let turn = machine::step(&world(busy));
+                let world = world(busy);
+                let mut turn = machine::step(&world);
+                turn.status.progress = progress::of(&world, &turn.status, &turn.next);
                 let standing = standing(host, &turn.status);
                 (turn, standing)
             },
@@ -304,13 +306,20 @@ impl Reconciler {
         let health = self.power.health(&host.uid().unwrap_or_default());
         status.conditions = conditions::of(host, &status, waiting, health, Timestamp::now());
         let before = host.status.clone().unwrap_or_default();
+        if progress::says_the_same(status.progress.as_ref(), before.progress.as_ref()) {
+            status.progress = before.progress.clone();
+        }
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
         if same || turn.next == Next::Gone {
             self.publish(host, &turn.notes).await;
             return Ok(host.clone());
         }
-        // A change of the conditions alone must not prolong a rest, which counts from `lastUpdated`.
-        let shown = BareMetalHostStatus { conditions: before.conditions.clone(), ..status.clone() };
+        // A change of the conditions or the progress alone must not prolong a rest, which counts from `lastUpdated`.
+        let shown = BareMetalHostStatus {
+            conditions: before.conditions.clone(),
+            progress: before.progress.clone(),
+            ..status.clone()
+        };
         if shown != before {
             status.last_updated = Some(Time(Timestamp::now()));
         }

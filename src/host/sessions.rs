@@ -4,9 +4,8 @@
 //! is in the intent's status, so that a restart of the appliance costs an agent nothing but a repeated call.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -22,6 +21,8 @@ use serde::Deserialize;
 use tracing::{info, warn};
 
 use super::discovery::Discovery;
+use super::logs::Logs;
+use super::meter::{Meter, Seen};
 use super::payload;
 use super::watches::Intents;
 use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
@@ -36,8 +37,6 @@ use crate::image::{Library, serve};
 const SEEN_EVERY: Duration = Duration::from_secs(10);
 /// Lines of a node's log kept in the intent when a step fails.
 const LOG_LINES: usize = 200;
-/// Bytes of log kept for each boot.
-const LOG_BYTES: u64 = 1 << 20;
 /// Results kept in an intent.
 const RESULTS: usize = 32;
 /// Tries of a write that collides with another.
@@ -53,7 +52,8 @@ struct Inner {
     intents: Intents,
     tokens: Arc<Tokens>,
     library: Library,
-    logs: PathBuf,
+    logs: Logs,
+    meter: Meter,
     discovery: OnceLock<Discovery>,
 }
 
@@ -87,16 +87,17 @@ struct Caller {
 }
 
 impl Sessions {
-    /// `logs` is the folder for nodes' logs.
+    /// `logs` is where nodes' logs are kept.
     pub fn new(
         client: Client,
         index: HostIndex,
         intents: Intents,
         tokens: Arc<Tokens>,
         library: Library,
-        logs: PathBuf,
+        logs: Logs,
     ) -> Self {
-        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, discovery: OnceLock::new() }))
+        let (meter, discovery) = (Meter::default(), OnceLock::new());
+        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery }))
     }
 
     /// Also takes the reports of machines that no host has.
@@ -244,6 +245,11 @@ impl Sessions {
                 written => drop(written?),
             }
             let name = format!("{}/{}", host.namespace, host.name);
+            let (logs, begun) = (self.0.logs.clone(), host.clone());
+            let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(begin).await {
+                warn!(%error, host = %name, "an earlier log of this boot's number stays");
+            }
             info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
             return Ok(Session {
                 session: self.0.tokens.session(&claims),
@@ -366,19 +372,20 @@ async fn event(
         return Ok(StatusCode::NO_CONTENT);
     }
     let caller = sessions.authenticate(&headers).await?;
-    let now = Timestamp::now();
     sessions.still_wanted(&caller, &event.step).await?;
-    sessions
-        .record(&caller, |status, _| {
-            let before = status.progress.take();
-            let seen = status.session.as_ref().and_then(|session| session.last_seen.as_ref()).map(|seen| seen.0);
-            status.progress = Some(progress(&event, before.as_ref(), seen, now));
-        })
-        .await?;
+    let key = (caller.namespace.clone(), caller.name.clone());
+    let Seen { rate, due } = sessions.0.meter.see(key, &event, Instant::now());
+    if due {
+        let now = Time(Timestamp::now());
+        let change = |status: &mut BootIntentStatus, _: &BootIntent| {
+            status.progress = Some(progress(&event, status.progress.as_ref(), rate, &now));
+        };
+        sessions.record(&caller, change).await?;
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn progress(event: &Event, before: Option<&StepProgress>, seen: Option<Timestamp>, now: Timestamp) -> StepProgress {
+fn progress(event: &Event, before: Option<&StepProgress>, rate: Option<i64>, now: &Time) -> StepProgress {
     let number = |value: Option<u64>| value.and_then(|value| i64::try_from(value).ok());
     let (done, total) = (number(event.bytes_done), number(event.bytes_total));
     let percent = match (done, total) {
@@ -386,19 +393,15 @@ fn progress(event: &Event, before: Option<&StepProgress>, seen: Option<Timestamp
         _ => None,
     };
     let same = before.filter(|before| before.step == event.step && before.phase == event.phase);
-    let rate = || {
-        let moved = done?.checked_sub(same?.bytes_done?)?;
-        let millis = i64::try_from(now.duration_since(seen?).as_millis()).ok().filter(|millis| *millis >= 200)?;
-        Some(moved.max(0).saturating_mul(1000) / millis)
-    };
     StepProgress {
         step: event.step.chars().take(64).collect(),
         phase: event.phase.chars().take(64).collect(),
         percent,
         bytes_done: done,
         bytes_total: total,
-        bytes_per_second: rate().or_else(|| same.and_then(|same| same.bytes_per_second)),
+        bytes_per_second: rate,
         message: event.message.as_ref().map(|message| message.chars().take(500).collect()),
+        since: same.and_then(|same| same.since.clone()).or_else(|| Some(now.clone())),
     }
 }
 
@@ -461,12 +464,16 @@ impl Sessions {
 }
 
 async fn log(State(sessions): State<Sessions>, headers: HeaderMap, body: Bytes) -> Result<StatusCode, Refused> {
+    if let Some((discovery, visit)) = sessions.visitor(&headers) {
+        // A visitor's is not kept: it would be anybody's way to fill the disk.
+        discovery.still_there(&visit)?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
     let caller = sessions.authenticate(&headers).await?;
     let body = body.slice(..body.len().min(MAX_LOG));
-    let folder = sessions.0.logs.join(&caller.namespace).join(&caller.name);
-    let file = folder.join(format!("{}.log", caller.generation));
-    let written = tokio::task::spawn_blocking(move || append(&folder, &file, &body)).await;
-    match written {
+    let (logs, whose) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
+    let append = move || logs.append(&whose.0, &whose.1, caller.generation, &body);
+    match tokio::task::spawn_blocking(append).await {
         Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
         Ok(Err(error)) => {
             warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
@@ -474,16 +481,6 @@ async fn log(State(sessions): State<Sessions>, headers: HeaderMap, body: Bytes) 
         }
         Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
-}
-
-fn append(folder: &std::path::Path, file: &std::path::Path, text: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    std::fs::create_dir_all(folder)?;
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
-    if file.metadata()?.len() + text.len() as u64 <= LOG_BYTES {
-        file.write_all(text)?;
-    }
-    Ok(())
 }
 
 async fn manifest(

@@ -102,22 +102,13 @@ mod tests {
 
     use super::*;
     use crate::api::MacAddress;
-    use crate::boot::{BootHost, script};
+    use crate::boot::script;
 
     #[test]
     fn the_scripts_that_the_appliance_writes_are_understood() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
-        let host = BootHost {
-            namespace: "rack".into(),
-            name: "web-1".into(),
-            uid: "u".into(),
-            created: 0,
-            macs: vec![mac],
-            intent: None,
-        };
         let written = script::ramdisk(&script::Ramdisk {
-            host: &host,
-            generation: 3,
+            who: "rack/web-1, generation 3",
             boot: SocketAddr::from(([127, 64, 0, 2], 8080)),
             api_port: 8443,
             ca_sha256: &"a0".repeat(32),

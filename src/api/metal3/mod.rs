@@ -475,6 +475,45 @@ pub struct BareMetalHostStatus {
     /// Standard conditions, by type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// What the host does or waits for now. Slipway's own; clients of Metal3 pass it over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<HostProgress>,
+}
+
+/// What a host does or waits for.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HostProgress {
+    /// What it does, in a few words.
+    #[serde(default)]
+    pub phase: String,
+    /// The agent's step, empty when none is under way.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub step: String,
+    /// 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i64>,
+    /// Bytes done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_done: Option<i64>,
+    /// Bytes in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_total: Option<i64>,
+    /// Bytes a second, over the last quarter of a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<i64>,
+    /// Seconds until the step is done, if it goes on like this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<i64>,
+    /// Why it waits, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// When the wait ends as a failure, or a rest between two attempts with the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// When the phase began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 /// Where a host is in its life.

@@ -66,6 +66,8 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
     let mut view = vec![
         rule(READ, "", &["configmaps", "events", "namespaces", "serviceaccounts"]),
         rule(READ, "events.k8s.io", &["events"]),
+        // As upstream lets viewers read the logs of pods.
+        rule(&["get"], "metal3.io", &["baremetalhosts/log"]),
     ];
     let mut edit = vec![
         rule(WRITE, "", &["configmaps", "events", "secrets", "serviceaccounts"]),

@@ -15,7 +15,7 @@ use super::names::{self, Selection};
 use super::output::{self, Output};
 use super::table::{self, Show};
 use super::types::{Type, Types};
-use super::{missing, request};
+use super::{hosts, missing, request};
 use crate::cli::failure::{Failure, usage};
 
 /// How long a watch may end at once, again and again, before it is an error.
@@ -87,6 +87,8 @@ fn path(text: &str) -> Result<Path, String> {
 struct Asked<'t> {
     of: &'t Type,
     name: Option<String>,
+    /// In the operator's table of hosts instead of the server's.
+    hosts: bool,
 }
 
 pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -116,11 +118,12 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
 fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<Asked<'t>>> {
     let mut all = Vec::new();
     for selection in selections {
+        let hosts = hosts::WORDS.contains(&selection.word.to_lowercase().as_str());
         for of in types.find(&selection.word)? {
             if selection.names.is_empty() {
-                all.push(Asked { of, name: None });
+                all.push(Asked { of, name: None, hosts });
             }
-            all.extend(selection.names.iter().map(|name| Asked { of, name: Some(name.clone()) }));
+            all.extend(selection.names.iter().map(|name| Asked { of, name: Some(name.clone()), hosts }));
         }
     }
     Ok(all)
@@ -155,7 +158,8 @@ impl Get<'_> {
         accept: &str,
         mut each: impl FnMut(Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<String> {
-        let include = if accept == request::TABLE && self.options.sort_by.is_some() { "Object" } else { "" };
+        let whole = one.hosts || self.options.sort_by.is_some();
+        let include = if accept == request::TABLE && whole { "Object" } else { "" };
         let Some(name) = &one.name else {
             let query = [
                 ("labelSelector", self.options.selector.as_str()),
@@ -187,7 +191,9 @@ impl Get<'_> {
     ) -> anyhow::Result<()> {
         let mut failed = None;
         for one in asked {
-            if let Err(error) = self.read(one, accept, |value| each(one.of, value)).await {
+            let shown =
+                |value| if one.hosts && accept == request::TABLE { hosts::table(as_table(value)) } else { value };
+            if let Err(error) = self.read(one, accept, |value| each(one.of, shown(value))).await {
                 let unreachable = matches!(error.downcast_ref(), Some(RequestError::Unreachable(_)));
                 if unreachable || asked.len() == 1 && !self.options.ignore_not_found {
                     return Err(error);
@@ -281,6 +287,7 @@ impl Get<'_> {
                 self.options.show_managed_fields,
             ),
             table: matches!(self.options.output, Output::Table { .. }),
+            hosts: one.hosts,
             events: self.options.output_watch_events,
             seen: HashMap::new(),
         };
@@ -294,7 +301,11 @@ impl Get<'_> {
         let mut restarts = 0;
         loop {
             // Of one object too: a single object's revision is older than the present, and may be forgotten.
-            let query = [("labelSelector", self.options.selector.as_str()), ("fieldSelector", fields.as_str())];
+            let query = [
+                ("labelSelector", self.options.selector.as_str()),
+                ("fieldSelector", fields.as_str()),
+                ("includeObject", if printer.table && one.hosts { "Object" } else { "" }),
+            ];
             let mut pages = Vec::new();
             let mut revision = self
                 .session
@@ -314,7 +325,7 @@ impl Get<'_> {
             }
             quiet = false;
             loop {
-                let from = [query[0], query[1], ("resourceVersion", revision.as_str())];
+                let from = [query[0], query[1], query[2], ("resourceVersion", revision.as_str())];
                 let events = match self.session.watch(&path, &from, accept).await {
                     Err(error) if error.is_expired() => break,
                     events => events?,
@@ -356,6 +367,7 @@ struct Watched {
     rows: table::Printer,
     objects: output::Printer,
     table: bool,
+    hosts: bool,
     events: bool,
     /// Revision of each object, by namespace and name.
     seen: HashMap<(String, String), String>,
@@ -408,7 +420,11 @@ impl Watched {
     }
 
     fn print_rows(&mut self, table: &Value, kind: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-        out.write_all(self.rows.lines(table, kind).as_bytes())?;
+        let text = match self.hosts {
+            true => self.rows.lines(&hosts::table(table.clone()), kind),
+            false => self.rows.lines(table, kind),
+        };
+        out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
     }
 
@@ -503,6 +519,7 @@ mod tests {
             rows: table::Printer::new(Show::default()),
             objects: output::Printer::new(Output::Name, false, false),
             table: false,
+            hosts: false,
             events: false,
             seen: HashMap::new(),
         };

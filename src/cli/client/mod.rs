@@ -9,6 +9,8 @@ mod delete;
 mod describe;
 mod errors;
 mod get;
+mod host;
+mod hosts;
 mod jsonpath;
 mod manifests;
 mod missing;
@@ -43,6 +45,9 @@ pub(super) enum Command {
     Wait(wait::Options),
     /// Print objects and go on printing what changes: get --watch
     Watch(get::Options),
+    /// Power, reboot, inspect or accept a machine, print its ramdisk's log
+    #[command(subcommand)]
+    Host(host::Command),
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
@@ -55,6 +60,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             Command::Describe(options) => describe::run(options, &mut out).await,
             Command::Delete(options) => delete::run(options, &mut out).await,
             Command::Wait(options) => wait::run(options, &mut out).await,
+            Command::Host(command) => host::run(command, &mut out).await,
         };
         let done = done.and_then(|()| Ok(out.flush()?));
         // Whoever reads the output may have had enough.

@@ -27,7 +27,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 pub(super) type Query<'q> = &'q [(&'q str, &'q str)];
 
 /// The path with its parameters; empty ones are left out.
-fn uri(path: &str, query: Query<'_>) -> String {
+pub(super) fn uri(path: &str, query: Query<'_>) -> String {
     let mut encoded = form_urlencoded::Serializer::new(String::new());
     encoded.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
     let encoded = encoded.finish();
@@ -100,6 +100,13 @@ impl Session {
         let request = Request::patch(uri(path, query)).header(header::CONTENT_TYPE, APPLY).header(header::ACCEPT, JSON);
         let (status, value) = self.send(request, object.to_string().into_bytes()).await?;
         Ok((status == StatusCode::CREATED, value))
+    }
+
+    /// Changes an object by a merge patch (RFC 7386); what it is now.
+    pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
+        let request = Request::patch(uri(path, &[("fieldManager", "slipway")]));
+        let request = request.header(header::CONTENT_TYPE, "application/merge-patch+json").header(header::ACCEPT, JSON);
+        self.send(request, patch.to_string().into_bytes()).await.map(|(_, value)| value)
     }
 
     /// Deletes one object, or a collection.

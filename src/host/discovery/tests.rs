@@ -25,6 +25,7 @@ use crate::apiserver::ApiServer;
 use crate::apiserver::tls::Peer;
 use crate::boot::{HostIndex, Stranger, Tokens};
 use crate::config::Config;
+use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::host::watches::{self, Intents};
 use crate::image::Library;
@@ -64,9 +65,15 @@ impl Site {
         let library = Library::open(folder.join("images"), None).expect("a library");
         let config = Config::parse(config, Path::new("x.toml")).expect("good").discovery;
         let discovery = Discovery::new(client.clone(), index.clone(), config, &store).expect("discovery");
-        let sessions =
-            Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library, folder.join("logs"))
-                .with_discovery(discovery);
+        let sessions = Sessions::new(
+            client.clone(),
+            index.clone(),
+            intents,
+            tokens.clone(),
+            library,
+            Logs::new(folder.join("logs")),
+        )
+        .with_discovery(discovery);
         Self { router: sessions.router(), client, index, tokens, store, shutdown }
     }
 
@@ -205,7 +212,8 @@ async fn a_visitor_gets_nothing_and_a_hosts_token_is_no_visitors() {
     for path in [format!("chunk/{digest}"), format!("manifest/{digest}")] {
         assert_eq!(site.call(NODE, bearer, "GET", &path, Value::Null).await.0, 401, "{path}");
     }
-    assert_eq!(site.call(NODE, bearer, "POST", "log", json!("noise")).await.0, 401);
+    assert_eq!(site.call(NODE, bearer, "POST", "log", json!("noise")).await.0, 204);
+    assert!(!folder.path().join("logs").exists(), "taken, not kept");
     for bearer in ["", "x", &token] {
         assert_eq!(site.call(NODE, bearer, "GET", "step", Value::Null).await.0, 401);
     }

@@ -1,0 +1,316 @@
+//! Says when a host does not get on: an event once, and a gauge for as long as it lasts.
+//!
+//! A host is stuck when it is in a state that ends by itself and nothing about it has changed for `host.stuck_after`, or
+//! when the deadline of its wait has passed by a while and nothing came of it. It watches from outside: whatever holds up
+//! the reconciler does not hold up this.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::events;
+use super::machine::Note;
+use super::progress::is_moving;
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, OperationalStatus};
+
+/// How often all hosts are looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// So long after a deadline somebody should have acted on it.
+const AFTER_DEADLINE: jiff::SignedDuration = jiff::SignedDuration::from_secs(120);
+
+/// Hosts that do not get on, by state and reason. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Stuck(Family<Labels, Gauge>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    state: &'static str,
+    reason: &'static str,
+}
+
+impl Stuck {
+    /// Names the gauge for a scrape.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("slipway_host_stuck", "Hosts that do not get on", self.0.clone());
+    }
+}
+
+/// Why a host counts as stuck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    NoProgress,
+    Deadline,
+    Error,
+}
+
+impl Why {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::NoProgress => "no-progress",
+            Self::Deadline => "deadline",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A host as it was when something about it changed last.
+struct Kept {
+    host: Arc<BareMetalHost>,
+    /// What counts as getting on.
+    mark: Mark,
+    moved: Instant,
+    told: Option<Labels>,
+}
+
+/// What changes when a host gets on. Times, errors' numbers and words about waiting do not count.
+#[derive(Clone, Debug, PartialEq)]
+struct Mark {
+    state: &'static str,
+    phase: String,
+    step: String,
+    percent: Option<i64>,
+    done: Option<i64>,
+}
+
+fn mark(status: &BareMetalHostStatus) -> Mark {
+    let progress = status.progress.clone().unwrap_or_default();
+    // Going from one failed attempt to the next is no getting on.
+    let failed = status.operational_status == OperationalStatus::Error || status.error_count > 0;
+    Mark {
+        state: status.provisioning.state.as_str(),
+        phase: if failed { String::new() } else { progress.phase },
+        step: if failed { String::new() } else { progress.step },
+        percent: progress.percent,
+        done: progress.bytes_done,
+    }
+}
+
+/// Whether a host is stuck that has not changed for `still`.
+fn judge(host: &BareMetalHost, still: Duration, limit: Duration, now: Timestamp) -> Option<(Why, String)> {
+    let status = host.status.clone().unwrap_or_default();
+    let waits_for_others = status.operational_status == OperationalStatus::Delayed;
+    if !is_moving(&status) || waits_for_others || host.annotations().contains_key(crate::api::metal3::ANNOTATION_PAUSED)
+    {
+        return None;
+    }
+    let progress = status.progress.clone().unwrap_or_default();
+    let state = status.provisioning.state.as_str();
+    let minutes = still.as_secs() / 60;
+    let doing = if progress.reason.is_empty() { progress.phase.clone() } else { progress.reason.clone() };
+    if let Some(deadline) = progress.deadline.as_ref().filter(|deadline| now > deadline.0 + AFTER_DEADLINE) {
+        return Some((
+            Why::Deadline,
+            format!("{state}: the deadline of its wait, {:.0}, has passed: {doing}", deadline.0),
+        ));
+    }
+    if still < limit {
+        return None;
+    }
+    if status.error_message.is_empty() {
+        return Some((Why::NoProgress, format!("{state}: nothing has moved for {minutes} minutes: {doing}")));
+    }
+    let error = status.error_message;
+    Some((Why::Error, format!("{state}: no attempt has succeeded for {minutes} minutes; the last one: {error}")))
+}
+
+/// Looks at every host until the shutdown.
+pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: CancellationToken) {
+    let mut hosts =
+        watcher(Api::<BareMetalHost>::all(client.clone()), watcher::Config::default()).default_backoff().boxed();
+    let all = Mutex::new(HashMap::<String, Kept>::new());
+    let kept = || all.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listed = Vec::new();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let event = tokio::select! {
+            () = shutdown.cancelled() => break,
+            event = hosts.next() => event,
+            _ = look.tick() => {
+                let told = look_at(&mut kept(), &stuck, limit, Instant::now(), Timestamp::now());
+                for (host, note) in told {
+                    warn!(host = %host.name_any(), message = note.message, "host is stuck");
+                    if let Err(error) = events::publish(&client, &host, &note).await {
+                        warn!(%error, "an event is not stored");
+                    }
+                }
+                continue;
+            }
+        };
+        match event {
+            Some(Ok(watcher::Event::Init)) => listed.clear(),
+            Some(Ok(watcher::Event::InitApply(host))) => {
+                listed.push(host.uid().unwrap_or_default());
+                take(&mut kept(), host, Instant::now());
+            }
+            Some(Ok(watcher::Event::InitDone)) => {
+                kept().retain(|uid, host| listed.contains(uid) || forget(&stuck, host));
+            }
+            Some(Ok(watcher::Event::Apply(host))) => take(&mut kept(), host, Instant::now()),
+            Some(Ok(watcher::Event::Delete(host))) => {
+                if let Some(host) = kept().remove(&host.uid().unwrap_or_default()) {
+                    forget(&stuck, &host);
+                }
+            }
+            Some(Err(error)) => warn!(%error, "watch of hosts broke; it is set up again"),
+            None => break,
+        }
+    }
+    // Another appliance may look at them now.
+    kept().drain().for_each(|(_, host)| {
+        forget(&stuck, &host);
+    });
+}
+
+/// Takes the host out of the gauge; false, so that it can be forgotten.
+fn forget(stuck: &Stuck, host: &Kept) -> bool {
+    if let Some(labels) = &host.told {
+        stuck.0.get_or_create(labels).dec();
+    }
+    false
+}
+
+fn take(all: &mut HashMap<String, Kept>, mut host: BareMetalHost, now: Instant) {
+    host.metadata.managed_fields = None;
+    if let Some(status) = &mut host.status {
+        status.hardware = None;
+    }
+    let (uid, mark) = (host.uid().unwrap_or_default(), mark(host.status.as_ref().unwrap_or(&Default::default())));
+    match all.get_mut(&uid) {
+        Some(kept) => {
+            if kept.mark != mark {
+                (kept.mark, kept.moved) = (mark, now);
+            }
+            kept.host = Arc::new(host);
+        }
+        None => {
+            all.insert(uid, Kept { host: Arc::new(host), mark, moved: now, told: None });
+        }
+    }
+}
+
+/// Brings the gauge up to date; the hosts of which something is new, with what is to be said.
+fn look_at(
+    all: &mut HashMap<String, Kept>,
+    stuck: &Stuck,
+    limit: Duration,
+    now: Instant,
+    time: Timestamp,
+) -> Vec<(Arc<BareMetalHost>, Note)> {
+    let mut news = Vec::new();
+    for kept in all.values_mut() {
+        let found = judge(&kept.host, now.saturating_duration_since(kept.moved), limit, time);
+        let labels = found.as_ref().map(|(why, _)| Labels { state: kept.mark.state, reason: why.as_str() });
+        if kept.told == labels {
+            continue;
+        }
+        forget(stuck, kept);
+        if let Some(labels) = &labels {
+            stuck.0.get_or_create(labels).inc();
+        }
+        // Another reason for the same standstill is no other occurrence.
+        let note = match (&kept.told, found) {
+            (None, Some((_, message))) => Some(Note { reason: "Stuck", message, warning: true }),
+            (Some(_), None) => {
+                Some(Note { reason: "NoLongerStuck", message: "The host gets on again".into(), warning: false })
+            }
+            _ => None,
+        };
+        kept.told = labels;
+        news.extend(note.map(|note| (kept.host.clone(), note)));
+    }
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::metal3::{HostProgress, ProvisioningState as State};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    const LIMIT: Duration = Duration::from_secs(900);
+
+    fn host(state: State, change: impl FnOnce(&mut BareMetalHostStatus)) -> BareMetalHost {
+        let mut status = BareMetalHostStatus::default();
+        status.provisioning.state = state;
+        change(&mut status);
+        let mut host = BareMetalHost::new("h", Default::default());
+        host.metadata.uid = Some("u".into());
+        host.status = Some(status);
+        host
+    }
+
+    fn says(state: State, deadline: Option<i64>) -> BareMetalHost {
+        host(state, |status| {
+            let deadline = deadline.map(|second| Time(Timestamp::from_second(second).expect("a time")));
+            status.progress = Some(HostProgress { reason: "because".into(), deadline, ..HostProgress::default() });
+        })
+    }
+
+    #[test]
+    fn stuck_is_what_stands_still_or_let_a_deadline_pass() {
+        let now = Timestamp::from_second(10_000).expect("a time");
+        let failed = |status: &mut BareMetalHostStatus| status.error_message = "no answer".into();
+        let delayed = |status: &mut BareMetalHostStatus| status.operational_status = OperationalStatus::Delayed;
+        let mut paused = says(State::Inspecting, None);
+        paused.annotations_mut().insert(crate::api::metal3::ANNOTATION_PAUSED.into(), String::new());
+        let rows = [
+            (says(State::Inspecting, None), 899, None),
+            (says(State::Inspecting, None), 900, Some(Why::NoProgress)),
+            (says(State::Inspecting, Some(9_900)), 0, None),
+            (says(State::Inspecting, Some(9_800)), 0, Some(Why::Deadline)),
+            (host(State::Registering, failed), 900, Some(Why::Error)),
+            (host(State::Deleting, |_| {}), 900, Some(Why::NoProgress)),
+            (host(State::Available, failed), 9_000, None),
+            (says(State::Unmanaged, None), 9_000, None),
+            (host(State::Registering, delayed), 9_000, None),
+            (paused, 9_000, None),
+        ];
+        for (host, still, wanted) in rows {
+            let found = judge(&host, Duration::from_secs(still), LIMIT, now);
+            assert_eq!(found.map(|(why, _)| why), wanted, "{host:?}");
+        }
+    }
+
+    #[test]
+    fn it_is_said_once_and_ends_when_the_host_moves() {
+        let (stuck, mut all) = (Stuck::default(), HashMap::new());
+        let (start, time) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let writing = |percent| {
+            host(State::Provisioning, |status| {
+                status.progress = Some(HostProgress { percent: Some(percent), ..HostProgress::default() });
+            })
+        };
+        let gauge = |reason| stuck.0.get_or_create(&Labels { state: "provisioning", reason }).get();
+        take(&mut all, writing(1), start);
+        let look = |all: &mut HashMap<String, Kept>, seconds| {
+            let news = look_at(all, &stuck, LIMIT, start + Duration::from_secs(seconds), time);
+            news.into_iter().map(|(_, note)| note.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(look(&mut all, 800), [""; 0]);
+        assert_eq!(look(&mut all, 1000), ["Stuck"]);
+        assert_eq!(look(&mut all, 1010), [""; 0], "once");
+        assert_eq!(gauge("no-progress"), 1);
+        // The same again, written anew, is no move.
+        take(&mut all, writing(1), start + Duration::from_secs(1020));
+        assert_eq!(look(&mut all, 1030), [""; 0]);
+        take(&mut all, writing(2), start + Duration::from_secs(1040));
+        assert_eq!(look(&mut all, 1050), ["NoLongerStuck"]);
+        assert_eq!(gauge("no-progress"), 0);
+        assert_eq!(look(&mut all, 5000), ["Stuck"], "another time");
+        assert_eq!(gauge("no-progress"), 1);
+        all.retain(|_, host| forget(&stuck, host));
+        assert_eq!(gauge("no-progress"), 0, "gone with its host");
+    }
+}
