@@ -38,6 +38,8 @@ class Machine:
     vcpus: int = 2
     disks: list = field(default_factory=lambda: [Disk()])
     mac: str = ""
+    # Whether the machine sees a BMC from inside (KCS). It is QEMU's own, which has no LAN.
+    ipmi_device: bool = False
 
     def __post_init__(self):
         digest = hashlib.sha256(self.name.encode()).hexdigest()
@@ -88,6 +90,8 @@ def domain_xml(machine, work, serial_log):
         system += ["<bios useserial='yes'/>"]
         if machine.network_boot == "undionly":
             system += [f"<kernel>{UNDIONLY_KERNEL}</kernel>", f"<initrd>{undionly_script(work)}</initrd>"]
+    if machine.ipmi_device:
+        arguments += ["-device", "ipmi-bmc-sim,id=bmc0", "-device", "isa-ipmi-kcs,bmc=bmc0"]
     disks = []
     for index, disk in enumerate(machine.disks):
         name = ("vd" if disk.bus == "virtio" else "sd") + "abcdefgh"[index]
