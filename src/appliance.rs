@@ -161,8 +161,17 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
 
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
-    let sessions = Sessions::new(client.clone(), index.clone(), intents, tokens.clone(), library.clone(), logs.clone())
-        .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
+    let lanes = boot::Lanes::default();
+    let sessions = Sessions::new(
+        client.clone(),
+        index.clone(),
+        intents,
+        tokens.clone(),
+        library.clone(),
+        logs.clone(),
+        lanes.clone(),
+    )
+    .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
     let router = api_router.merge(sessions.router());
     spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
 
@@ -185,7 +194,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let router = boot::router(site.on(grounds(config, leases.as_ref(), &index)), index.clone(), tokens, files)
+    let router = boot::router(site.on(grounds(config, leases.as_ref(), &index)), index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));

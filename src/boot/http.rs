@@ -28,7 +28,8 @@ use tracing::{info, warn};
 
 use crate::api::MacAddress;
 
-use super::files::HTTP_FILES;
+use super::files::{HTTP_FILES, INITRD, KERNEL};
+use super::lanes::{Client, Lanes};
 use super::live;
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::{Boot, BootClient, BootFiles, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain};
@@ -144,10 +145,11 @@ struct Shared {
     hosts: HostIndex,
     tokens: Arc<Tokens>,
     files: BootFiles,
+    lanes: Lanes,
 }
 
-/// The endpoints. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
-pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFiles) -> Router {
+/// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
+pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFiles, lanes: Lanes) -> Router {
     Router::new()
         .route("/boot/ipxe", get(ipxe))
         .route("/boot/files/{name}", get(file))
@@ -155,7 +157,7 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/explain", get(explanation))
         .route("/boot/explain/dhcp", get(dhcp))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
-        .with_state(Arc::new(Shared { site, hosts, tokens, files }))
+        .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes }))
 }
 
 #[derive(Deserialize)]
@@ -310,6 +312,12 @@ async fn file(
     if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
         info!(peer = %ends.peer, file = name, "boot file");
     }
+    // What is large waits for its turn; a machine that asks only whether it is there does not.
+    let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
+    let place = match bulky {
+        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip())).await),
+        false => None,
+    };
     let path = shared.files.path(name);
     let answer = ServeFile::new(&path).with_buf_chunk_size(FILE_CHUNK).try_call(request).await;
     let mut answer = match answer {
@@ -326,7 +334,10 @@ async fn file(
     if answer.status().is_success() {
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
-    Ok(answer)
+    Ok(match place {
+        Some(place) => answer.map(|body| place.hold(body)),
+        None => answer,
+    })
 }
 
 /// Why a request was refused, as the machine's console or an operator's curl shows it.

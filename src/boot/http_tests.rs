@@ -13,6 +13,7 @@ struct Setup {
     folder: tempfile::TempDir,
     hosts: HostIndex,
     tokens: Arc<Tokens>,
+    lanes: Lanes,
     router: Router,
 }
 
@@ -28,8 +29,9 @@ fn setup_on(grounds: Grounds) -> Setup {
     assert_eq!(site.ca_sha256().len(), 64);
     let hosts = HostIndex::default();
     let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
-    let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()));
-    Setup { folder, hosts, tokens, router }
+    let lanes = Lanes::default();
+    let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()), lanes.clone());
+    Setup { folder, hosts, tokens, lanes, router }
 }
 
 impl Setup {
@@ -240,4 +242,45 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(20), task).await.expect("in time").expect("no panic");
     assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
+    use super::super::lanes::{BOOT_PLACES, BOOT_PLACES_BESIDE};
+    use futures::FutureExt;
+    use futures::stream::{FuturesUnordered, StreamExt};
+
+    let setup = setup();
+    setup.ramdisk();
+    let boot = |number: u8| {
+        let mut request = http::Request::get("/boot/files/initrd").body(Body::empty()).expect("request");
+        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 1, number], 5000).into() };
+        request.extensions_mut().insert(ends);
+        let router = setup.router.clone();
+        async move { router.oneshot(request).await.expect("answer").into_body() }
+    };
+    let mut storm: FuturesUnordered<_> = (0..200).map(boot).collect();
+    let mut sending = Vec::new();
+    while sending.len() < BOOT_PLACES {
+        sending.push(storm.next().await.expect("an answer"));
+    }
+    // Five hosts ask for four chunks each: none of them waits for any of the 152 machines in line.
+    let chunk = |number: usize| setup.lanes.enter(Client::Host(format!("default/web-{}", number % 5))).now_or_never();
+    let chunks: Vec<_> = (0..20).map(chunk).collect();
+    assert!(chunks.iter().all(Option::is_some));
+    // As boots end, only a few others follow while chunks are sent.
+    sending.clear();
+    while sending.len() < BOOT_PLACES_BESIDE {
+        sending.push(storm.next().await.expect("an answer"));
+    }
+    assert_eq!(storm.len(), 200 - BOOT_PLACES - BOOT_PLACES_BESIDE);
+    assert!((0..20).map(chunk).all(|chunk| chunk.is_some()));
+    // Those that only ask whether the file is there do not wait at all.
+    assert_eq!(setup.send("HEAD", "/boot/files/initrd", None).await.0, StatusCode::OK);
+    // When the deployments are through, the rest of the rack is served.
+    drop(chunks);
+    sending.clear();
+    while let Some(body) = storm.next().await {
+        assert_eq!(body.collect().await.expect("whole").to_bytes(), "0123456789");
+    }
 }

@@ -7,6 +7,7 @@ mod decision;
 mod files;
 pub mod http;
 mod index;
+pub mod lanes;
 mod listener;
 pub mod live;
 pub mod script;
@@ -19,6 +20,7 @@ pub use files::{
 };
 pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
 pub use index::{BootHost, Discovery, HostIndex, IndexedIntent};
+pub use lanes::Lanes;
 pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};
 pub use script::{program_url, script_url};
 pub use token::{Claims, KeyError, MintError, TokenError, Tokens};

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::effort::Effort;
 use crate::api::metal3::{BareMetalHostStatus, OperationMetric, OperationalStatus, ProvisioningState as State};
 
 /// Seconds that divide registrations.
@@ -70,6 +71,7 @@ struct Inner {
     unmanaged: Counter,
     not_deprovisioned: Counter,
     not_powered_off: Counter,
+    effort: Effort,
 }
 
 impl Default for Inner {
@@ -96,14 +98,21 @@ impl Default for Inner {
             unmanaged: Counter::default(),
             not_deprovisioned: Counter::default(),
             not_powered_off: Counter::default(),
+            effort: Effort::default(),
         }
     }
 }
 
 impl Metrics {
+    /// How much work reconciliations are.
+    pub(super) fn effort(&self) -> &Effort {
+        &self.0.effort
+    }
+
     /// Names everything for a scrape; the encoder adds `_total` to counters.
     pub fn register(&self, registry: &mut Registry) {
         let all = &*self.0;
+        all.effort.register(registry);
         let mut counter = |name: &str, help: &str, counter: &Counter| registry.register(name, help, counter.clone());
         counter("metal3_reconcile_error", "Looks at a host that failed", &all.reconcile_errors);
         counter("metal3_credentials_missing", "A BMC secret was found missing", &all.credentials_missing);

@@ -8,6 +8,7 @@ mod crowd;
 pub mod dataimage;
 pub mod discovery;
 mod effects;
+mod effort;
 mod events;
 mod fenced;
 mod hardware_data;

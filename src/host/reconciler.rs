@@ -165,7 +165,7 @@ fn standing(host: &BareMetalHost, status: &BareMetalHostStatus) -> Standing {
 
 async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
-    let outcome = reconciler.reconcile(&namespace, &name).await;
+    let outcome = reconciler.metrics.effort().of(reconciler.reconcile(&namespace, &name)).await;
     reconciler.metrics.reconciled(&namespace, &name, outcome.is_err());
     outcome
 }

@@ -30,7 +30,7 @@ use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
 use crate::apiserver::tls::Peer;
-use crate::boot::{Claims, HostIndex, Tokens};
+use crate::boot::{Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
 
 /// How often `lastSeen` is written while an agent only waits.
@@ -55,6 +55,7 @@ struct Inner {
     logs: Logs,
     meter: Meter,
     discovery: OnceLock<Discovery>,
+    lanes: Lanes,
 }
 
 /// Why a call was refused: status, and words for the node's console.
@@ -87,7 +88,7 @@ struct Caller {
 }
 
 impl Sessions {
-    /// `logs` is where nodes' logs are kept.
+    /// `logs` is where nodes' logs are kept; chunks of images take their turn in `lanes`.
     pub fn new(
         client: Client,
         index: HostIndex,
@@ -95,9 +96,10 @@ impl Sessions {
         tokens: Arc<Tokens>,
         library: Library,
         logs: Logs,
+        lanes: Lanes,
     ) -> Self {
         let (meter, discovery) = (Meter::default(), OnceLock::new());
-        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery }))
+        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery, lanes }))
     }
 
     /// Also takes the reports of machines that no host has.
@@ -497,8 +499,11 @@ async fn chunk(
     headers: HeaderMap,
     Path(sha256): Path<String>,
 ) -> Result<Response, Refused> {
-    sessions.authenticate(&headers).await?;
-    Ok(serve::serve_chunk(&sessions.0.library, &sha256, &headers).await)
+    let caller = sessions.authenticate(&headers).await?;
+    let host = format!("{}/{}", caller.namespace, caller.name);
+    let place = sessions.0.lanes.enter(lanes::Client::Host(host)).await;
+    let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
+    Ok(answer.map(|body| place.hold(body)))
 }
 
 #[cfg(test)]

@@ -52,8 +52,15 @@ impl Site {
         listed.wait_for(|listed| *listed).await.unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let library = Library::open(path.join("images"), None).unwrap();
-        let sessions =
-            Sessions::new(client.clone(), index, intents, tokens.clone(), library, Logs::new(path.join("logs")));
+        let sessions = Sessions::new(
+            client.clone(),
+            index,
+            intents,
+            tokens.clone(),
+            library,
+            Logs::new(path.join("logs")),
+            Lanes::default(),
+        );
         let uid = host.metadata.uid.unwrap();
         let site = Self { router: sessions.router(), client, tokens, uid, shutdown, _folder: folder };
         let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {

@@ -72,6 +72,7 @@ impl Site {
             tokens.clone(),
             library,
             Logs::new(folder.join("logs")),
+            crate::boot::Lanes::default(),
         )
         .with_discovery(discovery);
         Self { router: sessions.router(), client, index, tokens, store, shutdown }
