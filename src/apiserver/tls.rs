@@ -27,7 +27,7 @@ use tower::ServiceExt;
 use super::auth::Identity;
 
 /// Connections at once.
-const CONNECTIONS_MAX: usize = 4096;
+const CONNECTIONS_MAX: usize = 16_384;
 /// What was sent to a peer and not taken for this long ends its connection: a watch that nobody reads, a cut cable.
 const STALL: Duration = Duration::from_secs(60);
 /// HTTP/2 peers are asked for life this often, and given up after the same time.
