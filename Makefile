@@ -12,7 +12,7 @@ DESTDIR ?=
 PREFIX  ?= /usr
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys clean-cache
+.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys fleet clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ help: ## say what there is
 demo: packages build ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
 
-test: packages unit build clients journeys ## unit tests, real clients of the API, then the virtual rack's journeys
+test: packages unit build clients fleet journeys ## unit tests, real clients of the API, a simulated rack, then the virtual rack's journeys
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
@@ -77,6 +77,9 @@ conformance: build ## ask a real kube-apiserver the same; builds it from source 
 journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab
 	tests/lab/run
+
+fleet: build ## a thousand simulated machines with bad luck, all of which must arrive
+	$(BINARY) simulate --config tests/fleet.toml --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
 
 packages: ## install the Debian packages that are missing
 	@tests/lab/packages build lab
