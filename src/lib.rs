@@ -20,6 +20,7 @@
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
 //! | [`simulate`] | a simulated rack to rehearse and to measure with |
+//! | [`jsonpath`] | JSONPath as kubectl has it |
 //! | [`config`] | `slipway.toml` |
 
 #![warn(missing_docs)]
@@ -36,6 +37,7 @@ pub mod dhcp;
 pub mod engine;
 pub mod host;
 pub mod image;
+pub mod jsonpath;
 pub mod pki;
 pub mod ramdisk;
 pub mod simulate;

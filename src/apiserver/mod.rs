@@ -41,7 +41,6 @@ mod delete;
 mod discovery;
 mod events;
 mod items;
-mod jsonpath;
 mod list;
 mod meta;
 pub mod metrics;

@@ -147,8 +147,8 @@ impl<'b> Visitor<'_> for Key<'b> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jsonpath::JsonPath;
     use super::*;
+    use crate::jsonpath::Path;
     use serde_json::json;
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
             "status": "odd",
         });
         let object = Object::new("/x".into(), String::new(), "a".into(), 1, value.to_string().into()).unwrap();
-        let column = |path: &str| Column { source: Source::Path(JsonPath::parse(path).unwrap()), ..Column::name() };
+        let column = |path: &str| Column { source: Source::Path(Path::parse_plain(path).unwrap()), ..Column::name() };
         let columns = [
             Column::name(),
             column(".spec.image.url"),

@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::markers;
-use super::jsonpath::JsonPath;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
 use super::{auth, core_kinds, crd, events};
 use crate::api::{Complete, Keep, Kind, Shape};
+use crate::jsonpath::{JsonPathError, Path};
 
 /// Name of the schema of `metadata` in OpenAPI documents.
 pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -590,10 +590,10 @@ fn restrict_names(properties: &mut Map<String, Value>, own_meta: Option<&Value>)
     }
 }
 
-fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, super::jsonpath::JsonPathError> {
+fn columns(defined: &[CustomResourceColumnDefinition]) -> Result<Vec<Column>, JsonPathError> {
     let mut columns = vec![Column::name()];
     for column in defined {
-        let path = JsonPath::parse(&column.json_path)?;
+        let path = Path::parse_plain(&column.json_path)?;
         columns.push(Column {
             name: column.name.clone(),
             kind: column.type_.clone(),

@@ -6,10 +6,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::jsonpath::JsonPath;
 use super::pick::Picker;
 use super::registry::{Conversion, Resource};
 use super::write::served;
+use crate::jsonpath::Path;
 use crate::store::Object;
 
 /// One column.
@@ -33,7 +33,7 @@ pub struct Column {
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The value at a path.
-    Path(JsonPath),
+    Path(Path),
     /// `metadata.name`
     Name,
     /// Time since `metadata.creationTimestamp`.
@@ -255,7 +255,7 @@ mod tests {
             "spec": {"online": true, "count": 3}});
         let column = |kind: &str, path: &str| Column {
             kind: kind.into(),
-            source: Source::Path(JsonPath::parse(path).unwrap()),
+            source: Source::Path(Path::parse_plain(path).unwrap()),
             ..Column::name()
         };
         let columns = [

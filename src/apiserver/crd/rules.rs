@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::jsonpath::JsonPath;
 use super::super::selectors::{is_dns_label, is_dns_subdomain};
 use super::super::status::{FieldError, FieldFault, shorten};
 use super::{names, structural};
+use crate::jsonpath::Path;
 
 /// Versions of one kind.
 const VERSIONS_MAX: usize = 32;
@@ -239,7 +239,7 @@ fn check_columns(columns: &Value, path: &str, errors: &mut Vec<FieldError>) {
                 errors.push(FieldError::new(FieldFault::TooLong, format!("{path}.jsonPath"), detail));
             }
             json_path => {
-                if let Err(error) = JsonPath::parse(json_path) {
+                if let Err(error) = Path::parse_plain(json_path) {
                     let detail = error.to_string();
                     errors.push(FieldError::invalid(format!("{path}.jsonPath"), &json_path.into(), detail));
                 }

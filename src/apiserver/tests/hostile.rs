@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::{body, jsonpath::JsonPath, patch::Patch, protobuf, request, selectors::Selector};
+use super::super::{body, patch::Patch, protobuf, request, selectors::Selector};
 use super::*;
+use crate::jsonpath::{Path, Template};
 
 /// Text from the letters that mean something to the parsers.
 const TEXT: &str = r#"[a-z0-9 .,=!<>()\[\]{}'"@?*&%/\\:;~$é-]{0,40}"#;
@@ -20,8 +21,12 @@ proptest! {
                 selector.matches(&crate::store::Object::new("/x".into(), String::new(), "n".into(), 1, text.into()).unwrap());
             }
         }
-        if let Ok(path) = JsonPath::parse(&text) {
-            path.first(&json!({"a": [{"b": 1}, "c"]}));
+        let object = json!({"a": [{"b": 1}, "c"]});
+        if let Ok(path) = Path::parse(&text) {
+            assert_eq!(path.first(&object), path.find(&object).first().copied());
+        }
+        if let Ok(template) = Template::parse(&format!("{{{text}}}")) {
+            template.render(&object);
         }
         request::Route::parse(&format!("/api/v1/{text}"));
         if let Ok(uri) = format!("/x?{}", text.replace([' ', '"', '<', '>', '\\', 'é', '{', '}'], "+")).parse() {

@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::connect::{Server, Session};
 use super::errors::RequestError;
-use super::jsonpath::Path;
 use super::names::{self, Selection};
 use super::output::{self, Output};
 use super::table::{self, Show};
 use super::types::{Type, Types};
 use super::{hosts, missing, request};
 use crate::cli::failure::{Failure, usage};
+use crate::jsonpath::Path;
 
 /// How long a watch may end at once, again and again, before it is an error.
 const RESTARTS: u32 = 5;

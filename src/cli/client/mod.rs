@@ -11,7 +11,6 @@ mod errors;
 mod get;
 mod host;
 mod hosts;
-mod jsonpath;
 mod manifests;
 mod missing;
 mod names;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::jsonpath::{Path, Template};
 use super::tabs::Rows;
+use crate::jsonpath::{Path, Template};
 
 /// How to print.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,11 +9,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connect::{Server, Session};
-use super::jsonpath::{Path, shown};
 use super::types::Type;
 use super::until::{Awaited, Ended, Seen, duration};
 use super::{missing, names, request};
 use crate::cli::failure::{Failure, usage};
+use crate::jsonpath::{Path, shown};
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\

@@ -1,18 +1,21 @@
 //! JSONPath as kubectl has it: templates of text and `{…}`, paths with filters, unions and slices, `range` and `end`.
+//! Pure.
 //!
-//! `-o jsonpath`, custom columns, `--sort-by` and `--for=jsonpath` speak it. Missing fields are no error.
+//! `-o jsonpath`, custom columns, `--sort-by` and `--for=jsonpath` speak it, and so do the printer columns of kinds
+//! (`additionalPrinterColumns`). Missing fields are no error.
 
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
 
 use serde_json::Value;
 
 /// A template with its parts.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Template(Vec<Part>);
+pub struct Template(Vec<Part>);
 
 /// One path.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Path {
+pub struct Path {
     /// Whether it begins at the document (`$`) instead of at the current object.
     root: bool,
     steps: Vec<Step>,
@@ -51,17 +54,24 @@ enum Operand {
     Path(Path),
 }
 
+/// Filters within filters.
+const DEPTH_MAX: usize = 8;
+
 /// The text is no template.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("JSONPath {text:?}: {reason}")]
-pub(super) struct JsonPathError {
+pub struct JsonPathError {
     text: String,
     reason: String,
 }
 
 impl Template {
     /// Reads a template as `{range .items[*]}{.metadata.name}{"\n"}{end}`.
-    pub(super) fn parse(text: &str) -> Result<Self, JsonPathError> {
+    ///
+    /// # Errors
+    ///
+    /// [`JsonPathError`] for what is no template.
+    pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         let fail = |reason: String| JsonPathError { text: text.to_owned(), reason };
         let mut open: Vec<(Path, Vec<Part>)> = Vec::new();
         let mut parts = Vec::new();
@@ -85,19 +95,19 @@ impl Template {
             } else if let Some(path) =
                 action.strip_prefix("range").filter(|path| path.starts_with([' ', '.', '[', '$', '@']))
             {
-                let path = Path::read(path.trim()).map_err(fail)?;
+                let path = Path::read(path.trim(), 0).map_err(fail)?;
                 open.push((path, std::mem::take(&mut parts)));
             } else if let Some(literal) = quoted(action) {
                 parts.push(Part::Text(literal));
             } else {
-                parts.push(Part::Path(Path::read(action).map_err(fail)?));
+                parts.push(Part::Path(Path::read(action, 0).map_err(fail)?));
             }
         }
         if open.is_empty() { Ok(Self(parts)) } else { Err(fail("range without end".into())) }
     }
 
     /// The text for an object.
-    pub(super) fn render(&self, object: &Value) -> String {
+    pub fn render(&self, object: &Value) -> String {
         let mut out = String::new();
         render(&self.0, object, object, &mut out);
         out
@@ -122,7 +132,7 @@ fn render(parts: &[Part], root: &Value, current: &Value, out: &mut String) {
 }
 
 /// A value as templates print it.
-pub(super) fn shown(value: &Value) -> String {
+pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -132,32 +142,125 @@ pub(super) fn shown(value: &Value) -> String {
 
 impl Path {
     /// Reads one path, with or without braces, `$` and the first dot.
-    pub(super) fn parse(text: &str) -> Result<Self, JsonPathError> {
+    ///
+    /// # Errors
+    ///
+    /// [`JsonPathError`] for what is no path.
+    pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         let inner = text.trim();
         let inner = inner.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(inner);
-        Self::read(inner).map_err(|reason| JsonPathError { text: text.to_owned(), reason })
+        Self::read(inner, 0).map_err(|reason| JsonPathError { text: text.to_owned(), reason })
     }
 
-    fn read(text: &str) -> Result<Self, String> {
+    /// As [`Path::parse`], for a path that somebody else gives: each step must lead to a value once at most, so that a
+    /// short path cannot mean much work. No `..`, no slices, no unions.
+    ///
+    /// # Errors
+    ///
+    /// [`JsonPathError`] for what is no path, or no such path.
+    pub fn parse_plain(text: &str) -> Result<Self, JsonPathError> {
+        let fail = |reason: &str| JsonPathError { text: text.to_owned(), reason: reason.to_owned() };
+        let path = Self::parse(text)?;
+        if path.steps.is_empty() {
+            return Err(fail("names no field"));
+        }
+        if path.is_plain() { Ok(path) } else { Err(fail("may have no .., no slice and no union")) }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.steps.iter().all(|step| match step {
+            Step::Fields(names) => names.len() == 1,
+            Step::Indexes(all) => all.len() == 1,
+            Step::All => true,
+            Step::Slice(..) | Step::Descend => false,
+            Step::Filter(path, test) => {
+                let other = match test {
+                    Some((_, Operand::Path(other))) => other.is_plain(),
+                    _ => true,
+                };
+                path.is_plain() && other
+            }
+        })
+    }
+
+    fn read(text: &str, depth: usize) -> Result<Self, String> {
         let (root, text) = match text.strip_prefix('$') {
             Some(rest) => (true, rest),
             None => (false, text.strip_prefix('@').unwrap_or(text)),
         };
-        steps(text).map(|steps| Self { root, steps })
+        steps(text, depth).map(|steps| Self { root, steps })
+    }
+
+    /// The member names that the path begins with: all that it looks at lies below them, unless a filter looks at the
+    /// whole document.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        let names = if self.looks_at_root() { &[][..] } else { &self.steps };
+        names.iter().map_while(|step| match step {
+            Step::Fields(names) if names.len() == 1 => Some(names[0].as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether a filter begins at the document.
+    fn looks_at_root(&self) -> bool {
+        let at_root = |path: &Self| path.root || path.looks_at_root();
+        self.steps.iter().any(|step| match step {
+            Step::Filter(path, test) => {
+                at_root(path) || matches!(test, Some((_, Operand::Path(other))) if at_root(other))
+            }
+            _ => false,
+        })
     }
 
     /// Everything at the path.
-    pub(super) fn find<'v>(&self, object: &'v Value) -> Vec<&'v Value> {
+    pub fn find<'v>(&self, object: &'v Value) -> Vec<&'v Value> {
         self.find_in(object, object)
     }
 
+    /// The first value at the path.
+    pub fn first<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+        self.first_in(object, object)
+    }
+
     fn find_in<'v>(&self, root: &'v Value, current: &'v Value) -> Vec<&'v Value> {
-        let mut found = vec![if self.root { root } else { current }];
-        for step in &self.steps {
-            found = found.into_iter().flat_map(|value| step.of(root, value)).collect();
-        }
+        let mut found = Vec::new();
+        // Nothing stops it.
+        let _: ControlFlow<()> = self.visit(root, current, &mut |value| {
+            found.push(value);
+            ControlFlow::Continue(())
+        });
         found
     }
+
+    fn first_in<'v>(&self, root: &'v Value, current: &'v Value) -> Option<&'v Value> {
+        self.visit(root, current, &mut ControlFlow::Break).break_value()
+    }
+
+    /// Shows every value at the path, in order, until `see` has seen enough.
+    fn visit<'v, B>(
+        &self,
+        root: &'v Value,
+        current: &'v Value,
+        see: &mut dyn FnMut(&'v Value) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        walk(&self.steps, root, if self.root { root } else { current }, see)
+    }
+}
+
+fn walk<'v, B>(
+    steps: &[Step],
+    root: &'v Value,
+    value: &'v Value,
+    see: &mut dyn FnMut(&'v Value) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    let Some((step, rest)) = steps.split_first() else { return see(value) };
+    // The common case, without a list of one.
+    if let Step::Fields(names) = step
+        && let [name] = names.as_slice()
+    {
+        return value.get(name).map_or(ControlFlow::Continue(()), |value| walk(rest, root, value, see));
+    }
+    step.of(root, value).into_iter().try_for_each(|value| walk(rest, root, value, see))
 }
 
 impl Step {
@@ -209,12 +312,11 @@ fn slice(entries: &[Value], from: Option<i64>, to: Option<i64>, step: i64) -> Ve
 }
 
 fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(Comparison, Operand)>) -> bool {
-    let found = path.find_in(root, entry);
-    let Some((comparison, operand)) = test else { return !found.is_empty() };
-    let Some(left) = found.first() else { return false };
+    let Some(left) = path.first_in(root, entry) else { return false };
+    let Some((comparison, operand)) = test else { return true };
     let right = match operand {
         Operand::Value(value) => Some(value),
-        Operand::Path(path) => path.find_in(root, entry).first().copied(),
+        Operand::Path(path) => path.first_in(root, entry),
     };
     let Some(right) = right else { return false };
     let order = match (left, right) {
@@ -233,12 +335,12 @@ fn holds(root: &Value, entry: &Value, path: &Path, test: Option<&(Comparison, Op
     }
 }
 
-fn steps(mut rest: &str) -> Result<Vec<Step>, String> {
+fn steps(mut rest: &str, depth: usize) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     while !rest.is_empty() {
         if let Some(inner) = rest.strip_prefix('[') {
             let end = closing(inner, '[', ']').ok_or("unclosed bracket")?;
-            steps.push(bracket(inner[..end].trim())?);
+            steps.push(bracket(inner[..end].trim(), depth)?);
             rest = &inner[end + 1..];
         } else if let Some(after) = rest.strip_prefix("..") {
             steps.push(Step::Descend);
@@ -280,12 +382,12 @@ fn one_field<'t>(text: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, String
     Ok(rest)
 }
 
-fn bracket(text: &str) -> Result<Step, String> {
+fn bracket(text: &str, depth: usize) -> Result<Step, String> {
     if text == "*" {
         return Ok(Step::All);
     }
     if let Some(condition) = text.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
-        return filter(condition.trim());
+        return filter(condition.trim(), depth + 1);
     }
     if text.contains(':') && !text.starts_with(['\'', '"']) {
         let mut bounds = Vec::new();
@@ -311,7 +413,10 @@ fn bad(text: &str) -> String {
     format!("[{text}] is neither an index, a name in quotes nor a filter")
 }
 
-fn filter(condition: &str) -> Result<Step, String> {
+fn filter(condition: &str, depth: usize) -> Result<Step, String> {
+    if depth > DEPTH_MAX {
+        return Err("filters are nested too deeply".into());
+    }
     const OPERATORS: [(&str, Comparison); 6] = [
         ("==", Comparison::Equal),
         ("!=", Comparison::Unequal),
@@ -322,14 +427,22 @@ fn filter(condition: &str) -> Result<Step, String> {
     ];
     let path = |text: &str| {
         let text = text.trim();
-        if text.starts_with(['@', '$', '.']) { Path::read(text) } else { Err("a filter begins with @".to_owned()) }
+        if text.starts_with(['@', '$', '.']) {
+            Path::read(text, depth)
+        } else {
+            Err("a filter begins with @".to_owned())
+        }
     };
-    let mut quote = None;
+    let (mut quote, mut inner) = (None, 0_u32);
     for (at, char) in condition.char_indices() {
         match (quote, char) {
             (Some(open), _) if open == char => quote = None,
             (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(char),
+            // A filter within the path has its own comparison.
+            (None, '[') => inner += 1,
+            (None, ']') => inner = inner.saturating_sub(1),
+            (None, _) if inner > 0 => {}
             (None, _) => {
                 let here = &condition[at..];
                 let Some((sign, comparison)) = OPERATORS.iter().find(|(sign, _)| here.starts_with(sign)) else {
@@ -458,6 +571,66 @@ mod tests {
             assert_eq!(Path::parse(path).unwrap().find(&list()), [&json!("List")], "{path}");
         }
         assert_eq!(Path::parse(".").unwrap().find(&json!(5)), [&json!(5)]);
+    }
+
+    #[test]
+    fn columns_find_the_first_value() {
+        let value = json!({
+            "metadata": {"labels": {"example.org/role": "edge"}},
+            "status": {"state": "ok", "n": 0, "list": [1, 2, 3],
+                "conditions": [{"type": "A", "status": "False"}, {"type": "Ready", "status": "True"}]}
+        });
+        for (path, wanted) in [
+            (".status.state", Some(json!("ok"))),
+            ("$.status.state", Some(json!("ok"))),
+            (".status.n", Some(json!(0))),
+            (".status.none.deeper", None),
+            (".status.list[1]", Some(json!(2))),
+            (".status.list[-1]", Some(json!(3))),
+            (".status.list[9]", None),
+            (".status.list[*]", Some(json!(1))),
+            (".status.conditions[?(@.type==\"Ready\")].status", Some(json!("True"))),
+            (".status.conditions[?(@.type!='Ready')].status", Some(json!("False"))),
+            (".status.conditions[?(@.type=='Gone')].status", None),
+            (".metadata.labels['example.org/role']", Some(json!("edge"))),
+            (".metadata.labels.example\\.org/role", Some(json!("edge"))),
+        ] {
+            assert_eq!(Path::parse_plain(path).unwrap().first(&value), wanted.as_ref(), "{path}");
+        }
+        let deep = format!(".a{}1{}", "[?(@.a".repeat(9), ")]".repeat(9));
+        for path in [
+            "",
+            ".",
+            "..",
+            "..a",
+            ".a[",
+            ".a[x]",
+            ".a[?(b)]",
+            ".a\\",
+            ".a[0,0]",
+            ".a['b','c']",
+            ".a[1:]",
+            ".a[?(@..b)]",
+            ".a[?(@.b==$..c)]",
+            &deep,
+        ] {
+            assert!(Path::parse_plain(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn all_that_is_looked_at_lies_below_the_first_fields() {
+        for (path, wanted) in [
+            (".a.b", &["a", "b"][..]),
+            (".a[0].b", &["a"]),
+            (".a[?(@.b==1)].c", &["a"]),
+            ("$.a.b", &["a", "b"]),
+            (".a[?(@.b==$.c)].d", &[]),
+            (".a[?(@.b[?(@.x==$.y)])].d", &[]),
+            ("[*].a", &[]),
+        ] {
+            assert_eq!(Path::parse(path).unwrap().fields().collect::<Vec<_>>(), wanted, "{path}");
+        }
     }
 
     #[test]
