@@ -184,7 +184,12 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         tokio::time::timeout(LISTING_DEADLINE, listed).await.context("hosts could not be listed in time")??;
     }
     // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
-    services.spawn(named("API", apiserver::tls::serve(api_listener, pki.server_config()?, router, token())));
+    let limits = apiserver::tls::Limits {
+        per_address: config.api.connections_per_address.get(),
+        ..apiserver::tls::Limits::default()
+    };
+    let api = apiserver::tls::serve_with(api_listener, pki.server_config()?, router, token(), limits);
+    services.spawn(named("API", api));
 
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;

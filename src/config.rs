@@ -3,6 +3,7 @@
 //! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,12 +97,17 @@ pub struct ApiConfig {
     pub names: Vec<String>,
     /// How long events are kept after they were last seen.
     pub event_lifetime: Span,
+    /// Connections at once from one address (of IPv6: from one /64 network); at least 1. The appliance itself may have
+    /// more.
+    pub connections_per_address: NonZeroUsize,
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
         let event_lifetime = Span(Duration::from_secs(3600));
-        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new(), event_lifetime }
+        // As in the API server.
+        let connections_per_address = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN);
+        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new(), event_lifetime, connections_per_address }
     }
 }
 

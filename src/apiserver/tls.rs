@@ -1,12 +1,13 @@
 //! The HTTPS listener: handshakes, client certificates, limits, and an orderly end.
 //!
-//! Everything before the first complete request is bounded: connections, the time of a handshake, of a request's
-//! head, and of a connection without requests.
+//! Everything before the first complete request is bounded: connections, in all and from one address, the time of a
+//! handshake, of a request's head, and of a connection without requests.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -28,6 +29,8 @@ use super::auth::Identity;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
+/// Connections at once from one address, unless [`Limits`] say otherwise.
+const PER_ADDRESS: usize = 256;
 /// What was sent to a peer and not taken for this long ends its connection: a watch that nobody reads, a cut cable.
 const STALL: Duration = Duration::from_secs(60);
 /// HTTP/2 peers are asked for life this often, and given up after the same time.
@@ -38,6 +41,22 @@ const STREAMS_MAX: u32 = 250;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Connections get this long to end when the server does.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// What peers may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at once from one address, or from one network of IPv6 (/64); there is no such bound for the machine
+    /// itself.
+    pub per_address: usize,
+    /// How long they may take.
+    pub patience: Patience,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { per_address: PER_ADDRESS, patience: Patience::default() }
+    }
+}
 
 /// How long a peer may take.
 #[derive(Clone, Copy, Debug)]
@@ -73,21 +92,26 @@ pub async fn serve(
     router: Router,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    serve_with(listener, tls, router, shutdown, Patience::default()).await
+    serve_with(listener, tls, router, shutdown, Limits::default()).await
 }
 
-/// As [`serve`], with other patience.
+/// As [`serve`], with other limits.
+///
+/// # Errors
+///
+/// As [`serve`].
 pub async fn serve_with(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     router: Router,
     shutdown: CancellationToken,
-    patience: Patience,
+    limits: Limits,
 ) -> io::Result<()> {
     let local = listener.local_addr()?;
     tracing::info!(address = %local, "HTTPS is served");
     let acceptor = TlsAcceptor::from(tls);
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let peers = Peers::new(limits.per_address);
     let tasks = TaskTracker::new();
     loop {
         // A slot before a connection: what is too much waits in the kernel's queue.
@@ -106,10 +130,15 @@ pub async fn serve_with(
                 }
             },
         };
+        // Nobody has all the slots. What is too much is closed: to let it wait would hold up the others behind it.
+        let Some(place) = peers.take(peer.ip()) else {
+            tracing::debug!(%peer, "too many connections from this address");
+            continue;
+        };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
         tasks.spawn(async move {
-            connection(stream, peer, acceptor, router, shutdown, patience).await;
-            drop(slot);
+            connection(stream, peer, acceptor, router, shutdown, limits.patience).await;
+            drop((slot, place));
         });
     }
     drop(listener);
@@ -118,6 +147,63 @@ pub async fn serve_with(
         tracing::warn!(connections = tasks.len(), "connections are cut off");
     }
     Ok(())
+}
+
+/// Connections by the address they come from.
+#[derive(Clone)]
+struct Peers {
+    most: usize,
+    // std's lock: held to count only.
+    counts: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// A place among the connections of an address.
+struct Place {
+    peers: Peers,
+    /// `None` where nobody counts.
+    address: Option<IpAddr>,
+}
+
+impl Peers {
+    fn new(most: usize) -> Self {
+        Self { most, counts: Arc::default() }
+    }
+
+    /// A place for a connection from an address, when it has one left.
+    fn take(&self, address: IpAddr) -> Option<Place> {
+        let address = address.to_canonical();
+        if address.is_loopback() {
+            return Some(Place { peers: self.clone(), address: None });
+        }
+        let address = match address {
+            // One machine may have any address of its network.
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+            }
+            v4 => v4,
+        };
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(Place { peers: self.clone(), address: Some(address) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(address) = &self.address else { return };
+        let mut counts = self.peers.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(address);
+            }
+        }
+    }
 }
 
 /// When a connection last had a request under way.
@@ -249,5 +335,31 @@ async fn connection(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_all_the_connections() {
+        let peers = Peers::new(2);
+        let take = |text: &str| peers.take(text.parse().unwrap());
+        let first = take("10.0.0.1").unwrap();
+        let _second = take("::ffff:10.0.0.1").unwrap();
+        assert!(take("10.0.0.1").is_none());
+        let _other = take("10.0.0.2").unwrap();
+        drop(first);
+        let _third = take("10.0.0.1").unwrap();
+        assert!(take("10.0.0.1").is_none());
+        // A network of IPv6 is one machine.
+        let _six = [take("2001:db8::1").unwrap(), take("2001:db8::2").unwrap()];
+        assert!(take("2001:db8::3").is_none() && take("2001:db8:0:1::1").is_some());
+        // The machine itself has as many as there are.
+        let many: Vec<Option<Place>> = (0..9).map(|_| take("127.0.0.1")).collect();
+        assert!(many.iter().all(Option::is_some) && take("::1").is_some());
+        drop((many, _second, _other, _third, _six));
+        assert!(peers.counts.lock().unwrap().is_empty());
     }
 }

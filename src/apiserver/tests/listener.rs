@@ -79,12 +79,13 @@ async fn slow_peers_are_dropped_while_others_are_served() {
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
     let patience = tls::Patience { handshake: short, head: short, idle: short };
+    let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,
         pki.server_config().unwrap(),
         rig.api.router(),
         shutdown.clone(),
-        patience,
+        limits,
     ));
     let mut slow = Vec::new();
     for start in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"] {
