@@ -101,6 +101,22 @@ fn terms(text: &str) -> Vec<&str> {
     terms
 }
 
+/// The name that a field selector asks for and no other (`RequiresExactMatch`); empty when there is none such, or when
+/// the selector cannot be read.
+pub(super) fn exact_name(fields: &str) -> &str {
+    let mut name = "";
+    for term in terms(fields) {
+        let Some((field, value)) = term.split_once('=') else { return "" };
+        let value = value.strip_prefix('=').unwrap_or(value);
+        // What is escaped is no name of an object.
+        if field == "metadata.name" && name.is_empty() && !value.contains('\\') {
+            name = value;
+        }
+    }
+    // Nor is what no path could name.
+    if name.contains(['/', '%']) || matches!(name, "." | "..") { "" } else { name }
+}
+
 fn parse_field(resource: &Resource, whole: &str, term: &str) -> Result<FieldRequirement, ApiError> {
     let at = term.find(['=', '!']).unwrap_or(term.len());
     let (field, rest) = term.split_at(at);
@@ -207,6 +223,27 @@ mod tests {
     fn object(value: &Value) -> Object {
         let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default().to_owned();
         Object::new("/x".into(), text("namespace"), text("name"), 1, value.to_string().into()).unwrap()
+    }
+
+    #[test]
+    fn a_selector_of_one_name_is_for_that_name() {
+        for (fields, name) in [
+            ("metadata.name=a", "a"),
+            ("metadata.name==a", "a"),
+            ("type=Opaque,metadata.name=a", "a"),
+            ("metadata.name!=a", ""),
+            ("metadata.namespace=x", ""),
+            ("type=x\\,metadata.name=a", ""),
+            ("type=x\\\\,metadata.name=a", "a"),
+            ("metadata.name=a\\,b", ""),
+            ("metadata.name=a,metadata.name=b", "a"),
+            ("metadata.name=..", ""),
+            ("metadata.name=a/b", ""),
+            ("metadata.name=a,nonsense", ""),
+            ("", ""),
+        ] {
+            assert_eq!(exact_name(fields), name, "{fields}");
+        }
     }
 
     #[test]

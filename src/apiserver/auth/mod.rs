@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::registry::Resource;
 use super::request::{Params, Target};
+use super::selectors;
 use super::status::ApiError;
 use crate::store::Store;
 
@@ -185,18 +186,12 @@ fn is_public(path: &str) -> bool {
     matches!(head, "version" | "healthz" | "livez" | "readyz")
 }
 
-/// The name that a field selector asks for.
-fn selected_name(selector: &str) -> &str {
-    let name = selector.split(',').find_map(|part| part.trim().strip_prefix("metadata.name="));
-    name.map(|name| name.trim_start_matches('=')).unwrap_or_default()
-}
-
 /// What a request about a resource wants. A namespace lies in itself, and a list of one name is for that name.
 pub(super) fn attributes<'r>(verb: &'r str, target: &'r Target, params: &'r Params, path: &'r str) -> Attributes<'r> {
     let mut name = target.name.as_deref().unwrap_or_default();
     let mut namespace = target.namespace.as_deref().unwrap_or_default();
     if name.is_empty() && matches!(verb, "list" | "watch") {
-        name = selected_name(&params.fields);
+        name = selectors::exact_name(&params.fields);
     }
     if target.group.is_empty() && target.plural == "namespaces" {
         namespace = target.name.as_deref().unwrap_or_default();
