@@ -34,10 +34,14 @@ pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let detail = format!("must have at most {NODES_MAX} nodes");
         walk.errors.push(FieldError::new(FieldFault::TooMany, path, detail));
     }
-    if found.is_empty()
-        && let Err(error) = Schema::compile(schema)
-    {
-        found.push(FieldError::new(FieldFault::Invalid, path, error.to_string()));
+    if found.is_empty() {
+        match Schema::compile(schema) {
+            Ok(compiled) => found.extend(compiled.rule_faults().into_iter().map(|fault| {
+                let place = format!("{path}{}.x-kubernetes-validations[{}].{}", fault.path, fault.index, fault.field);
+                FieldError::invalid(place, &fault.text.into(), fault.reason)
+            })),
+            Err(error) => found.push(FieldError::new(FieldFault::Invalid, path, error.to_string())),
+        }
     }
     found.truncate(ERRORS_MAX);
     errors.append(&mut found);

@@ -19,6 +19,8 @@ use super::format::Format;
 use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, join};
 
+mod check;
+
 /// Bytes of one rule.
 const RULE_MAX: usize = 8 * 1024;
 /// Rules of one node.
