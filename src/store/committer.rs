@@ -28,8 +28,21 @@ type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
 /// What the committer is asked.
 pub(super) enum Request {
-    Change { change: Change, durable: bool, reply: Answer },
-    Entries { table: Arc<str>, entries: Vec<TableEntry>, reply: oneshot::Sender<Result<(), WriteError>> },
+    Change {
+        change: Change,
+        durable: bool,
+        reply: Answer,
+    },
+    Entries {
+        table: Arc<str>,
+        entries: Vec<TableEntry>,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
+    /// Ends the history of a resource.
+    Forget {
+        resource: Arc<str>,
+        reply: oneshot::Sender<Result<(), WriteError>>,
+    },
     Close,
 }
 
@@ -39,7 +52,7 @@ impl Request {
         // A caller that no longer waits is no fault.
         match self {
             Self::Change { reply, .. } => reply.send(Err(error)).is_ok(),
-            Self::Entries { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Entries { reply, .. } | Self::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
             Self::Close => false,
         };
     }
@@ -56,6 +69,8 @@ struct Pending {
     events: Vec<Logged>,
     answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
     entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
+    /// Resources whose history ends, and where.
+    forgotten: Vec<(Arc<str>, u64)>,
     bytes: usize,
 }
 
@@ -149,6 +164,12 @@ impl Committer {
                 pending.durable = true;
                 pending.entries.push(reply);
             }
+            Request::Forget { resource, reply } => {
+                pending.disk.trimmed(&resource, self.revision);
+                pending.durable = true;
+                pending.forgotten.push((resource, self.revision));
+                pending.entries.push(reply);
+            }
             // What is in the queue is still done.
             Request::Close => requests.close(),
         }
@@ -211,7 +232,10 @@ impl Committer {
     fn finish(&mut self, mut pending: Pending) -> Result<(), String> {
         if pending.durable {
             for (resource, revision) in std::mem::take(&mut self.trimmed) {
-                pending.disk.trimmed(&resource, revision);
+                // A history that ends in this group ends later than that.
+                if !pending.forgotten.iter().any(|(one, _)| *one == resource) {
+                    pending.disk.trimmed(&resource, revision);
+                }
             }
             let started = Instant::now();
             let outcome = self.disk.commit(pending.disk);
@@ -232,6 +256,14 @@ impl Committer {
                 self.slots.give_back(old.slot);
                 self.trimmed.insert(old.resource, old.revision);
             }
+        }
+        for (resource, revision) in pending.forgotten {
+            // Their mark is on disk already: their places may be taken from now on.
+            for old in self.shared.forget(&resource, revision) {
+                self.slots.give_back(old.slot);
+            }
+            // No earlier mark may take its place.
+            self.trimmed.retain(|one, mark| *one != resource || *mark > revision);
         }
         for (reply, result) in pending.answers {
             reply.send(result).ok();

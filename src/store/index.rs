@@ -216,6 +216,21 @@ impl Index {
         dropped
     }
 
+    /// Drops the events of a resource up to a revision, and says which of them are on disk. Who has not seen them is
+    /// told that they are gone.
+    pub fn forget(&mut self, name: &Arc<str>, revision: u64) -> Vec<Trimmed> {
+        let resource = self.resource_mut(name);
+        let mut dropped = Vec::new();
+        while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
+            let Some(logged) = resource.events.pop_front() else { break };
+            resource.event_bytes -= logged.event.object().json.len();
+            dropped.extend(logged.trimmed(name));
+        }
+        resource.trimmed = resource.trimmed.max(revision);
+        resource.wake.send_modify(|_| {});
+        dropped
+    }
+
     /// Makes the changes of one group visible, in order, and says which old events on disk were
     /// dropped for them.
     pub fn apply(&mut self, group: Vec<Logged>) -> Vec<Trimmed> {
@@ -305,6 +320,10 @@ impl Shared {
         };
         self.progress.send_replace(revision);
         dropped
+    }
+
+    pub fn forget(&self, name: &Arc<str>, revision: u64) -> Vec<Trimmed> {
+        self.write().forget(name, revision)
     }
 
     pub async fn reached(&self, revision: u64) {

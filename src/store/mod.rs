@@ -344,6 +344,23 @@ impl Store {
         }
     }
 
+    /// Ends the history of a resource: whoever asks for a revision before now, or watches from one, is told that it is
+    /// [`Gone`]. Returns once that is on disk. The objects stay.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::Failed`] when the disk refused, or the store is closed.
+    pub async fn forget(&self, resource: &str) -> Result<(), WriteError> {
+        self.shared.writable()?;
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Forget { resource: resource.into(), reply };
+        self.requests.send(request).await.map_err(|_| self.shared.write_error())?;
+        match answer.await {
+            Ok(result) => result,
+            Err(_) => Err(self.shared.unanswered().await),
+        }
+    }
+
     /// Events of a resource after a revision: that of a [`Listing`], of an object, or of the last event seen.
     ///
     /// # Errors

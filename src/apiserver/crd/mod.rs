@@ -242,6 +242,15 @@ impl ApiServer {
         let api = self.clone();
         let both = async move {
             let mut compiled = api.inner.definitions.lock().await;
+            // What a kind of the same name was before is no history of this one.
+            if let (Expect::Absent, Some(value), None) =
+                (change.expect, &change.value, api.store().get(STORAGE, "", &change.name))
+            {
+                let (registry, storage) = (api.registry(), storage_of(value));
+                if !registry.all().iter().any(|one| one.custom.is_none() && *one.storage == *storage) {
+                    api.store().forget(&storage).await?;
+                }
+            }
             let written = api.store().write(change).await?;
             api.settle(&mut compiled).await?;
             Ok(written)

@@ -586,3 +586,32 @@ async fn a_list_of_before_is_what_was_there_also_after_a_restart() {
     }
     store.close().await;
 }
+
+#[tokio::test]
+async fn a_history_that_is_forgotten_stays_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let first = store.write(put(HOSTS, "metal3", "a", Expect::Absent, 1)).await.unwrap().revision;
+    let second = store.write(put(HOSTS, "metal3", "a", Expect::Present, 2)).await.unwrap().revision;
+    let other = store.write(put("/others", "x", "b", Expect::Absent, 1)).await.unwrap().revision;
+    let mut behind = store.watch(HOSTS, first).unwrap();
+    store.forget(HOSTS).await.unwrap();
+    next(&mut behind).await.unwrap_err();
+    for revision in [first, second] {
+        assert!(store.watch(HOSTS, revision).is_err() && store.list_at(HOSTS, None, revision).is_err());
+    }
+    let now = store.revision();
+    let mut watch = store.watch(HOSTS, now).unwrap();
+    assert_eq!(store.list_at(HOSTS, None, now).unwrap().objects.len(), 1, "the objects stay");
+    assert!(store.watch("/others", other - 1).is_ok());
+    store.write(put(HOSTS, "metal3", "c", Expect::Absent, 3)).await.unwrap();
+    assert_eq!(lines(&mut watch, 1).await.len(), 1);
+    store.close().await;
+
+    let store = open(folder.path());
+    assert!(store.watch(HOSTS, first).is_err() && store.watch(HOSTS, now).is_ok());
+    assert!(store.watch("/others", other - 1).is_ok());
+    assert_eq!(store.list(HOSTS, None).objects.len(), 2);
+    // What nobody knew has no history to lose.
+    store.forget("/never").await.unwrap();
+}
