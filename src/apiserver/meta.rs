@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use rand::Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::names;
 use super::registry::Resource;
@@ -183,6 +183,42 @@ fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
             "metadata.ownerReferences",
             "Only one reference can have Controller set to true",
         ));
+    }
+}
+
+/// A condition of a status.
+pub(super) struct Condition<'c> {
+    pub kind: &'c str,
+    pub status: &'c str,
+    pub reason: &'c str,
+    pub message: &'c str,
+}
+
+/// Sets a condition; the time of the last transition stays while the status does.
+pub(super) fn set_condition(object: &mut Value, condition: Condition<'_>, now: Time) {
+    let mut entry = json!({
+        "type": condition.kind,
+        "status": condition.status,
+        "lastTransitionTime": now,
+        "reason": condition.reason,
+        "message": condition.message,
+    });
+    if !object["status"].is_object() {
+        object["status"] = json!({});
+    }
+    let conditions = &mut object["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Value::Array(conditions) = conditions else { return };
+    match conditions.iter_mut().find(|one| one["type"] == condition.kind) {
+        Some(before) => {
+            if before["status"] == condition.status {
+                entry["lastTransitionTime"] = before["lastTransitionTime"].clone();
+            }
+            *before = entry;
+        }
+        None => conditions.push(entry),
     }
 }
 

@@ -38,8 +38,10 @@ mod body;
 mod core_kinds;
 mod crd;
 mod delete;
+mod dependents;
 mod discovery;
 mod events;
+mod garbage;
 mod items;
 mod list;
 mod meta;
@@ -174,6 +176,7 @@ struct Inner {
     /// Read by creations, written by the end of a namespace.
     namespace_gate: tokio::sync::RwLock<()>,
     sweeper: tokio::sync::Notify,
+    dependents: dependents::Dependents,
     shutdown: CancellationToken,
     /// Seconds that an event is kept after it was last seen.
     event_seconds: AtomicI64,
@@ -223,6 +226,7 @@ impl ApiServer {
                 views: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
+                dependents: dependents::Dependents::default(),
                 shutdown,
                 event_seconds: AtomicI64::new(EVENT_SECONDS),
                 checks: health::Checks::default(),
@@ -230,6 +234,8 @@ impl ApiServer {
                 places: overload::Places::default(),
             }),
         };
+        // Nobody has looked yet.
+        server.dependents().look_at_everything();
         server.add_own_checks();
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
@@ -362,6 +368,10 @@ impl ApiServer {
 
     fn namespace_gate(&self) -> &tokio::sync::RwLock<()> {
         &self.inner.namespace_gate
+    }
+
+    fn dependents(&self) -> &dependents::Dependents {
+        &self.inner.dependents
     }
 
     fn wake_sweeper(&self) {

@@ -1,9 +1,10 @@
-//! What happens by itself: dependents go with their owners, ending namespaces are emptied, old events are forgotten.
+//! What happens by itself: dependents go with their owners (`garbage`), ending namespaces are emptied, old events are
+//! forgotten.
 //!
-//! One task looks at everything when it is woken (by a deletion or by an object that names an owner), when it starts,
-//! and now and then. It keeps no state of its own, so that nothing can be missed and a restart costs nothing.
+//! One task looks at what changed when it is woken (by a deletion or by an object that names an owner), and at everything
+//! when it starts and now and then, so that nothing is missed for long and a restart costs nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,15 +30,15 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// One of so many looks at events reads them all for their age; each sees whether they are too many.
 const EVENTS_READ: u32 = 6;
 
-/// Whether an owner is there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Alive,
-    /// Waits for its dependents (`foregroundDeletion`).
-    Waiting,
+/// What became of an object that is to go.
+#[derive(Debug, PartialEq)]
+pub(super) enum Removed {
+    /// It is gone, or another one has its name.
     Gone,
-    /// Of a kind that is not served here; its dependents are left alone.
-    Unknown,
+    /// Finalizers hold it.
+    Held,
+    /// It may not go; why.
+    Refused(String),
 }
 
 impl ApiServer {
@@ -48,8 +49,13 @@ impl ApiServer {
 
     async fn keep_sweeping(&self) {
         let mut next_events = Instant::now();
+        let mut next_everything = Instant::now();
         let mut looks = 0_u32;
         loop {
+            if Instant::now() >= next_everything {
+                next_everything = Instant::now() + EVERY;
+                self.dependents().look_at_everything();
+            }
             let mut wait = EVERY;
             if let Err(error) = self.sweep().await {
                 tracing::warn!(%error, "a sweep was not finished and will be tried again");
@@ -67,6 +73,7 @@ impl ApiServer {
                 () = self.shutdown().cancelled() => return,
                 () = self.sweeper_woken() => {}
                 () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep_until(next_everything) => {}
                 () = tokio::time::sleep_until(next_events) => {}
             }
             tokio::select! {
@@ -76,138 +83,33 @@ impl ApiServer {
         }
     }
 
-    /// One look at everything.
+    /// One look at what is to be done.
     pub(super) async fn sweep(&self) -> Result<(), ApiError> {
         self.collect_garbage().await?;
         self.end_namespaces().await?;
         self.end_definitions().await
     }
 
-    async fn collect_garbage(&self) -> Result<(), ApiError> {
-        let registry = self.registry();
-        let mut owners: HashMap<(String, String, String, String), Owner> = HashMap::new();
-        // Owners that wait (by uid) and whether something still holds them; orphaning ones.
-        let mut blocked: HashSet<String> = HashSet::new();
-        let mut ending: Vec<(Arc<Resource>, Arc<Object>, Value)> = Vec::new();
-        let mut dependents: Vec<(Arc<Resource>, Arc<Object>, Value)> = Vec::new();
-        for resource in registry.stored() {
-            for object in self.store().list(&resource.storage, None).objects {
-                if !object.is_ending() && !object.is_owned() {
-                    continue;
-                }
-                let meta = object.metadata();
-                if object.is_ending() && (has_finalizer(&meta, meta::FOREGROUND) || has_finalizer(&meta, meta::ORPHAN))
-                {
-                    ending.push((Arc::clone(resource), Arc::clone(&object), meta.clone()));
-                }
-                if object.is_owned() {
-                    dependents.push((Arc::clone(resource), object, meta));
-                }
-            }
-        }
-        let orphaning: HashSet<&str> = ending
-            .iter()
-            .filter(|(_, _, meta)| has_finalizer(meta, meta::ORPHAN))
-            .filter_map(|(_, _, meta)| meta["uid"].as_str())
-            .collect();
-        for (resource, object, meta) in &dependents {
-            let references = meta["ownerReferences"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let mut states = Vec::with_capacity(references.len());
-            for reference in references {
-                let state = self.owner_state(&registry, &object.namespace, reference, &mut owners);
-                states.push((reference, state));
-            }
-            let orphaned = |reference: &Value| reference["uid"].as_str().is_some_and(|uid| orphaning.contains(uid));
-            let keep: Vec<Value> = states
-                .iter()
-                .filter(|(reference, state)| *state != Owner::Gone && !orphaned(reference))
-                .map(|(reference, _)| (*reference).clone())
-                .collect();
-            let solid = states
-                .iter()
-                .any(|(reference, state)| matches!(state, Owner::Alive | Owner::Unknown) && !orphaned(reference));
-            let dead = states.iter().any(|(_, state)| *state == Owner::Gone);
-            let waiting = states.iter().any(|(reference, state)| *state == Owner::Waiting && !orphaned(reference));
-            let lost_to_orphaning = states.iter().any(|(reference, _)| orphaned(reference));
-            if !solid && (dead || waiting) && !(lost_to_orphaning && keep.is_empty()) {
-                let options = DeleteOptions::of_uid(meta["uid"].as_str().map(str::to_owned));
-                let left = self.remove(resource, object, &options).await?;
-                if left {
-                    for (reference, state) in &states {
-                        if *state == Owner::Waiting
-                            && reference["blockOwnerDeletion"] == true
-                            && let Some(uid) = reference["uid"].as_str()
-                        {
-                            blocked.insert(uid.to_owned());
-                        }
-                    }
-                }
-            } else if keep.len() < references.len() {
-                self.rewrite(resource, object, |value| set_owners(value, &keep)).await?;
-            }
-        }
-        for (resource, object, meta) in &ending {
-            let uid = meta["uid"].as_str().unwrap_or_default();
-            if !blocked.contains(uid) {
-                self.rewrite(resource, object, |value| drop_finalizers(value, &[meta::FOREGROUND, meta::ORPHAN]))
-                    .await?;
-            }
-        }
-        Ok(())
-    }
-
-    fn owner_state(
-        &self,
-        registry: &Registry,
-        namespace: &str,
-        reference: &Value,
-        known: &mut HashMap<(String, String, String, String), Owner>,
-    ) -> Owner {
-        let text = |key: &str| reference[key].as_str().unwrap_or_default().to_owned();
-        let key = (namespace.to_owned(), text("kind"), text("name"), text("uid"));
-        if let Some(state) = known.get(&key) {
-            return *state;
-        }
-        let Some(resource) = registry.find_kind(&text("apiVersion"), &key.1) else { return Owner::Unknown };
-        // What lies in no namespace cannot name an owner that does: which one would it be?
-        if resource.namespaced && namespace.is_empty() {
-            return Owner::Unknown;
-        }
-        let namespace = if resource.namespaced { namespace } else { "" };
-        let state = match self.store().get(&resource.storage, namespace, &key.2) {
-            Some(owner) if owner.metadata()["uid"] == *key.3 => {
-                if owner.is_ending() && has_finalizer(&owner.metadata(), meta::FOREGROUND) {
-                    Owner::Waiting
-                } else {
-                    Owner::Alive
-                }
-            }
-            _ => Owner::Gone,
-        };
-        known.insert(key, state);
-        state
-    }
-
-    /// Deletes for the sweeper; whether the object is still there, held by finalizers.
+    /// Deletes for the sweeper.
     pub(super) async fn remove(
         &self,
         resource: &Resource,
         object: &Object,
         options: &DeleteOptions,
-    ) -> Result<bool, ApiError> {
+    ) -> Result<Removed, ApiError> {
         if resource.keep == Keep::View {
-            return Ok(false);
+            return Ok(Removed::Gone);
         }
         let identity = Identity::in_process();
         match self.delete_object(resource, &object.namespace, &object.name, options, &identity).await {
             Ok(super::delete::Deleted::Gone(_)) => {
                 tracing::debug!(resource = resource.plural, namespace = object.namespace, name = object.name, "swept");
-                Ok(false)
+                Ok(Removed::Gone)
             }
-            Ok(super::delete::Deleted::Held(_)) => Ok(true),
+            Ok(super::delete::Deleted::Held(_)) => Ok(Removed::Held),
             // Gone, or a new object of the same name.
             Err(error) if error.code == http::StatusCode::NOT_FOUND || error.code == http::StatusCode::CONFLICT => {
-                Ok(false)
+                Ok(Removed::Gone)
             }
             // What may not be deleted stays, and keeps nothing else from going.
             Err(error) if error.code.is_client_error() => {
@@ -218,7 +120,7 @@ impl ApiServer {
                     error = error.message,
                     "an object that is to go cannot be deleted"
                 );
-                Ok(true)
+                Ok(Removed::Refused(error.message))
             }
             Err(error) => Err(error),
         }
@@ -226,7 +128,12 @@ impl ApiServer {
 
     /// Changes an object as it is now; one that was written meanwhile is left to the next sweep, which that write
     /// or the caller's wake brings.
-    async fn rewrite(&self, resource: &Resource, object: &Object, edit: impl Fn(&mut Value)) -> Result<(), ApiError> {
+    pub(super) async fn rewrite(
+        &self,
+        resource: &Resource,
+        object: &Object,
+        edit: impl Fn(&mut Value),
+    ) -> Result<(), ApiError> {
         let old = object.value();
         let mut value = old.clone();
         edit(&mut value);
@@ -263,19 +170,22 @@ impl ApiServer {
                 continue;
             }
             // Events go last: they may tell why the rest does not go.
-            let mut left = 0;
+            let mut left = Remains::default();
             let (last, first): (Vec<_>, Vec<_>) =
                 registry.stored().filter(|r| r.namespaced).partition(|r| &*r.storage == "/events");
             for resource in first.into_iter().chain(last) {
-                if &*resource.storage == "/events" && left > 0 {
+                if &*resource.storage == "/events" && !left.resources.is_empty() {
                     break;
                 }
                 for object in self.store().list(&resource.storage, Some(&namespace.name)).objects {
-                    left += usize::from(self.remove(resource, &object, &DeleteOptions::default()).await?);
+                    let removed = self.remove(resource, &object, &DeleteOptions::default()).await?;
+                    left.add(resource, &object, removed);
                 }
             }
-            if left == 0 {
+            if left.resources.is_empty() {
                 self.end_namespace(&registry, namespaces, &namespace).await?;
+            } else {
+                self.rewrite(namespaces, &namespace, |value| left.tell(value)).await?;
             }
         }
         Ok(())
@@ -358,22 +268,75 @@ impl ApiServer {
     }
 }
 
-fn has_finalizer(meta: &Value, name: &str) -> bool {
-    meta["finalizers"].as_array().is_some_and(|list| list.iter().any(|one| one == name))
+/// What is left in a namespace that is being deleted.
+#[derive(Default)]
+struct Remains {
+    /// Objects by `plural.group`.
+    resources: BTreeMap<String, usize>,
+    /// Objects by the finalizer that holds them.
+    finalizers: BTreeMap<String, usize>,
+    /// Why objects may not go.
+    refusals: Vec<String>,
 }
 
-fn set_owners(value: &mut Value, owners: &[Value]) {
-    if let Some(meta) = value["metadata"].as_object_mut() {
-        if owners.is_empty() {
-            meta.remove("ownerReferences");
-        } else {
-            meta.insert("ownerReferences".into(), owners.into());
+impl Remains {
+    fn add(&mut self, resource: &Resource, object: &Object, removed: Removed) {
+        match removed {
+            Removed::Gone => return,
+            Removed::Held => {}
+            Removed::Refused(why) => self.refusals.push(why),
+        }
+        *self.resources.entry(format!("{}.{}", resource.plural, resource.group)).or_default() += 1;
+        for finalizer in object.metadata()["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            *self.finalizers.entry(finalizer.to_owned()).or_default() += 1;
         }
     }
-}
 
-fn drop_finalizers(value: &mut Value, names: &[&str]) {
-    if let Some(Value::Array(list)) = value["metadata"].get_mut("finalizers") {
-        list.retain(|one| !names.iter().any(|name| one == name));
+    /// Says in the namespace's status what is left, in the words of upstream's controller.
+    fn tell(&self, namespace: &mut Value) {
+        let listed = |counts: &BTreeMap<String, usize>, verb: &str| {
+            let parts: Vec<String> =
+                counts.iter().map(|(name, count)| format!("{name} {verb} {count} resource instances")).collect();
+            parts.join(", ")
+        };
+        let content = format!("Some resources are remaining: {}", listed(&self.resources, "has"));
+        let finalizers =
+            format!("Some content in the namespace has finalizers remaining: {}", listed(&self.finalizers, "in"));
+        let refusals = format!(
+            "Failed to delete all resource types, {} remaining: {}",
+            self.refusals.len(),
+            super::status::shorten(&self.refusals.join(", "), 1024)
+        );
+        let fine = |kind, reason, message| (kind, "False", reason, message);
+        let told = [
+            fine("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+            fine(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed",
+            ),
+            if self.refusals.is_empty() {
+                fine(
+                    "NamespaceDeletionContentFailure",
+                    "ContentDeleted",
+                    "All content successfully deleted, may be waiting on finalization",
+                )
+            } else {
+                ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", &*refusals)
+            },
+            ("NamespaceContentRemaining", "True", "SomeResourcesRemain", &*content),
+            if self.finalizers.is_empty() {
+                fine(
+                    "NamespaceFinalizersRemaining",
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                )
+            } else {
+                ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", &*finalizers)
+            },
+        ];
+        for (kind, status, reason, message) in told {
+            meta::set_condition(namespace, meta::Condition { kind, status, reason, message }, meta::now());
+        }
     }
 }

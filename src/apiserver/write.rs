@@ -56,17 +56,15 @@ pub(super) fn served(resource: &Resource, stored: &Value) -> Value {
 impl ApiServer {
     /// Makes one change, in memory for views and on disk for the rest.
     pub(super) async fn commit(&self, resource: &Resource, change: Change) -> Result<Arc<Object>, WriteError> {
-        let touches_owners = change.value.is_none()
-            || change.value.as_ref().is_some_and(|value| {
-                let meta = &value["metadata"];
-                meta.get("ownerReferences").is_some() || meta.get("deletionTimestamp").is_some()
-            });
+        let gone = change.value.is_none();
         let written = match resource.keep {
             _ if crd::is_definition(resource) => self.commit_definition(change).await,
             Keep::View => self.store().publish(change).await,
             Keep::Durable | Keep::Internal | Keep::Review => self.store().write(change).await,
         };
-        if written.is_ok() && touches_owners {
+        if let Ok(object) = &written
+            && self.dependents().changed(object, gone)
+        {
             self.wake_sweeper();
         }
         written

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use super::delete::DeleteOptions;
 use super::registry::{CoreKind, Custom, Registry, Resource, Scale, custom_resources};
 use super::status::{ApiError, FieldError};
+use super::sweep::Removed;
 use super::table::Column;
 use super::{ApiServer, meta};
 use crate::api::{Keep, Kind};
@@ -169,9 +170,9 @@ pub(super) fn check_room(api: &ApiServer, resource: &Resource) -> Result<(), Api
 
 /// Says in the status that the objects are going.
 pub(super) fn set_terminating(definition: &mut Value) {
-    names::set_condition(
+    meta::set_condition(
         definition,
-        names::Condition {
+        meta::Condition {
             kind: "Terminating",
             status: "True",
             reason: "InstanceDeletionPending",
@@ -411,20 +412,24 @@ impl ApiServer {
         let registry = self.registry();
         let Some(resource) = registry.find(GROUP, "v1", "customresourcedefinitions") else { return Ok(()) };
         for definition in self.store().list(STORAGE, None).objects {
+            if !definition.is_ending() {
+                continue;
+            }
             let value = definition.value();
             let metadata = &value["metadata"];
             let waits = metadata["finalizers"].as_array().is_some_and(|list| list.iter().any(|one| one == FINALIZER));
-            if metadata["deletionTimestamp"].is_null() || !waits {
+            if !waits {
                 continue;
             }
             let storage = storage_of(&value);
             let kind = registry.stored().find(|kind| *kind.storage == *storage);
             let mut left = 0;
             for object in self.store().list(&storage, None).objects {
-                left += match kind {
-                    Some(kind) => usize::from(self.remove(kind, &object, &DeleteOptions::default()).await?),
-                    None => 1,
+                let gone = match kind {
+                    Some(kind) => self.remove(kind, &object, &DeleteOptions::default()).await? == Removed::Gone,
+                    None => false,
                 };
+                left += usize::from(!gone);
             }
             if left == 0 {
                 self.end_definition(resource, &storage, &definition).await?;
@@ -444,13 +449,13 @@ impl ApiServer {
         if let Some(Value::Array(finalizers)) = value["metadata"].get_mut("finalizers") {
             finalizers.retain(|one| one != FINALIZER);
         }
-        let done = names::Condition {
+        let done = meta::Condition {
             kind: "Terminating",
             status: "False",
             reason: "InstanceDeletionCompleted",
             message: "removed all instances",
         };
-        names::set_condition(&mut value, done, meta::now());
+        meta::set_condition(&mut value, done, meta::now());
         let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         let change = Change {
             resource: STORAGE.into(),

@@ -5,44 +5,9 @@ use std::collections::{HashMap, HashSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
+use super::super::meta;
 use super::super::registry::Registry;
 use super::{built_in, is_built_in};
-
-/// A condition of a definition.
-pub(super) struct Condition<'c> {
-    pub kind: &'c str,
-    pub status: &'c str,
-    pub reason: &'c str,
-    pub message: &'c str,
-}
-
-/// Sets a condition; the time of the last transition stays while the status does.
-pub(super) fn set_condition(definition: &mut Value, condition: Condition<'_>, now: Time) {
-    let mut entry = json!({
-        "type": condition.kind,
-        "status": condition.status,
-        "lastTransitionTime": now,
-        "reason": condition.reason,
-        "message": condition.message,
-    });
-    if !definition["status"].is_object() {
-        definition["status"] = json!({});
-    }
-    let conditions = &mut definition["status"]["conditions"];
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Value::Array(conditions) = conditions else { return };
-    match conditions.iter_mut().find(|one| one["type"] == condition.kind) {
-        Some(before) => {
-            if before["status"] == condition.status {
-                entry["lastTransitionTime"] = before["lastTransitionTime"].clone();
-            }
-            *before = entry;
-        }
-        None => conditions.push(entry),
-    }
-}
 
 /// Whether objects of the kind are served.
 pub(super) fn is_established(definition: &Value) -> bool {
@@ -169,22 +134,31 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
     let fine = conflicts.is_empty();
     let (reason, message) = conflicts.into_iter().last().unwrap_or(("NoConflicts", "no conflicts found".to_owned()));
     let status = if fine { "True" } else { "False" };
-    set_condition(definition, Condition { kind: "NamesAccepted", status, reason, message: &message }, now.clone());
+    meta::set_condition(
+        definition,
+        meta::Condition { kind: "NamesAccepted", status, reason, message: &message },
+        now.clone(),
+    );
     // Once established, a kind stays so whatever names it wishes for later.
     if is_established(definition) {
         return;
     }
     let established = if fine {
-        Condition {
+        meta::Condition {
             kind: "Established",
             status: "True",
             reason: "InitialNamesAccepted",
             message: "the initial names have been accepted",
         }
     } else {
-        Condition { kind: "Established", status: "False", reason: "NotAccepted", message: "not all names are accepted" }
+        meta::Condition {
+            kind: "Established",
+            status: "False",
+            reason: "NotAccepted",
+            message: "not all names are accepted",
+        }
     };
-    set_condition(definition, established, now);
+    meta::set_condition(definition, established, now);
 }
 
 fn set_or_remove(names: &mut Value, field: &str, value: &Value) {

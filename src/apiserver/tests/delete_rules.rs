@@ -140,7 +140,30 @@ async fn a_namespace_ends_when_it_is_empty() {
     rig.call("POST", SECRETS, &secret("t", &json!({}))).await.expect(403);
     rig.api.sweep().await.unwrap();
     rig.get(&path(SECRETS, "s")).await.expect(404);
-    rig.get(&path(NAMESPACES, "rack")).await.expect(200);
+    let waiting = rig.get(&path(NAMESPACES, "rack")).await.expect(200);
+    let told: Vec<String> = waiting["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            [&one["type"], &one["status"], &one["reason"], &one["message"]].map(|v| v.as_str().unwrap()).join(" ")
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "NamespaceDeletionDiscoveryFailure False ResourcesDiscovered All resources successfully discovered",
+            "NamespaceDeletionGroupVersionParsingFailure False ParsedGroupVersions All legacy kube types successfully parsed",
+            "NamespaceDeletionContentFailure False ContentDeleted All content successfully deleted, may be waiting on \
+             finalization",
+            "NamespaceContentRemaining True SomeResourcesRemain Some resources are remaining: baremetalhosts.metal3.io has \
+             1 resource instances",
+            "NamespaceFinalizersRemaining True SomeFinalizersRemain Some content in the namespace has finalizers \
+             remaining: x/y in 1 resource instances",
+        ]
+    );
+    rig.api.sweep().await.unwrap();
+    assert_eq!(rig.get(&path(NAMESPACES, "rack")).await.expect(200), waiting, "nothing new, nothing written");
     rig.patch(&path(HOSTS, "a"), MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
     rig.api.sweep().await.unwrap();
     rig.get(&path(NAMESPACES, "rack")).await.expect(404);
@@ -170,4 +193,68 @@ async fn what_cannot_be_collected_keeps_nothing_else_from_going() {
     rig.get(&path(NAMESPACES, "doomed")).await.expect(404);
     rig.get(&path(NAMESPACES, "default")).await.expect(200);
     rig.get(&path(roles, "r")).await.expect(200);
+}
+
+/// Everything there is, without what differs by itself.
+async fn all_secrets(rig: &Rig) -> Vec<(String, Value)> {
+    let list = rig.get(SECRETS).await.expect(200);
+    let items = list["items"].as_array().unwrap().iter();
+    items.map(|one| (one["metadata"]["name"].as_str().unwrap().to_owned(), one["metadata"].clone())).collect()
+}
+
+/// A look at what changed finds what a look at everything finds.
+#[tokio::test]
+async fn nothing_is_missed_by_looking_at_changes_only() {
+    use rand::{Rng, SeedableRng};
+    let rig = Rig::new().await;
+    rig.api.sweep().await.unwrap();
+    for seed in 0..12_u64 {
+        let mut dice = rand::rngs::StdRng::seed_from_u64(seed);
+        let mut made: Vec<Value> = Vec::new();
+        for step in 0..24 {
+            if made.is_empty() || dice.random_bool(0.6) {
+                // It depends on up to two of those before it, of which some are gone.
+                let mut one = secret(&format!("s{step}"), &json!({}));
+                let owners: Vec<Value> = (0..dice.random_range(0..3_usize).min(made.len()))
+                    .map(|_| owned("x", &made[dice.random_range(0..made.len())], dice.random_bool(0.5)))
+                    .map(|one| one["metadata"]["ownerReferences"][0].clone())
+                    .collect();
+                let mut seen = std::collections::HashSet::new();
+                let owners: Vec<Value> = owners.into_iter().filter(|one| seen.insert(one["uid"].to_string())).collect();
+                one["metadata"]["ownerReferences"] = owners.into();
+                if dice.random_bool(0.15) {
+                    one["metadata"]["finalizers"] = json!(["x/y"]);
+                }
+                made.push(rig.call("POST", SECRETS, &one).await.expect(201));
+            } else {
+                let one = made[dice.random_range(0..made.len())]["metadata"]["name"].as_str().unwrap().to_owned();
+                if dice.random_bool(0.3) {
+                    rig.patch(&path(SECRETS, &one), MERGE, &json!({"metadata": {"finalizers": null}})).await;
+                }
+                let policy = ["Background", "Foreground", "Orphan"][dice.random_range(0..3_usize)];
+                rig.call("DELETE", &path(SECRETS, &one), &json!({ "propagationPolicy": policy })).await;
+            }
+            if dice.random_bool(0.4) {
+                rig.api.sweep().await.unwrap();
+            }
+        }
+        // As often as the chains are long: each look may bring the next.
+        for _ in 0..30 {
+            rig.api.sweep().await.unwrap();
+        }
+        let found = all_secrets(&rig).await;
+        rig.api.dependents().look_at_everything();
+        rig.api.sweep().await.unwrap();
+        assert_eq!(all_secrets(&rig).await, found, "seed {seed}");
+        for (name, _) in found {
+            rig.patch(
+                &path(SECRETS, &name),
+                MERGE,
+                &json!({"metadata": {"finalizers": null, "ownerReferences": null}}),
+            )
+            .await;
+            rig.call("DELETE", &path(SECRETS, &name), &json!({})).await;
+        }
+        assert!(all_secrets(&rig).await.is_empty(), "seed {seed}");
+    }
 }
