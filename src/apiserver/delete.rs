@@ -65,6 +65,15 @@ impl DeleteOptions {
             if !value.is_object() {
                 return Err(ApiError::bad_request("the delete options are not an object"));
             }
+            // Clients give whatever version the object has.
+            if let Some(kind) = value.get("kind").filter(|kind| **kind != "DeleteOptions" && **kind != "") {
+                let kind = super::status::shorten(kind.as_str().unwrap_or_default(), 64);
+                let version = super::status::shorten(value["apiVersion"].as_str().unwrap_or_default(), 64);
+                return Err(ApiError::bad_request(format!(
+                    "no kind {kind:?} is registered for version {version:?} among the options of a deletion: it must be \
+                     DeleteOptions"
+                )));
+            }
             serde_json::from_value(value)
                 .map_err(|error| ApiError::bad_request(format!("the delete options cannot be read: {error}")))?
         };

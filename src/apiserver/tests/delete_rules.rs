@@ -195,6 +195,23 @@ async fn what_cannot_be_collected_keeps_nothing_else_from_going() {
     rig.get(&path(roles, "r")).await.expect(200);
 }
 
+#[tokio::test]
+async fn options_of_another_kind_are_no_options() {
+    let rig = Rig::new().await;
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    for kind in ["Nonsense", "Status"] {
+        let refused =
+            rig.call("DELETE", &path(HOSTS, "a"), &json!({"apiVersion": "v1", "kind": kind})).await.expect(400);
+        assert!(
+            refused["message"].as_str().unwrap().starts_with(&format!("no kind {kind:?} is registered")),
+            "{refused}"
+        );
+    }
+    for options in [json!({"kind": "DeleteOptions", "apiVersion": "metal3.io/v1alpha1"}), json!({"kind": ""})] {
+        rig.call("DELETE", &format!("{}?dryRun=All", path(HOSTS, "a")), &options).await.expect(200);
+    }
+}
+
 /// Everything there is, without what differs by itself.
 async fn all_secrets(rig: &Rig) -> Vec<(String, Value)> {
     let list = rig.get(SECRETS).await.expect(200);
