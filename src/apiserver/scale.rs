@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Call;
 use super::body::{self, parse_body};
 use super::options::{self, Write};
-use super::ownership::Sent;
+use super::ownership::{self, Sent};
 use super::patch::Patch;
 use super::registry::{Resource, Scale};
 use super::request::Form;
@@ -35,6 +35,9 @@ pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
 pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Result<Response, ApiError> {
     call.require_writable()?;
     let scale = scale(call)?;
+    if is_patch && body::content_type(call.headers) == write::APPLY {
+        return apply(call, scale, &body).await;
+    }
     let warnings = Warnings::new(call, Refusal::Outcome);
     let draft = |live: Option<&Live>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
@@ -59,6 +62,42 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
         write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     };
     send(call, &served(call.resource, &written.object.value()))
+}
+
+/// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
+/// have it.
+async fn apply(call: &Call<'_>, scale: &Scale, body: &[u8]) -> Result<Response, ApiError> {
+    let dry_run = options::check(call, Write::Apply)?;
+    let given = body::parse_config(body)?.value;
+    check_type(&given)?;
+    let config = config_of(call.resource, scale, call.name()?, &given)?;
+    let force = call.params.force.unwrap_or(false);
+    let warnings = Warnings::new(call, Refusal::Object);
+    let written = write::change(call, warnings, Write::Apply, dry_run, |live| {
+        let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
+        let applied = ownership::applied(call, Some(live.parts()), &config, force)?;
+        let value = applied.object.unwrap_or_else(|| live.value.clone());
+        Ok(Draft { value, managers: Managers::Applied(applied.managers) })
+    });
+    let written = written.await?;
+    send(call, &served(call.resource, &written.object.value()))
+}
+
+/// The configuration of the object that a configuration of its `Scale` stands for.
+fn config_of(resource: &Resource, scale: &Scale, name: &str, given: &Value) -> Result<Value, ApiError> {
+    if !given["metadata"]["managedFields"].is_null() {
+        return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+    }
+    let mut config = json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {"name": name}});
+    // The rules for numbers and names are those of any other write.
+    let whole = merge(resource, scale, &config, given)?;
+    let wished = given["spec"].get("replicas").is_some();
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        if let Some(value) = whole["metadata"].get(field) {
+            config["metadata"][field] = value.clone();
+        }
+    }
+    Ok(if wished { whole } else { config })
 }
 
 fn scale<'c>(call: &'c Call<'_>) -> Result<&'c Scale, ApiError> {
@@ -210,5 +249,11 @@ mod tests {
             assert_eq!(found.map_err(|error| error.code.as_u16()), wanted, "{wished}");
         }
         assert_eq!(view(&scale, &json!({"spec": {}})).unwrap_err().code, 500);
+        let config = config_of(resource, &scale, "a", &json!({"kind": "Scale", "spec": {"replicas": 4}})).unwrap();
+        let wanted =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "spec": {"deep": {"replicas": 4}}});
+        assert_eq!(config, wanted);
+        let config = config_of(resource, &scale, "a", &json!({"kind": "Scale", "spec": {}})).unwrap();
+        assert_eq!(config, json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}));
     }
 }

@@ -142,7 +142,7 @@ async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
     check_config(call.resource, &config)?;
     let force = call.params.force.unwrap_or(false);
     change(call, warnings, Write::Apply, dry_run, |live| {
-        let old = live.map(|live| (&live.value, live.managers.as_slice()));
+        let old = live.map(Live::parts);
         let applied = ownership::applied(call, old, &config, force)?;
         let value = match (applied.object, live) {
             (Some(value), _) => value,
@@ -276,6 +276,11 @@ impl Live {
         let mut value = served(resource, &object.value());
         let managers = ownership::taken(&mut value);
         Self { object, value, managers }
+    }
+
+    /// The object without its managers, and its managers.
+    pub(super) fn parts(&self) -> (&Value, &[Entry]) {
+        (&self.value, &self.managers)
     }
 
     /// With `managedFields`, as clients see it.

@@ -187,12 +187,14 @@ pub fn updated(
             api_version: types.api_version.to_owned(),
             subresource: subresource.to_owned(),
         };
+        // Upstream keeps no time of who scales.
+        let time = (subresource != "scale").then_some(now);
         match managers.iter_mut().find(|entry| entry.manager.is(&manager)) {
             Some(entry) => {
                 entry.fields = entry.fields.union(&fields);
-                entry.time = Some(now);
+                entry.time = time;
             }
-            None => managers.push(Entry { manager, time: Some(now), fields }),
+            None => managers.push(Entry { manager, time, fields }),
         }
     }
     cap(&mut managers);

@@ -291,3 +291,101 @@ async fn fields_that_a_definition_names_can_be_selected_by() {
     crd["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".metadata.name"}]);
     rig.call("POST", &format!("{CRDS}?dryRun=All"), &crd).await.expect(422);
 }
+
+#[tokio::test]
+async fn who_scales_owns_the_number() {
+    let rig = Rig::new().await;
+    rig.call("POST", CRDS, &definition()).await.expect(201);
+    rig.call("POST", WIDGETS, &widget("a", 2)).await.expect(201);
+    let place = format!("{WIDGETS}/a/scale");
+    rig.patch(&format!("{place}?fieldManager=hand"), MERGE, &json!({"spec": {"replicas": 3}})).await.expect(200);
+    let managers = async || {
+        let object = rig.get(&path(WIDGETS, "a")).await.expect(200);
+        let entries = object["metadata"]["managedFields"].as_array().unwrap().clone();
+        (object["spec"]["replicas"].clone(), entries.into_iter().filter(|one| one["subresource"] == "scale").collect())
+    };
+    let (replicas, scalers): (Value, Vec<Value>) = managers().await;
+    assert_eq!((replicas, scalers.len()), (json!(3), 1));
+    assert_eq!(scalers[0]["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+    assert!(scalers[0]["manager"] == "hand" && scalers[0]["operation"] == "Update" && scalers[0]["time"].is_null());
+
+    // Applying a Scale is applying its one field.
+    let apply = "application/apply-patch+yaml";
+    let scale = |replicas: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "a"}, "spec": {"replicas": replicas}});
+    let refused = rig.patch(&format!("{place}?fieldManager=robot"), apply, &scale(5)).await.expect(409);
+    assert_eq!(
+        refused["message"],
+        "Apply failed with 1 conflict: conflict with \"hand\" with subresource \"scale\" using example.org/v1: .spec.replicas"
+    );
+    let applied = rig.patch(&format!("{place}?fieldManager=robot&force=true"), apply, &scale(5)).await.expect(200);
+    assert_eq!((&applied["kind"], &applied["spec"]["replicas"]), (&json!("Scale"), &json!(5)));
+    let (replicas, scalers) = managers().await;
+    assert_eq!((replicas, scalers.len()), (json!(5), 1));
+    assert!(scalers[0]["manager"] == "robot" && scalers[0]["operation"] == "Apply");
+    rig.patch(&format!("{place}?fieldManager=robot"), apply, &scale(6)).await.expect(200);
+    rig.patch(&format!("{place}?fieldManager=robot"), apply, &scale(-6)).await.expect(422);
+    rig.patch(&place, apply, &scale(6)).await.expect(422);
+    let mut wrong = scale(6);
+    wrong["kind"] = "Widget".into();
+    rig.patch(&format!("{place}?fieldManager=robot"), apply, &wrong).await.expect(400);
+    rig.patch(&format!("{WIDGETS}/none/scale?fieldManager=robot"), apply, &scale(1)).await.expect(404);
+}
+
+#[tokio::test]
+async fn a_kind_that_comes_again_has_no_history() {
+    let rig = Rig::new().await;
+    rig.call("POST", CRDS, &definition()).await.expect(201);
+    for name in ["a", "b", "c"] {
+        rig.call("POST", WIDGETS, &widget(name, 1)).await.expect(201);
+    }
+    let part = rig.get(&format!("{WIDGETS}?limit=1")).await.expect(200);
+    let (token, revision) = (part["metadata"]["continue"].as_str().unwrap(), &part["metadata"]["resourceVersion"]);
+    let revision = revision.as_str().unwrap();
+    rig.call("DELETE", &path(CRDS, "widgets.example.org"), &json!({})).await.expect(200);
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(CRDS, "widgets.example.org")).await.expect(404);
+    let mut other = definition();
+    other["spec"]["scope"] = "Cluster".into();
+    rig.call("POST", CRDS, &other).await.expect(201);
+
+    let all = "/apis/example.org/v1/widgets";
+    for query in [format!("continue={token}&limit=1"), format!("resourceVersion={revision}&resourceVersionMatch=Exact")]
+    {
+        let expired = rig.get(&format!("{all}?{query}")).await.expect(410);
+        assert_eq!(expired["reason"], "Expired", "{query}");
+    }
+    let watched = rig.get(&format!("{all}?watch=true&resourceVersion={revision}&timeoutSeconds=1")).await;
+    let event: Value = serde_json::from_str(watched.text.lines().next().unwrap_or(&watched.text)).unwrap();
+    let status = if event["type"] == "ERROR" { &event["object"] } else { &event };
+    assert_eq!(status["code"], 410, "{event}");
+    // From now on there is one.
+    let now = rig.get(all).await.expect(200);
+    assert_eq!(now["items"], json!([]));
+    rig.call("POST", all, &widget("d", 1)).await.expect(201);
+    let since = now["metadata"]["resourceVersion"].as_str().unwrap();
+    let watched = rig.get(&format!("{all}?watch=true&resourceVersion={since}&timeoutSeconds=1")).await;
+    assert!(watched.text.contains("\"ADDED\""), "{}", watched.text);
+}
+
+#[tokio::test]
+async fn a_rule_that_cannot_work_is_refused_with_its_definition() {
+    let rig = Rig::new().await;
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    for (rule, reason) in [
+        ("self.nope > 1", "undefined field 'nope'"),
+        ("spec.size > 1", "undeclared reference to 'spec' (in container '')"),
+        ("self.size", "cel expression must evaluate to a bool"),
+    ] {
+        let mut crd = definition();
+        crd.pointer_mut(spec).unwrap()["x-kubernetes-validations"] = json!([{ "rule": rule }]);
+        let refused = rig.call("POST", CRDS, &crd).await.expect(422);
+        let cause = &refused["details"]["causes"][0];
+        let field = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
+        assert_eq!(cause["field"], field, "{rule}");
+        assert_eq!(cause["message"], format!("Invalid value: {rule:?}: compilation failed: {reason}"));
+    }
+    let mut crd = definition();
+    crd.pointer_mut(spec).unwrap()["x-kubernetes-validations"] = json!([{"rule": "self.size < 9 || has(self.colour)"}]);
+    rig.call("POST", CRDS, &crd).await.expect(201);
+    rig.call("POST", WIDGETS, &widget("a", 10)).await.expect(422);
+}
