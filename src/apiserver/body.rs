@@ -16,8 +16,8 @@ use super::status::{ApiError, shorten};
 
 /// Largest body in bytes, as etcd-backed servers have it.
 pub(super) const BODY_MAX: usize = 3 * 1024 * 1024;
-/// A body must be there after this time.
-const BODY_DEADLINE: Duration = Duration::from_secs(60);
+/// A body must be there after this time; less than a request may take, so that there is time to say so.
+const BODY_DEADLINE: Duration = Duration::from_secs(50);
 /// Deepest nesting of an object that is stored; less than what JSON readers take.
 pub(super) const DEPTH_MAX: usize = 100;
 /// Duplicate fields reported for one body.

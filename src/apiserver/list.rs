@@ -13,12 +13,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use base64::{Engine, alphabet};
 use serde::{Deserialize, Serialize};
 
-use super::Call;
 use super::items::ListHead;
 use super::read::{reach, send_list};
 use super::request::{Params, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
+use super::{Call, aside};
 use crate::store::{Listing, Object};
 
 /// Longest continue token that is read.
@@ -56,6 +56,9 @@ impl Place {
         (self.0.as_str(), self.1.as_str()) < (object.namespace.as_str(), object.name.as_str())
     }
 }
+
+/// Objects from which on to look which are selected counts as long: it may mean to read them all.
+const MANY: usize = 1000;
 
 /// What a continue token says (the form is upstream's; to clients it is opaque).
 #[derive(Serialize, Deserialize)]
@@ -191,7 +194,8 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
     }
     // Upstream answers revision 0 out of its cache, whole.
     let limit = params.limit.filter(|_| params.resource_version != "0");
-    let (objects, head) = part(objects, &selector, limit, revision);
+    let many = objects.len() >= MANY && !selector.is_everything();
+    let (objects, head) = aside::when(many, || part(objects, &selector, limit, revision));
     Ok(send_list(call, objects, &head))
 }
 

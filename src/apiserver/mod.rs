@@ -34,6 +34,7 @@ pub mod registry;
 pub mod tls;
 
 mod apply;
+mod aside;
 mod body;
 mod core_kinds;
 mod crd;
@@ -83,6 +84,9 @@ use request::{Form, Params, Route};
 
 /// Seconds that events are kept unless [`ApiServer::keep_events`] says otherwise, as upstream.
 const EVENT_SECONDS: i64 = 3600;
+
+/// A request that is no watch is answered within this time, as upstream's `--request-timeout`.
+const REQUEST_MAX: Duration = Duration::from_secs(60);
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -411,6 +415,18 @@ impl Call<'_> {
         self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
 
+    /// Whether a write may take long on an object of this size: what is large, and what has rules of users.
+    fn is_long(&self, live: usize) -> bool {
+        if self.identity.is_in_process() {
+            return false;
+        }
+        let length =
+            self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        // Who does not say how much it sends may send much.
+        let given: usize = length.unwrap_or(usize::MAX);
+        given.max(live) >= aside::LONG_FROM || self.resource.schema.has_rules()
+    }
+
     /// Clients may not write what only Slipway's own rooms write.
     fn require_writable(&self) -> Result<(), ApiError> {
         if self.resource.keep != Keep::Durable && !self.identity.is_in_process() {
@@ -472,7 +488,7 @@ async fn bounded(
         let kind = if overload::is_read(request.method()) { "readOnly" } else { "mutating" };
         api.inner.metrics.refused(kind);
     })?;
-    let response = serve(api, identity, route, request).await;
+    let response = serve(api, identity, route, watches, request).await;
     drop(place);
     response
 }
@@ -481,6 +497,7 @@ async fn serve(
     api: &ApiServer,
     identity: Option<&Identity>,
     route: Route,
+    watches: bool,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
@@ -490,7 +507,9 @@ async fn serve(
             (Some(audit), Some(identity)) => audit::Pending::begin(audit, identity, &parts, &target).await?,
             _ => None,
         };
-        let answer = serve_resource(api, identity, &parts, &target, body).await;
+        let serving = serve_resource(api, identity, &parts, &target, body);
+        // A watch says by itself how long it wants to be.
+        let answer = if watches { serving.await } else { in_time(&parts.uri, serving).await };
         if let Some(pending) = pending {
             pending.end(&answer);
         }
@@ -521,11 +540,21 @@ async fn serve(
                 parts.uri.authority().map(http::uri::Authority::as_str).or(named).unwrap_or_default(),
             )))
         }
-        Route::OpenApiV2 => documents.v2(&parts.headers),
-        Route::OpenApiV3 => Ok(documents.index(&parts.headers)),
-        Route::OpenApiV3Of(name) => documents.of(&name, parts.uri.query(), &parts.headers),
+        // They are made when they are first asked for.
+        Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)),
+        Route::OpenApiV3 => Ok(aside::when(true, || documents.index(&parts.headers))),
+        Route::OpenApiV3Of(name) => aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)),
         Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
     }
+}
+
+/// Ends a request that takes too long. What it began to write may be written all the same.
+async fn in_time<T>(uri: &http::Uri, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    let most = request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX);
+    tokio::time::timeout(most, serving).await.unwrap_or_else(|_| {
+        let message = "request did not complete within requested timeout - context deadline exceeded";
+        Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
+    })
 }
 
 async fn serve_resource(

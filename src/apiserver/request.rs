@@ -1,7 +1,10 @@
 //! What a request wants: path, query parameters, Accept header.
 
+use std::time::Duration;
+
 use http::{HeaderMap, Uri, header};
 
+use super::schema;
 use super::status::{ApiError, shorten};
 use super::table::Include;
 use super::text::Text;
@@ -186,6 +189,18 @@ pub(super) fn asks_to_watch(query: &str) -> bool {
     })
 }
 
+/// How long a client gives a request (`timeout`); nothing when it does not say.
+pub(super) fn deadline(uri: &Uri) -> Result<Option<Duration>, ApiError> {
+    let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let Some((_, text)) = pairs.find(|(key, _)| key == "timeout") else { return Ok(None) };
+    let duration = (!text.is_empty()).then(|| schema::cel::go_duration(&text)).flatten();
+    let duration = if text == "0" { Some(chrono::Duration::zero()) } else { duration };
+    let refuse =
+        || ApiError::bad_request(format!("invalid timeout specified in the request URL - {:?}", shorten(&text, 32)));
+    let duration = duration.and_then(|duration| duration.to_std().ok()).ok_or_else(refuse)?;
+    Ok((!duration.is_zero()).then_some(duration))
+}
+
 /// A flag that is there is set, unless it says that it is not (apimachinery's conversion of query parameters).
 fn is_true(value: &str) -> bool {
     !(value == "0" || value.eq_ignore_ascii_case("false"))
@@ -364,6 +379,24 @@ mod tests {
             subresource: sub.map(str::to_owned),
             watch: false,
         })
+    }
+
+    #[test]
+    fn a_client_may_say_how_long_it_waits() {
+        let asked = |query: &str| deadline(&format!("/api/v1/secrets{query}").parse().unwrap());
+        for (query, wanted) in [
+            ("", None),
+            ("?limit=5", None),
+            ("?timeout=0", None),
+            ("?timeout=0s", None),
+            ("?timeout=1m30s", Some(Duration::from_secs(90))),
+            ("?a=b&timeout=500ms", Some(Duration::from_millis(500))),
+        ] {
+            assert_eq!(asked(query).unwrap(), wanted, "{query}");
+        }
+        for query in ["?timeout=", "?timeout=5", "?timeout=-1s", "?timeout=soon"] {
+            assert_eq!(asked(query).unwrap_err().code, 400, "{query}");
+        }
     }
 
     #[test]

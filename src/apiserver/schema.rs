@@ -254,6 +254,11 @@ impl Schema {
         Ok(())
     }
 
+    /// Whether there are rules to be asked, which may take their time.
+    pub fn has_rules(&self) -> bool {
+        self.any_rules
+    }
+
     /// Whether [`Self::apply_defaults`] may do anything.
     pub fn has_defaults(&self) -> bool {
         let inner = self.items.iter().chain(&self.additional).map(|schema| &**schema);

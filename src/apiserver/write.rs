@@ -18,7 +18,7 @@ use super::patch::Patch;
 use super::registry::{Conversion, Resource};
 use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, Call, auth, crd, meta, versions};
+use super::{ApiServer, Call, aside, auth, crd, meta, versions};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
@@ -131,7 +131,7 @@ pub(super) const APPLY: &str = "application/apply-patch+yaml";
 /// Applies a configuration; the object is made when it is not there.
 async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
     let dry_run = options::check(call, Write::Apply)?;
-    let parsed = body::parse_config(body)?;
+    let parsed = aside::on_bytes(body.len(), || body::parse_config(body))?;
     let mut warnings = Warnings::new(call, Refusal::Object);
     if !parsed.duplicates.is_empty()
         && let Some(fault) = body::duplicate_in_yaml(body)
@@ -178,7 +178,7 @@ fn check_config(resource: &Resource, config: &Value) -> Result<(), ApiError> {
 
 /// The object of a body and what is to be warned of.
 fn of_body(call: &Call<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
-    let parsed = parse_body(call.headers, body)?;
+    let parsed = aside::on_bytes(body.len(), || parse_body(call.headers, body))?;
     let mut warnings = Warnings::new(call, Refusal::Object);
     warnings.duplicates(&parsed.duplicates)?;
     let mut value = parsed.value;
@@ -220,7 +220,8 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
         meta.name = Some(meta::generate_name(prefix));
     }
     let again = generated.is_some().then(|| draft.clone());
-    let (mut value, mut managers) = shape(call, draft, meta.clone(), None, &mut warnings)?;
+    let long = call.is_long(0);
+    let (mut value, mut managers) = aside::when(long, || shape(call, draft, meta.clone(), None, &mut warnings))?;
     let mut attempt = 1;
     loop {
         let name = meta.name.clone().unwrap_or_default();
@@ -313,13 +314,15 @@ pub(super) async fn change(
         };
         let live = Live::new(resource, current);
         let old_meta = meta::read(&live.value)?;
-        let draft = make(Some(&live))?;
+        let long = call.is_long(live.object.json.len());
+        let draft = aside::when(long, || make(Some(&live)))?;
         let mut new_meta = own_place(call, meta::read(&draft.value)?)?;
         let named_revision = check_revision(call, &new_meta, &live.object, write)?;
         check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
-        let (mut value, mut managers) = shape(call, draft, new_meta, Some(&old), &mut warnings)?;
+        let shaped = aside::when(long, || shape(call, draft, new_meta, Some(&old), &mut warnings));
+        let (mut value, mut managers) = shaped?;
         value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
         // A manager's time alone is no change.
         if value == live.value

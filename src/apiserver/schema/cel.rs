@@ -440,7 +440,7 @@ fn optional_of(value: Option<CelValue>) -> CelValue {
 }
 
 /// A duration as Go writes it.
-fn go_duration(text: &str) -> Option<chrono::Duration> {
+pub(in crate::apiserver) fn go_duration(text: &str) -> Option<chrono::Duration> {
     let (sign, mut rest) = text.strip_prefix('-').map_or((1.0, text), |rest| (-1.0, rest));
     let mut seconds = 0.0;
     while !rest.is_empty() {

@@ -60,3 +60,38 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn a_request_ends_in_time() {
+    let rig = Rig::new().await;
+    // A revision that is still to come is waited for, for three seconds.
+    let late = rig.get(&format!("{SECRETS}?resourceVersion=999999999&timeout=50ms")).await.expect(504);
+    assert_eq!(
+        (late["reason"].as_str(), late["message"].as_str()),
+        (Some("Timeout"), Some("request did not complete within requested timeout - context deadline exceeded"))
+    );
+    rig.get(&format!("{SECRETS}?timeout=soon")).await.expect(400);
+    // A watch says how long it is by itself.
+    let watched = rig.get(&format!("{SECRETS}?watch=true&timeoutSeconds=1&timeout=1ms")).await;
+    assert_eq!((watched.code, watched.text.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn who_is_refused_before_the_body_is_told_that_the_connection_ends() {
+    let rig = Rig::new().await;
+    let send = async |method: &str, path: &str, version| {
+        let request = http::Request::builder().method(method).uri(path).version(version);
+        let answer = rig.send(None, request, "{}").await;
+        (answer.code, answer.headers.get("connection").map(|value| value.to_str().unwrap().to_owned()))
+    };
+    let close = Some("close".to_owned());
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        assert_eq!(send(method, SECRETS, http::Version::HTTP_11).await, (401, close.clone()), "{method}");
+        assert_eq!(send(method, SECRETS, http::Version::HTTP_2).await, (401, None), "{method}");
+    }
+    // Nothing is left of what has no body, and nothing of a body that was read.
+    assert_eq!(send("GET", SECRETS, http::Version::HTTP_11).await, (401, None));
+    let made = http::Request::post(SECRETS).version(http::Version::HTTP_11);
+    let answer = rig.send(admin(), made, secret("a", &json!({})).to_string()).await;
+    assert!(answer.code == 201 && answer.headers.get("connection").is_none());
+}
