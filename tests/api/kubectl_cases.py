@@ -392,7 +392,8 @@ DELETING = [
     case("wait ns/going --for=condition=NamespaceFinalizersRemaining --timeout=20s"),
     case("get ns going -o 'jsonpath={range .status.conditions[?(@.status==\"True\")]}{.type}: {.reason}: {.message}{\"\\n\"}{end}'"),
     case("patch cm held -n going --type=merge -p '{\"metadata\":{\"finalizers\":null}}'"),
-    case("wait ns/going --for=delete --timeout=30s"),
+    # It may be gone before kubectl looks; then it says nothing.
+    case("wait ns/going --for=delete --timeout=30s", lines="^error"),
     case("get ns going"),
     case("delete ns default"),
     case("delete ns rack"),
