@@ -13,12 +13,16 @@ use tower::ServiceExt;
 use super::*;
 use crate::api::kinds;
 use crate::api::metal3::{
-    BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec, Image as HostImage, ProvisionStatus,
+    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
+    HardwareDetails, Image as HostImage, ProvisionStatus,
 };
-use crate::api::slipway::{BootIntentSpec, BootIntentStatus, BootTarget, SessionStatus, StepAction, StepResult};
+use crate::api::slipway::{
+    BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
+};
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
+use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
 use crate::bmc::{Health, Settings};
 use crate::host::watches::{self, Intents};
@@ -30,6 +34,8 @@ struct Site {
     api: ApiServer,
     client: Client,
     machine: Arc<Machine>,
+    /// Address of its BMC.
+    bmc: String,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
 }
@@ -41,8 +47,8 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// A namespace `rack` with one provisioned host `h`, whose reconciler runs.
-    async fn provisioned() -> Self {
+    /// A namespace `rack` and a machine with its BMC. Nobody reconciles yet.
+    async fn idle() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
@@ -63,33 +69,70 @@ impl Site {
         let bmc = IpmiSim::new(machine.clone(), vec![account], &[CipherSuite::Sha256]);
         tokio::spawn(bmc.run(socket, shutdown.clone()));
 
-        let site =
-            Self { api: api.clone(), client: client.clone(), machine, shutdown: shutdown.clone(), _folder: folder };
+        let site = Self { api, client: client.clone(), machine, bmc: address, shutdown, _folder: folder };
         let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
-        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        Api::<Namespace>::all(client).create(&PostParams::default(), &namespace).await.unwrap();
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "bmc" },
             "stringData": { "username": "admin", "password": "secret" } });
         site.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
-        let image = HostImage { url: URL.into(), checksum: Some("c".repeat(64)), ..HostImage::default() };
+        site
+    }
+
+    /// The host `h` for the machine, without a status.
+    fn host(&self) -> BareMetalHost {
         let spec = BareMetalHostSpec {
             online: true,
-            bmc: Some(BmcDetails { address, credentials_name: "bmc".into(), ..BmcDetails::default() }),
+            bmc: Some(BmcDetails {
+                address: self.bmc.clone(),
+                credentials_name: "bmc".into(),
+                ..BmcDetails::default()
+            }),
             boot_mac_address: Some("02:00:00:00:00:01".into()),
-            image: Some(image.clone()),
             ..BareMetalHostSpec::default()
         };
-        let hosts = site.api::<BareMetalHost>();
-        let mut host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
+        BareMetalHost::new("h", spec)
+    }
+
+    async fn create(&self, host: &BareMetalHost) -> BareMetalHost {
+        self.api::<BareMetalHost>().create(&PostParams::default(), host).await.unwrap()
+    }
+
+    fn image() -> HostImage {
+        HostImage { url: URL.into(), checksum: Some("c".repeat(64)), ..HostImage::default() }
+    }
+
+    /// Starts the reconciler.
+    async fn reconcile(&self) {
+        let (index, intents) = (HostIndex::default(), Intents::default());
+        let (ready, mut listed) = watch::channel(false);
+        let client = self.client.clone();
+        tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, self.shutdown.clone()));
+        listed.wait_for(|listed| *listed).await.unwrap();
+        let bmcs = Registry::new(Settings { poll: Duration::from_millis(20), ..Settings::default() });
+        let metrics = Metrics::default();
+        self.api.add_metrics({
+            let metrics = metrics.clone();
+            Arc::new(move |registry| metrics.register(registry))
+        });
+        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), metrics, self.shutdown.clone()));
+    }
+
+    /// With one provisioned host `h`, whose reconciler runs.
+    async fn provisioned() -> Self {
+        let site = Self::idle().await;
+        let mut host = site.host();
+        host.spec.image = Some(Self::image());
+        let mut host = site.create(&host).await;
         host.status = Some(BareMetalHostStatus {
             provisioning: ProvisionStatus {
                 state: ProvisioningState::Provisioned,
-                image: Some(image),
+                image: Some(Self::image()),
                 ..ProvisionStatus::default()
             },
             ..BareMetalHostStatus::default()
         });
-        let host = hosts.replace_status("h", &PostParams::default(), &host).await.unwrap();
+        let host = site.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
         let metadata = ObjectMeta {
             name: Some("h".into()),
             owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
@@ -99,24 +142,69 @@ impl Site {
         let spec = BootIntentSpec { generation: 3, target: BootTarget::Disk, ..BootIntentSpec::default() };
         let intent = BootIntent { metadata, spec, status: None };
         site.api::<BootIntent>().create(&PostParams::default(), &intent).await.unwrap();
-
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
-        let bmcs = Registry::new(Settings { poll: Duration::from_millis(20), ..Settings::default() });
-        let metrics = Metrics::default();
-        api.add_metrics({
-            let metrics = metrics.clone();
-            Arc::new(move |registry| metrics.register(registry))
-        });
-        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), metrics, shutdown));
+        site.reconcile().await;
         site.until("the host is taken over", async || {
-            let host = site.api::<BareMetalHost>().get("h").await.unwrap();
+            let host = site.get().await;
             !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)
         })
         .await;
         site
+    }
+
+    async fn get(&self) -> BareMetalHost {
+        self.api::<BareMetalHost>().get("h").await.unwrap()
+    }
+
+    async fn status(&self) -> BareMetalHostStatus {
+        self.get().await.status.unwrap_or_default()
+    }
+
+    async fn patch(&self, patch: serde_json::Value) {
+        self.api::<BareMetalHost>().patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    async fn annotate(&self, key: &str, value: Option<&str>) {
+        self.patch(json!({ "metadata": { "annotations": { key: value } } })).await;
+    }
+
+    async fn delete(&self) {
+        self.api::<BareMetalHost>().delete("h", &DeleteParams::default()).await.unwrap();
+    }
+
+    async fn until_gone(&self) {
+        self.until("the host is gone", async || self.api::<BareMetalHost>().get_opt("h").await.unwrap().is_none())
+            .await;
+    }
+
+    /// Every state that a watch sees from now on, each once in a row, until `last`.
+    async fn watch_states(&self, last: ProvisioningState) -> tokio::task::JoinHandle<Vec<&'static str>> {
+        let hosts = self.api::<BareMetalHost>();
+        let (ready, mut listed) = watch::channel(false);
+        let watching = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            let mut events = std::pin::pin!(watcher(hosts, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                let host = match event.unwrap() {
+                    watcher::Event::Apply(host) | watcher::Event::InitApply(host) => host,
+                    watcher::Event::Delete(_) => return seen,
+                    watcher::Event::InitDone => {
+                        ready.send_replace(true);
+                        continue;
+                    }
+                    watcher::Event::Init => continue,
+                };
+                let state = host.status.unwrap_or_default().provisioning.state;
+                if seen.last() != Some(&state.as_str()) {
+                    seen.push(state.as_str());
+                }
+                if state == last {
+                    return seen;
+                }
+            }
+            seen
+        });
+        listed.wait_for(|listed| *listed).await.unwrap();
+        watching
     }
 
     fn api<K>(&self) -> Api<K>
@@ -153,6 +241,7 @@ impl Site {
             let Some(intent) = intents.get_opt("h").await.unwrap() else { return };
             let now = Some(Time(Timestamp::now()));
             let spec = &intent.spec;
+            let powers_off = spec.steps.iter().any(|step| step.action == StepAction::PowerOff);
             if spec.target == BootTarget::Ramdisk && spec.started.is_some() && self.machine.is_on() {
                 let done = spec.steps.iter().map(|step| StepResult {
                     id: step.id.clone(),
@@ -166,12 +255,19 @@ impl Site {
                     last_seen: now.clone(),
                     ..SessionStatus::default()
                 };
-                let status =
-                    BootIntentStatus { session: Some(session), results: done.collect(), ..BootIntentStatus::default() };
+                let status = BootIntentStatus {
+                    session: Some(session),
+                    results: done.collect(),
+                    inventory: Some(HardwareDetails { hostname: "h".into(), ..HardwareDetails::default() }),
+                    ..BootIntentStatus::default()
+                };
                 let patch = Patch::Merge(json!({ "status": status }));
                 match intents.patch_status("h", &PatchParams::default(), &patch).await {
                     Err(kube::Error::Api(error)) if error.is_not_found() => return,
                     patched => drop(patched.unwrap()),
+                }
+                if powers_off {
+                    self.machine.power(PowerCommand::Off);
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -294,4 +390,202 @@ async fn a_bmcs_health_is_a_condition() {
     let secret = Patch::Merge(json!({ "stringData": { "note": "another version, so that the BMC is asked at once" } }));
     site.api::<Secret>().patch("bmc", &PatchParams::default(), &secret).await.unwrap();
     site.until("the warning is shown", async || healthy().await.is_some_and(|told| told.reason == "Warning")).await;
+}
+
+#[tokio::test]
+async fn every_state_on_the_way_is_seen_by_a_watch() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    let seen = site.watch_states(ProvisioningState::Provisioned).await;
+    let mut host = site.host();
+    host.spec.image = Some(Site::image());
+    site.create(&host).await;
+    let intents = site.api::<BootIntent>();
+    site.until("it has a boot intent", async || intents.get_opt("h").await.unwrap().is_some()).await;
+    let import = async {
+        let images = Api::<Image>::all(site.client.clone());
+        let name = machine::image_name(&Site::image());
+        site.until("the image is asked for", async || images.get_opt(&name).await.unwrap().is_some()).await;
+        let status = ImageStatus { phase: ImagePhase::Ready, digest: Some("d".repeat(64)), ..ImageStatus::default() };
+        let patch = Patch::Merge(json!({ "status": status }));
+        images.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+        site.until("it is provisioned", async || {
+            site.status().await.provisioning.state == ProvisioningState::Provisioned
+        })
+        .await;
+    };
+    tokio::select! {
+        () = site.play_agent() => panic!("the intent is gone"),
+        () = import => {}
+    }
+    let seen = seen.await.unwrap();
+    let on_the_way = ["registering", "inspecting", "preparing", "available", "provisioning", "provisioned"];
+    assert_eq!(seen.iter().filter(|state| !state.is_empty()).copied().collect::<Vec<_>>(), on_the_way);
+    assert!(site.machine.is_on());
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    site.delete().await;
+    tokio::select! {
+        () = site.play_agent() => site.until_gone().await,
+        () = site.until_gone() => {}
+    }
+    let way_out = ["provisioned", "deprovisioning", "powering off before delete", "deleting"];
+    assert_eq!(seen.await.unwrap(), way_out);
+}
+
+#[tokio::test]
+async fn a_restored_host_is_provisioned_from_the_first_and_its_machine_runs_on() {
+    let site = Site::idle().await;
+    site.machine.power(PowerCommand::On);
+    let boots = site.machine.boots().len();
+    site.reconcile().await;
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    let mut host = site.host();
+    host.spec.image = Some(Site::image());
+    let status = json!({ "operationalStatus": "OK", "errorMessage": "", "errorCount": 0, "poweredOn": true,
+        "provisioning": { "state": "provisioned", "ID": "elsewhere", "image": Site::image() } });
+    host.annotations_mut().insert(ANNOTATION_STATUS.into(), status.to_string());
+    site.create(&host).await;
+    site.until("it is registered in place", async || {
+        let host = site.get().await;
+        let id = host.status.clone().unwrap_or_default().provisioning.id;
+        host.uid() == Some(id) && !host.annotations().contains_key(ANNOTATION_STATUS)
+    })
+    .await;
+    // Detached, so that its deletion ends the watch without anything being done to the machine.
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.delete().await;
+    site.until_gone().await;
+    let seen = seen.await.unwrap();
+    assert_eq!(seen.iter().filter(|state| !state.is_empty()).collect::<Vec<_>>(), [&"provisioned", &"deleting"]);
+    assert!(site.machine.is_on());
+    assert_eq!(site.machine.boots().len(), boots);
+}
+
+#[tokio::test]
+async fn a_detached_host_keeps_its_state_and_comes_back_with_another_bmc_address() {
+    let site = Site::provisioned().await;
+    let boots = site.machine.boots().len();
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.until("it is detached", async || site.status().await.operational_status == OperationalStatus::Detached).await;
+    let moved = format!("{}?privilegelevel=ADMINISTRATOR", site.bmc);
+    site.patch(json!({ "spec": { "bmc": { "address": moved } } })).await;
+    site.annotate(ANNOTATION_DETACHED, None).await;
+    site.until("it is back", async || {
+        let status = site.status().await;
+        status.operational_status == OperationalStatus::OK && !status.provisioning.id.is_empty()
+    })
+    .await;
+    assert_eq!(site.status().await.provisioning.state, ProvisioningState::Provisioned);
+    assert_eq!((site.machine.is_on(), site.machine.boots().len()), (true, boots));
+}
+
+#[tokio::test]
+async fn a_reboot_annotation_reboots_once_and_a_holder_holds() {
+    let site = Site::provisioned().await;
+    let boots = site.machine.boots().len();
+    site.annotate("reboot.metal3.io", Some("")).await;
+    site.until("the reboot is done", async || {
+        let host = site.get().await;
+        !host.annotations().contains_key("reboot.metal3.io") && host.status.is_some_and(|status| status.powered_on)
+    })
+    .await;
+    assert_eq!(site.machine.boots().len(), boots + 1);
+    site.annotate("reboot.metal3.io/remediation", Some(r#"{"mode":"hard"}"#)).await;
+    site.until("it is off", async || !site.status().await.powered_on).await;
+    assert!(!site.machine.is_on());
+    site.annotate("reboot.metal3.io/remediation", None).await;
+    site.until("it is on again", async || site.status().await.powered_on).await;
+    assert_eq!((site.machine.is_on(), site.machine.boots().len()), (true, boots + 2));
+}
+
+#[tokio::test]
+async fn an_externally_provisioned_host_is_powered_off_and_not_wiped_when_it_is_deleted() {
+    let site = Site::idle().await;
+    site.machine.power(PowerCommand::On);
+    site.reconcile().await;
+    let mut host = site.host();
+    host.spec.externally_provisioned = true;
+    site.create(&host).await;
+    site.until("it is taken over", async || {
+        site.status().await.provisioning.state == ProvisioningState::ExternallyProvisioned
+    })
+    .await;
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    site.delete().await;
+    site.until_gone().await;
+    assert_eq!(seen.await.unwrap(), ["externally provisioned", "powering off before delete", "deleting"]);
+    assert!(!site.machine.is_on());
+}
+
+#[tokio::test]
+async fn a_host_goes_from_every_state_that_it_is_deleted_in() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    for state in [
+        "",
+        "unmanaged",
+        "registering",
+        "inspecting",
+        "match profile",
+        "preparing",
+        "available",
+        "ready",
+        "provisioning",
+        "provisioned",
+        "externally provisioned",
+        "deprovisioning",
+        "powering off before delete",
+        "deleting",
+    ] {
+        let mut host = site.host();
+        host.annotations_mut().insert("baremetalhost.metal3.io/paused".into(), String::new());
+        host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
+        let mut host = site.create(&host).await;
+        let mut status = BareMetalHostStatus { last_updated: Some(Time(Timestamp::now())), ..Default::default() };
+        status.provisioning.state = serde_json::from_value(state.into()).unwrap();
+        host.status = Some(status);
+        site.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
+        site.delete().await;
+        site.annotate("baremetalhost.metal3.io/paused", None).await;
+        let agent = async {
+            loop {
+                site.play_agent().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = agent => {}
+            () = site.until_gone() => {}
+        }
+        assert!(site.api::<BootIntent>().get_opt("h").await.unwrap().is_none(), "{state}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_decided_on_an_old_host_is_not_stored() {
+    let site = Site::idle().await;
+    let (places, _woken) = Places::new(20);
+    let reconciler = Reconciler {
+        client: site.client.clone(),
+        bmcs: Registry::default(),
+        index: HostIndex::default(),
+        settings: HostConfig::default(),
+        power: Readings::default(),
+        fence: Fence::open(),
+        metrics: Metrics::default(),
+        places,
+        up_since: Timestamp::now(),
+        crowd: Arc::default(),
+    };
+    let mut host = site.host();
+    host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
+    let host = site.create(&host).await;
+    let (turn, _) = reconciler.decide(&host).await.unwrap();
+    assert_eq!(turn.status.provisioning.state, ProvisioningState::Registering);
+    site.annotate("somebody", Some("was faster")).await;
+    let refused = reconciler.save(&host, &turn).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(error) if error.is_conflict()));
+    assert_eq!(site.status().await.provisioning.state, ProvisioningState::None);
+    let events = site.api::<k8s_openapi::api::core::v1::Event>().list(&Default::default()).await.unwrap();
+    assert!(events.items.is_empty(), "nothing is told that did not come to be");
 }
