@@ -107,11 +107,14 @@ impl Log {
         lines
     }
 
-    /// All lines, and after them the kernel's own messages, in pieces of at most [`MAX_LOG`] bytes.
-    pub fn pieces(&self, kernel: &[String]) -> Vec<String> {
-        let (lines, secret) = {
+    /// The lines after the first `from`, and after them the kernel's own messages, in pieces of at most [`MAX_LOG`] bytes;
+    /// and where to go on.
+    pub fn pieces(&self, from: u64, kernel: &[String]) -> (Vec<String>, u64) {
+        let (lines, secret, total) = {
             let ring = self.ring();
-            (ring.lines.iter().map(|line| line.text.clone()).collect::<Vec<_>>(), ring.secret.clone())
+            let known = usize::try_from(from.saturating_sub(ring.total - ring.lines.len() as u64)).unwrap_or(usize::MAX);
+            let lines: Vec<String> = ring.lines.iter().skip(known).map(|line| line.text.clone()).collect();
+            (lines, ring.secret.clone(), ring.total)
         };
         let kernel = kernel.iter().map(|line| format!("kernel: {}", clean(line, secret.as_deref())));
         let mut pieces = Vec::new();
@@ -126,7 +129,7 @@ impl Log {
         if !piece.is_empty() {
             pieces.push(piece);
         }
-        pieces
+        (pieces, total)
     }
 
     /// The lines after the first `from`, in a piece of at most [`MAX_LOG`] bytes, and where to go on. Lines that the ring
@@ -374,7 +377,7 @@ mod tests {
         assert!(tail[2].starts_with(&format!("{} [token] ä", RING_LINES + 9)), "{}", &tail[2][..40]);
         assert!(tail.iter().all(|line| line.len() <= LINE_BYTES && !line.contains("s3cret")));
         assert!(log.tail(usize::MAX).iter().map(|line| line.len() + 1).sum::<usize>() <= MAX_LOG);
-        let pieces = log.pieces(&["command line: slipway.token=s3cret-token".into()]);
+        let (pieces, _) = log.pieces(0, &["command line: slipway.token=s3cret-token".into()]);
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() <= MAX_LOG));
         assert!(pieces.last().unwrap().ends_with("kernel: command line: slipway.token=[token]\n"));
         assert!(!pieces.concat().contains("s3cret"));
@@ -424,7 +427,7 @@ mod tests {
         });
         let lines: Vec<_> = log.tail(9).iter().map(|line| line.split_once("] ").unwrap().1.to_owned()).collect();
         assert_eq!(lines, ["no answer [2J yet interface=eth0 tries=3", "ERROR bad", "ERROR seen"]);
-        assert!(log.pieces(&[])[0].ends_with("] debug a detail\n"));
+        assert!(log.pieces(0, &[]).0[0].ends_with("] debug a detail\n"));
     }
 
     #[test]

@@ -346,7 +346,9 @@ impl Runner<'_> {
     }
 
     async fn send_log(&self) -> Result<Result<Done, StepError>, CallError> {
-        let pieces = self.log.pieces(&self.executor.kernel_log());
+        // What was sent as it came is not sent again.
+        let mut sent = self.shipper.sent.lock().await;
+        let (pieces, total) = self.log.pieces(*sent, &self.executor.kernel_log());
         let count = pieces.len();
         for piece in pieces {
             match self.client.retry("sending the log", || self.client.log(&piece)).await {
@@ -357,6 +359,7 @@ impl Runner<'_> {
                 Err(error) => return Err(error),
             }
         }
+        *sent = total;
         Ok(Ok(Done::new(format!("log sent in {count} pieces"))))
     }
 

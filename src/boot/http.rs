@@ -114,8 +114,13 @@ impl Site {
     /// # Errors
     ///
     /// Why the machine cannot be the one that asks.
-    fn bound(&self, mac: MacAddress, peer: IpAddr) -> Result<Option<Ipv4Addr>, String> {
-        let (Some(holders), IpAddr::V4(peer)) = (&self.grounds.holders, peer.to_canonical()) else { return Ok(None) };
+    fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Option<Ipv4Addr>, String> {
+        let (local, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
+        let (Some(holders), IpAddr::V4(peer)) = (&self.grounds.holders, peer) else { return Ok(None) };
+        if local == peer {
+            // A program on this box, as `slipway simulate`: no machine of the network.
+            return Ok(None);
+        }
         match holders(peer) {
             Holder::Elsewhere => Ok(None),
             Holder::Machine(holder) if holder == mac => Ok(Some(peer)),
@@ -240,7 +245,7 @@ impl Shared {
             tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
         };
         let no_ramdisk = || "the appliance has no ramdisk, make one with slipway ramdisk build".to_owned();
-        let bound = if has_ramdisk { self.site.bound(client.mac, ends.peer.ip()) } else { Err(no_ramdisk()) };
+        let bound = if has_ramdisk { self.site.bound(client.mac, ends) } else { Err(no_ramdisk()) };
         let address = match bound {
             Ok(address) => address,
             Err(reason) => {
