@@ -98,7 +98,7 @@ async fn inner() {
         std::fs::read_to_string(format!("/sys/class/net/{name}/address")).unwrap().trim().parse().unwrap()
     };
     let appliance = Ipv4Addr::new(198, 51, 100, 1);
-    let wanted = Wanted { root: root.path().into(), mac: Some(mac("boot")), appliance: Some(appliance) };
+    let wanted = Wanted { root: root.path().into(), mac: Some(mac("boot")), appliance: Some(appliance), plan: None };
     let network = Network::start(wanted).unwrap();
     // Nobody answers yet: the client must go on asking.
     let error = network.ready(LIMIT, LIMIT, Duration::from_secs(3)).await.unwrap_err().to_string();

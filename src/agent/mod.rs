@@ -32,8 +32,9 @@ use client::{Client, Timing};
 use cmdline::Boot;
 use init::Down;
 use log::{Consoles, Log};
+use net::plan::Plan;
 use net::{Network, Wanted};
-use protocol::OpenSession;
+use protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
 use session::End;
 
 /// How long a message stays on the screen before the machine goes down because of it.
@@ -131,7 +132,9 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
     tokio::spawn(init::reap());
     log::follow_kernel(root, log.clone());
     let drivers = drivers::start(root);
-    let cmdline = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let cmdline = ["/proc/cmdline", &format!("/{ARGS_FILE}")]
+        .map(|path| std::fs::read_to_string(path).unwrap_or_default())
+        .join(" ");
     let boot = match Boot::parse(&cmdline) {
         Ok(boot) => boot,
         Err(error) => return Verdict::because("THIS MACHINE WAS STARTED WITHOUT ORDERS", &error.to_string()),
@@ -142,7 +145,11 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
         Some(IpAddr::V4(address)) => Some(address),
         _ => None,
     };
-    let network = match bring_up(&boot, appliance).await {
+    let plan = match read_plan(root) {
+        Ok(plan) => plan,
+        Err(reason) => return Verdict::because("NO NETWORK", &reason),
+    };
+    let network = match bring_up(&boot, appliance, plan).await {
         Ok(network) => network,
         Err(reason) => return Verdict::because("NO NETWORK", &reason),
     };
@@ -165,8 +172,18 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
     verdict(end, &boot, &consoles)
 }
 
-async fn bring_up(boot: &Boot, appliance: Option<Ipv4Addr>) -> Result<Network, String> {
-    let wanted = Wanted { root: "/".into(), mac: boot.mac, appliance };
+/// The network data that came with the ramdisk, if any did.
+fn read_plan(root: &Path) -> Result<Option<Plan>, String> {
+    let path = root.join(NETWORK_FILE);
+    match std::fs::read(&path) {
+        Ok(text) => Plan::parse(&text).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+async fn bring_up(boot: &Boot, appliance: Option<Ipv4Addr>, plan: Option<Plan>) -> Result<Network, String> {
+    let wanted = Wanted { root: "/".into(), mac: boot.mac, appliance, plan };
     let network = Network::start(wanted).map_err(|error| format!("netlink: {error}"))?;
     match network.ready(GRACE, NO_INTERFACE, NO_ADDRESS).await {
         Ok(()) => Ok(network),

@@ -26,6 +26,11 @@ pub const CMDLINE_CA: &str = "slipway.ca";
 /// Kernel command line key: MAC address of the interface the firmware booted from (iPXE fills it in).
 pub const CMDLINE_MAC: &str = "slipway.mac";
 
+/// File in the ramdisk's root with further words of the command line, where a medium brings them.
+pub const ARGS_FILE: &str = "slipway.args";
+/// File in the ramdisk's root with the machine's network data ([`super::net::plan`]).
+pub const NETWORK_FILE: &str = "slipway-network.json";
+
 /// How long the appliance holds a call for the next step, in seconds.
 pub const STEP_WAIT_SECONDS: u64 = 20;
 /// Largest body of an agent's call, in bytes.

@@ -8,6 +8,7 @@ use super::elf::{NotElf, modinfo};
 /// passed over: the list serves several versions.
 const INCLUDED: &[&str] = &[
     // Network cards of servers, edge machines and hypervisors.
+    "drivers/net/bonding/",
     "drivers/net/ethernet/amazon/",
     "drivers/net/ethernet/amd/",
     "drivers/net/ethernet/aquantia/",
@@ -44,6 +45,7 @@ const INCLUDED: &[&str] = &[
     "drivers/net/usb/r8152",
     "drivers/net/virtio_net",
     "drivers/net/vmxnet3/",
+    "net/8021q/",
     // Disks and their controllers.
     "drivers/ata/",
     "drivers/block/virtio_blk",

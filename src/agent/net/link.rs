@@ -1,12 +1,14 @@
 //! Interfaces: what sysfs says of them, and the few rtnetlink requests that the agent makes.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use ipnetwork::IpNetwork;
 use rtnetlink::packet_route::route::RouteMessage;
-use rtnetlink::{AddressMessageBuilder, Handle, LinkUnspec, RouteMessageBuilder};
+use rtnetlink::{AddressMessageBuilder, Handle, LinkBond, LinkUnspec, LinkVlan, RouteMessageBuilder};
 
 use super::dhcp::Lease;
+use super::plan::Route;
 use crate::api::MacAddress;
 
 /// ARPHRD_ETHER of `linux/if_arp.h`.
@@ -120,6 +122,113 @@ impl Links {
             AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(lease.address, lease.prefix).build();
         self.handle.address().del(address).execute().await
     }
+
+    /// Sets the MTU.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), rtnetlink::Error> {
+        self.handle.link().set(LinkUnspec::new_with_index(index).mtu(mtu).build()).execute().await
+    }
+
+    /// Adds an address; one that is there already stays.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn add_address(&self, index: u32, address: IpNetwork) -> Result<(), rtnetlink::Error> {
+        self.handle.address().add(index, address.ip(), address.prefix()).replace().execute().await
+    }
+
+    /// Adds a route. `metric` orders the default routes of several interfaces, lowest first. Its router counts as
+    /// reachable, be it in a subnet of the interface or not.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn add_route(&self, index: u32, route: &Route, metric: u32) -> Result<(), rtnetlink::Error> {
+        let message = match (route.to, route.via) {
+            (IpNetwork::V4(to), via) => {
+                let message = RouteMessageBuilder::<Ipv4Addr>::new()
+                    .destination_prefix(to.network(), to.prefix())
+                    .output_interface(index)
+                    .priority(metric);
+                match via {
+                    Some(IpAddr::V4(via)) => message.gateway(via).onlink().build(),
+                    _ => message.build(),
+                }
+            }
+            (IpNetwork::V6(to), via) => {
+                let message = RouteMessageBuilder::<Ipv6Addr>::new()
+                    .destination_prefix(to.network(), to.prefix())
+                    .output_interface(index)
+                    .priority(metric);
+                match via {
+                    Some(IpAddr::V6(via)) => message.gateway(via).onlink().build(),
+                    _ => message.build(),
+                }
+            }
+        };
+        self.handle.route().add(message).replace().execute().await
+    }
+
+    /// Makes a bond. Needs the module `bonding`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn add_bond(
+        &self,
+        name: &str,
+        mode: u8,
+        miimon: u32,
+        hash: Option<u8>,
+        mac: Option<MacAddress>,
+    ) -> Result<(), rtnetlink::Error> {
+        let mut bond = LinkBond::new(name).mode(mode.into()).miimon(miimon);
+        if let Some(hash) = hash {
+            bond = bond.xmit_hash_policy(hash.into());
+        }
+        if let Some(mac) = mac {
+            bond = bond.address(mac.0.to_vec());
+        }
+        self.handle.link().add(bond.build()).execute().await
+    }
+
+    /// Makes a VLAN on an interface. Needs the module `8021q`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn add_vlan(
+        &self,
+        name: &str,
+        on: u32,
+        id: u16,
+        mac: Option<MacAddress>,
+    ) -> Result<(), rtnetlink::Error> {
+        let mut vlan = LinkVlan::new(name, on, id);
+        if let Some(mac) = mac {
+            vlan = vlan.address(mac.0.to_vec());
+        }
+        self.handle.link().add(vlan.build()).execute().await
+    }
+
+    /// Makes an interface part of a bond. The kernel takes only one that is down, and brings it up again.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn enslave(&self, member: u32, bond: u32) -> Result<(), rtnetlink::Error> {
+        self.handle.link().set(LinkUnspec::new_with_index(member).down().build()).execute().await?;
+        self.handle.link().set(LinkUnspec::new_with_index(member).controller(bond).build()).execute().await?;
+        self.up(member).await
+    }
+}
+
+/// Index of an interface, as the kernel has it.
+pub fn index(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
+}
+
+/// Hardware address of an interface.
+pub fn address(name: &str) -> Option<MacAddress> {
+    std::fs::read_to_string(Path::new("/sys/class/net").join(name).join("address")).ok()?.trim().parse().ok()
 }
 
 fn default_route(index: u32, lease: &Lease, metric: u32) -> Option<RouteMessage> {

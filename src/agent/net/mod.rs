@@ -1,10 +1,12 @@
 //! The node's network: every Ethernet interface is brought up and asks for an address, all at once. The one that the
-//! firmware booted from is preferred.
+//! firmware booted from is preferred. Where network data says how the network is, that is done instead.
 
 pub mod dhcp;
+mod fixed;
 pub mod link;
 mod nic;
 pub mod packet;
+pub mod plan;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,6 +23,7 @@ use super::inventory::lldp::Neighbour;
 use crate::api::MacAddress;
 use dhcp::Lease;
 use link::{Interface, Links, same_subnet};
+use plan::Plan;
 
 /// How often sysfs is read for new interfaces and links.
 const POLL: Duration = Duration::from_millis(200);
@@ -37,6 +41,10 @@ pub enum Status {
     Asking(u32),
     /// Has an address.
     Up(Lease),
+    /// Has the addresses of its network data.
+    Fixed(Vec<IpNetwork>),
+    /// Network data does not name it.
+    Unused,
 }
 
 impl fmt::Display for Status {
@@ -46,6 +54,11 @@ impl fmt::Display for Status {
             Self::NoLink => write!(f, "no link"),
             Self::Asking(0 | 1) => write!(f, "asking for an address"),
             Self::Asking(tries) => write!(f, "no answer to {tries} DHCP requests"),
+            Self::Fixed(addresses) => {
+                let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "{} by network data", shown.join(", "))
+            }
+            Self::Unused => write!(f, "not named by network data"),
             Self::Up(lease) => write!(f, "{}/{} from {}", lease.address, lease.prefix, lease.server),
         }
     }
@@ -70,6 +83,7 @@ pub struct Network {
     nics: watch::Receiver<Nics>,
     order: watch::Receiver<Vec<String>>,
     preferred: Option<MacAddress>,
+    planned: bool,
     neighbours: Arc<Mutex<BTreeMap<String, Neighbour>>>,
 }
 
@@ -82,6 +96,8 @@ pub struct Wanted {
     pub mac: Option<MacAddress>,
     /// Address of the appliance, when it is of IP version 4.
     pub appliance: Option<Ipv4Addr>,
+    /// How the network is, where DHCP does not say.
+    pub plan: Option<Plan>,
 }
 
 /// No interface came up in time.
@@ -91,7 +107,7 @@ pub enum NetworkError {
     #[error("no network interface was found within {0} s: no driver for it in this ramdisk, or none in the machine")]
     NoInterface(u64),
     /// There are some, without an address.
-    #[error("no address from DHCP within {seconds} s: {states}")]
+    #[error("no address within {seconds} s: {states}")]
     NoAddress {
         /// How long it was tried.
         seconds: u64,
@@ -110,7 +126,13 @@ impl Network {
         let (nics, nics_now) = watch::channel(Nics::new());
         let (order, order_now) = watch::channel(Vec::new());
         let neighbours = Arc::new(Mutex::new(BTreeMap::new()));
-        let network = Self { nics: nics_now, order: order_now, preferred: wanted.mac, neighbours: neighbours.clone() };
+        let network = Self {
+            nics: nics_now,
+            order: order_now,
+            preferred: wanted.mac,
+            planned: wanted.plan.is_some(),
+            neighbours: neighbours.clone(),
+        };
         let context = nic::Context { wanted: wanted.clone(), links, nics: Arc::new(nics), neighbours };
         let mut changes = network.nics.clone();
         tokio::spawn(async move {
@@ -119,6 +141,9 @@ impl Network {
                 order.send_if_modified(|order| std::mem::replace(order, best.clone()) != best);
             }
         });
+        if let Some(plan) = wanted.plan {
+            tokio::spawn(fixed::run(context.clone(), plan));
+        }
         tokio::spawn(watch_interfaces(context));
         Ok(network)
     }
@@ -183,11 +208,13 @@ impl Network {
                 let nics = self.nics.borrow();
                 let states: Vec<String> =
                     nics.iter().map(|(name, nic)| format!("{name} ({}): {}", nic.interface.mac, nic.status)).collect();
-                let preferred_up = nics.values().any(|nic| {
-                    matches!(nic.status, Status::Up(_)) && self.preferred.is_none_or(|mac| mac == nic.interface.mac)
-                });
+                let preferred_up = nics
+                    .values()
+                    .any(|nic| has_address(&nic.status) && self.preferred.is_none_or(|mac| mac == nic.interface.mac));
                 (nics.is_empty(), states.join("; "), preferred_up)
             };
+            // A plan says which interface is used; there is none to prefer.
+            let preferred_up = preferred_up || (self.planned && !self.order.borrow().is_empty());
             if preferred_up {
                 return Ok(());
             }
@@ -216,6 +243,10 @@ impl Network {
     }
 }
 
+fn has_address(status: &Status) -> bool {
+    matches!(status, Status::Up(_) | Status::Fixed(_))
+}
+
 /// Starts a task for each interface that appears.
 async fn watch_interfaces(context: nic::Context) {
     let mut known: BTreeMap<u32, MacAddress> = BTreeMap::new();
@@ -237,6 +268,11 @@ fn best_first(nics: &Nics, mac: Option<MacAddress>, appliance: Option<Ipv4Addr>)
             Status::Up(lease) => Some((
                 mac != Some(nic.interface.mac),
                 !appliance.is_some_and(|appliance| same_subnet(appliance, lease)),
+                name,
+            )),
+            Status::Fixed(addresses) => Some((
+                mac != Some(nic.interface.mac),
+                !appliance.is_some_and(|appliance| addresses.iter().any(|one| one.contains(appliance.into()))),
                 name,
             )),
             _ => None,
@@ -282,6 +318,9 @@ mod tests {
         ]
         .into();
         let appliance = Some(Ipv4Addr::new(172, 22, 0, 1));
+        let fixed = Status::Fixed(vec!["172.22.0.9/24".parse().unwrap(), "fd00::9/64".parse().unwrap()]);
+        let beside: Nics = [nic(0, lease([10, 0, 0, 5])), nic(5, fixed), nic(6, Status::Unused)].into();
+        assert_eq!(best_first(&beside, None, appliance), ["eth5", "eth0"]);
         let mac = |last| Some(MacAddress([2, 0, 0, 0, 0, last]));
         assert_eq!(best_first(&nics, mac(3), appliance), ["eth3", "eth2", "eth0"]);
         assert_eq!(best_first(&nics, mac(4), appliance), ["eth2", "eth0", "eth3"]);
@@ -293,7 +332,7 @@ mod tests {
         let order = best_first(&nics, preferred, None);
         let (sender, nics) = watch::channel(nics);
         let (_, order) = watch::channel(order);
-        (Network { nics, order, preferred, neighbours: Arc::default() }, sender)
+        (Network { nics, order, preferred, planned: false, neighbours: Arc::default() }, sender)
     }
 
     const SHORT: Duration = Duration::from_millis(50);
@@ -307,7 +346,7 @@ mod tests {
         let error = mute.ready(LONG, LONG, SHORT).await.unwrap_err().to_string();
         assert_eq!(
             error,
-            "no address from DHCP within 0 s: eth0 (02:00:00:00:00:00): no link; \
+            "no address within 0 s: eth0 (02:00:00:00:00:00): no link; \
              eth1 (02:00:00:00:00:01): no answer to 4 DHCP requests"
         );
     }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dhcp::{Actions, Change, Client, Lease, Transmit};
+use super::fixed::{self, Role};
 use super::link::{Interface, Links};
 use super::packet::{BROADCAST, ETHERTYPE_IPV4, ETHERTYPE_LLDP, PacketSocket, broadcast_datagram, client_payload};
 use super::{Nic, Nics, Status, Wanted};
@@ -33,14 +34,14 @@ pub struct Context {
 }
 
 impl Context {
-    fn tell(&self, interface: &Interface, status: Status) {
+    pub(super) fn tell(&self, interface: &Interface, status: Status) {
         self.nics.send_if_modified(|nics| {
             let nic = nics.entry(interface.name.clone()).or_insert_with(|| Nic {
                 interface: interface.clone(),
                 status: Status::NoLink,
                 link_since: None,
             });
-            let link = matches!(status, Status::Asking(_) | Status::Up(_));
+            let link = matches!(status, Status::Asking(_) | Status::Up(_) | Status::Fixed(_));
             let changed = nic.status != status || nic.link_since.is_some() != link;
             nic.link_since = nic.link_since.filter(|_| link).or_else(|| link.then(Instant::now));
             nic.status = status;
@@ -48,7 +49,7 @@ impl Context {
         });
     }
 
-    fn carrier(&self, interface: &Interface) -> bool {
+    pub(super) fn carrier(&self, interface: &Interface) -> bool {
         let path = self.wanted.root.join("sys/class/net").join(&interface.name).join("carrier");
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
     }
@@ -70,10 +71,19 @@ pub async fn run(context: Context, interface: Interface) {
         tokio::time::sleep(RETRY).await;
     }
     tokio::spawn(hear_neighbour(context.clone(), interface.clone()));
+    match context.wanted.plan.as_ref().map(|plan| fixed::role(plan, interface.mac)) {
+        Some(Role::Unused) => context.tell(&interface, Status::Unused),
+        Some(Role::Planned) => {}
+        None | Some(Role::Dhcp) => ask(&context, &interface).await,
+    }
+}
+
+/// Gets an address from DHCP and keeps it until the process ends.
+pub(super) async fn ask(context: &Context, interface: &Interface) {
     let mut told = false;
     loop {
-        if !context.carrier(&interface) {
-            context.tell(&interface, Status::NoLink);
+        if !context.carrier(interface) {
+            context.tell(interface, Status::NoLink);
             tokio::time::sleep(POLL).await;
             continue;
         }
@@ -81,10 +91,10 @@ pub async fn run(context: Context, interface: Interface) {
             tracing::info!("{} has a link", interface.name);
             told = true;
         }
-        if let Err(error) = hold_lease(&context, &interface).await {
+        if let Err(error) = hold_lease(context, interface).await {
             let reason = format!("DHCP: {error}");
             tracing::warn!("{}: {reason}", interface.name);
-            context.tell(&interface, Status::Failed(reason));
+            context.tell(interface, Status::Failed(reason));
             tokio::time::sleep(RETRY).await;
         }
     }

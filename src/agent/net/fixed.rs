@@ -1,0 +1,195 @@
+//! The network of a site without DHCP: the plan of its network data, made true.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::link::{self, Interface};
+use super::nic::{self, Context};
+use super::plan::{Kind, Link, Plan};
+use super::{POLL, Status};
+use crate::agent::drivers;
+use crate::api::MacAddress;
+
+/// Metric of the first default route; later ones come after it.
+const METRIC: u32 = 100;
+/// How often something that does not come right is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What the plan makes of a network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The plan does not name it: it is brought up to hear its switch, and asks nobody for an address.
+    Unused,
+    /// It asks for an address.
+    Dhcp,
+    /// The plan's own task sees to it.
+    Planned,
+}
+
+/// What the plan makes of the card with this address.
+pub(super) fn role(plan: &Plan, mac: MacAddress) -> Role {
+    let named = plan.links.iter().position(|link| link.kind == Kind::Card(mac));
+    match named.map(|at| &plan.links[at]) {
+        None => Role::Unused,
+        Some(link) if link.dhcp && link.addresses.is_empty() => Role::Dhcp,
+        Some(_) => Role::Planned,
+    }
+}
+
+/// Makes the plan true, link by link; goes on trying what fails until the process ends.
+pub(super) async fn run(context: Context, plan: Plan) {
+    let modules: Vec<&str> = plan
+        .links
+        .iter()
+        .filter_map(|link| match link.kind {
+            Kind::Bond { .. } => Some("bonding"),
+            Kind::Vlan { .. } => Some("8021q"),
+            Kind::Card(_) => None,
+        })
+        .collect();
+    if !modules.is_empty() {
+        let root = context.wanted.root.clone();
+        let modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
+        let load = move || drivers::load(&root, &modules.iter().map(String::as_str).collect::<Vec<_>>());
+        if let Err(error) = tokio::task::spawn_blocking(load).await {
+            tracing::warn!("modules for bonds and VLANs: {error}");
+        }
+    }
+    let mut made: BTreeMap<usize, Interface> = BTreeMap::new();
+    for at in 0..plan.links.len() {
+        let link = &plan.links[at];
+        let interface = loop {
+            match make(&context, &plan, at, &made).await {
+                Ok(interface) => break interface,
+                Err(reason) => {
+                    tracing::warn!("link {}: {reason}", link.id);
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        made.insert(at, interface.clone());
+        if matches!(link.kind, Kind::Card(mac) if role(&plan, mac) != Role::Planned) {
+            continue;
+        }
+        tokio::spawn(hold(context.clone(), link.clone(), interface, METRIC + at as u32));
+    }
+}
+
+/// The interface of a link, made or found.
+async fn make(
+    context: &Context,
+    plan: &Plan,
+    at: usize,
+    made: &BTreeMap<usize, Interface>,
+) -> Result<Interface, String> {
+    let link = &plan.links[at];
+    let say = |error: rtnetlink::Error| error.to_string();
+    let name = match &link.kind {
+        Kind::Card(mac) => return Ok(card(context, *mac).await),
+        Kind::Bond { .. } => format!("bond{at}"),
+        Kind::Vlan { id, .. } => format!("vlan{at}.{id}"),
+    };
+    if link::index(&name).is_none() {
+        match &link.kind {
+            Kind::Bond { mode, miimon, hash, mac, .. } => {
+                context.links.add_bond(&name, *mode, *miimon, *hash, *mac).await.map_err(say)?;
+            }
+            Kind::Vlan { on, id, mac } => {
+                let under = made.get(on).ok_or("the link that it is on is not there")?;
+                context.links.add_vlan(&name, under.index, *id, *mac).await.map_err(say)?;
+            }
+            Kind::Card(_) => {}
+        }
+    }
+    let index = link::index(&name).ok_or_else(|| format!("{name} was made and is not there"))?;
+    if let Kind::Bond { of, .. } = &link.kind {
+        for member in of.iter().filter_map(|at| made.get(at)) {
+            context.links.enslave(member.index, index).await.map_err(say)?;
+        }
+    }
+    context.links.up(index).await.map_err(say)?;
+    let mac = link::address(&name).unwrap_or(MacAddress([0; 6]));
+    let driver = if matches!(link.kind, Kind::Bond { .. }) { "bonding" } else { "8021q" };
+    tracing::info!("made {name} for link {}", link.id);
+    Ok(Interface { name, index, mac, carrier: false, driver: driver.into() })
+}
+
+/// Waits for a card's driver.
+async fn card(context: &Context, mac: MacAddress) -> Interface {
+    loop {
+        if let Some(found) = link::interfaces(&context.wanted.root).into_iter().find(|one| one.mac == mac) {
+            return found;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Gives an interface its addresses and routes when it has a link, and says how it is.
+async fn hold(context: Context, link: Link, interface: Interface, metric: u32) {
+    context.tell(&interface, Status::NoLink);
+    if let Some(mtu) = link.mtu
+        && let Err(error) = context.links.set_mtu(interface.index, mtu).await
+    {
+        tracing::warn!("{}: the MTU {mtu} was not set: {error}", interface.name);
+    }
+    if link.dhcp {
+        // Beside its fixed addresses.
+        let (context, interface) = (context.clone(), interface.clone());
+        tokio::spawn(async move { nic::ask(&context, &interface).await });
+    }
+    if link.addresses.is_empty() {
+        return;
+    }
+    let mut set = false;
+    loop {
+        let carrier = context.carrier(&interface);
+        if carrier && !set {
+            match apply(&context, &link, &interface, metric).await {
+                Ok(()) => {
+                    let shown: Vec<String> = link.addresses.iter().map(ToString::to_string).collect();
+                    tracing::info!("{} has {} by network data", interface.name, shown.join(", "));
+                    set = true;
+                }
+                Err(error) => {
+                    let reason = format!("network data: {error}");
+                    tracing::warn!("{}: {reason}", interface.name);
+                    context.tell(&interface, Status::Failed(reason));
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+        }
+        let status = if carrier { Status::Fixed(link.addresses.clone()) } else { Status::NoLink };
+        context.tell(&interface, status);
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn apply(context: &Context, link: &Link, interface: &Interface, metric: u32) -> Result<(), rtnetlink::Error> {
+    for address in &link.addresses {
+        context.links.add_address(interface.index, *address).await?;
+    }
+    for route in &link.routes {
+        context.links.add_route(interface.index, route, metric).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_asks_for_an_address_only_when_the_plan_says_so() {
+        let text = r#"{"links": [
+            {"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"},
+            {"id": "b", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:02"},
+            {"id": "c", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:03"},
+            {"id": "v", "type": "vlan", "vlan_link": "c", "vlan_id": 5}],
+            "networks": [{"type": "ipv4_dhcp", "link": "a"}, {"type": "ipv4", "link": "b", "ip_address": "10.0.0.2/24"},
+            {"type": "ipv4_dhcp", "link": "v"}]}"#;
+        let plan = Plan::parse(text.as_bytes()).expect("plan").expect("some");
+        let roles: Vec<Role> = (1..=4).map(|last| role(&plan, MacAddress([0x52, 0x54, 0, 0, 0, last]))).collect();
+        assert_eq!(roles, [Role::Dhcp, Role::Planned, Role::Planned, Role::Unused]);
+    }
+}
