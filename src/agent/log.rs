@@ -112,7 +112,8 @@ impl Log {
     pub fn pieces(&self, from: u64, kernel: &[String]) -> (Vec<String>, u64) {
         let (lines, secret, total) = {
             let ring = self.ring();
-            let known = usize::try_from(from.saturating_sub(ring.total - ring.lines.len() as u64)).unwrap_or(usize::MAX);
+            let known =
+                usize::try_from(from.saturating_sub(ring.total - ring.lines.len() as u64)).unwrap_or(usize::MAX);
             let lines: Vec<String> = ring.lines.iter().skip(known).map(|line| line.text.clone()).collect();
             (lines, ring.secret.clone(), ring.total)
         };

@@ -13,6 +13,8 @@ const MAX_TFTP_FILE: u64 = 64 << 20;
 pub const KERNEL: &str = "vmlinuz";
 /// Initial ramdisk.
 pub const INITRD: &str = "initrd";
+/// Kernel, initrd and boot loaders as one medium ([`super::iso`]); served by its own endpoint, machine by machine.
+pub const ISO: &str = "slipway.iso";
 /// What the ramdisk was made from; the last file that a build writes.
 pub const MANIFEST: &str = "ramdisk.json";
 /// iPXE for BIOS, on the firmware's own network driver.

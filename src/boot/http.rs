@@ -6,6 +6,8 @@
 //! | `GET /boot/ipxe?mac=&uuid=&arch=` | the script; `arch` is DHCP option 93's number or iPXE's `${platform}` |
 //! | `GET /boot/files/NAME` | a file of [`HTTP_FILES`], with Range and HEAD |
 //! | `GET /boot/live/DIGEST.iso` | a live ISO that some host boots, with Range and HEAD ([`super::live`]) |
+//! | `GET /boot/iso/TICKET.iso` | the ISO of one machine's one boot ([`super::iso`]), with Range and HEAD |
+//! | `GET /boot/host/TICKET.cpio` | the archive with a machine's network data, for boot scripts |
 //! | `GET /boot/ca.pem` | the appliance's CA certificate |
 //! | `GET /boot/explain?mac=&arch=` | what the machine would boot and why |
 //! | `GET /boot/explain/dhcp?mac=` | what DHCP does for the machine and why; asked on this box only |
@@ -26,13 +28,17 @@ use sha2::{Digest, Sha256};
 use tower_http::services::ServeFile;
 use tracing::{info, warn};
 
+use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
 
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 use super::lanes::{Client, Lanes};
 use super::live;
+use super::media::{self, NetworkData, local_address_to};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
-use super::{Boot, BootClient, BootFiles, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain};
+use super::{
+    Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
+};
 
 /// Bytes of a file read at once: twice the throughput of the default 64 KiB.
 const FILE_CHUNK: usize = 1 << 20;
@@ -45,6 +51,9 @@ pub struct Site {
     ca_pem: String,
     ca_sha256: String,
     grounds: Grounds,
+    advertise: Option<IpAddr>,
+    own: Option<IpAddr>,
+    network_data: Option<Arc<dyn NetworkData>>,
 }
 
 /// What boot HTTP knows of the networks that machines ask from.
@@ -95,13 +104,47 @@ impl Site {
             .map_err(|error| SiteError::Certificate(error.to_string()))?;
         let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
         let grounds = Grounds::default();
-        Ok(Self { api_port, kernel_args: kernel_args.into(), ca_pem: ca_pem.into(), ca_sha256, grounds })
+        let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
+        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, grounds, advertise: None, own: None, network_data: None })
     }
 
     /// The same site with what is known of its networks.
     #[must_use]
     pub fn on(self, grounds: Grounds) -> Self {
         Self { grounds, ..self }
+    }
+
+    /// Where hosts' network data comes from.
+    pub fn with_network_data(self, source: Arc<dyn NetworkData>) -> Self {
+        Self { network_data: Some(source), ..self }
+    }
+
+    /// The address that machines are told when they did not reach this appliance by themselves: `advertise` in any case,
+    /// `own` when their network data does not lead to one.
+    pub fn with_addresses(self, advertise: Option<IpAddr>, own: Option<IpAddr>) -> Self {
+        Self { advertise, own, ..self }
+    }
+
+    /// This appliance's address as a machine with this network reaches it. `local` is the one that its BMC reached.
+    pub(super) fn address_for(&self, plan: Option<&Plan>, local: IpAddr) -> IpAddr {
+        let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
+        self.advertise.or_else(planned).or(self.own).unwrap_or(local)
+    }
+
+    pub(super) fn kernel_args(&self) -> &str {
+        &self.kernel_args
+    }
+
+    pub(super) fn api_port(&self) -> u16 {
+        self.api_port
+    }
+
+    /// The network data of a host.
+    pub(super) async fn network_data(&self, host: &BootHost) -> Result<Option<Vec<u8>>, String> {
+        match &self.network_data {
+            Some(source) => source.of(&host.namespace, &host.name).await,
+            None => Ok(None),
+        }
     }
 
     fn discovers(&self, peer: IpAddr) -> bool {
@@ -145,12 +188,12 @@ pub struct Ends {
     pub peer: SocketAddr,
 }
 
-struct Shared {
-    site: Site,
-    hosts: HostIndex,
-    tokens: Arc<Tokens>,
-    files: BootFiles,
-    lanes: Lanes,
+pub(super) struct Shared {
+    pub site: Site,
+    pub hosts: HostIndex,
+    pub tokens: Arc<Tokens>,
+    pub files: BootFiles,
+    pub lanes: Lanes,
 }
 
 /// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
@@ -158,6 +201,8 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
     Router::new()
         .route("/boot/ipxe", get(ipxe))
         .route("/boot/files/{name}", get(file))
+        .route("/boot/iso/{name}", get(media::iso))
+        .route("/boot/host/{name}", get(media::archive))
         .route("/boot/ca.pem", get(ca))
         .route("/boot/explain", get(explanation))
         .route("/boot/explain/dhcp", get(dhcp))
@@ -208,13 +253,26 @@ async fn ipxe(
     let script = match (&decision.boot, host.as_deref()) {
         (Boot::Ramdisk { generation }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
+            let archive = match shared.site.network_data(host).await {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(media::archive_path(&shared.tokens.mint_media(&host.uid, *generation)?)),
+                Err(reason) => {
+                    warn!(mac = %client.mac, who, reason, "network data");
+                    let reason = format!("its network data cannot be used: {reason}");
+                    return Ok(text(script::error(client.mac, &reason)?));
+                }
+            };
             shared
-                .ramdisk(&client, ends, &who, |address| shared.tokens.mint_at(&host.uid, *generation, address))
+                .ramdisk(&client, ends, &who, archive.as_deref(), |address| {
+                    // Network data may give it another address.
+                    let address = address.filter(|_| archive.is_none());
+                    shared.tokens.mint_at(&host.uid, *generation, address)
+                })
                 .await?
         }
         (Boot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
-            shared.ramdisk(&client, ends, &who, |address| shared.tokens.mint_visit(client.mac, address)).await?
+            shared.ramdisk(&client, ends, &who, None, |address| shared.tokens.mint_visit(client.mac, address)).await?
         }
         (Boot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
@@ -226,9 +284,12 @@ async fn ipxe(
             script::local_disk(reason)?
         }
     };
-    // A script holds a token: no cache may keep it.
-    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], script)
-        .into_response())
+    Ok(text(script))
+}
+
+/// A script holds a token: no cache may keep it.
+fn text(script: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], script).into_response()
 }
 
 impl Shared {
@@ -238,6 +299,7 @@ impl Shared {
         client: &BootClient,
         ends: Ends,
         who: &str,
+        archive: Option<&str>,
         token: impl FnOnce(Option<Ipv4Addr>) -> Result<String, MintError>,
     ) -> Result<String, Refused> {
         let has_ramdisk = {
@@ -255,6 +317,7 @@ impl Shared {
         };
         info!(mac = %client.mac, peer = %ends.peer, who, "boot script: ramdisk");
         Ok(script::ramdisk(&script::Ramdisk {
+            archive,
             who,
             boot: ends.local,
             api_port: self.site.api_port,
@@ -347,14 +410,18 @@ async fn file(
 
 /// Why a request was refused, as the machine's console or an operator's curl shows it.
 #[derive(Debug)]
-struct Refused {
+pub(super) struct Refused {
     status: StatusCode,
     message: String,
 }
 
 impl Refused {
-    fn new(status: StatusCode, message: impl ToString) -> Self {
+    pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
         Self { status, message: message.to_string() }
+    }
+
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     fn bad(message: impl ToString) -> Self {

@@ -7,20 +7,24 @@ mod decision;
 mod files;
 pub mod http;
 mod index;
+pub mod iso;
 pub mod lanes;
 mod listener;
 pub mod live;
+pub mod media;
 pub mod script;
 pub mod token;
 
 pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, Stranger, decide, explain};
 pub use files::{
-    BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST, NameError,
-    TFTP_FILES, lookup,
+    BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST,
+    NameError, TFTP_FILES, lookup,
 };
 pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
 pub use index::{BootHost, Discovery, HostIndex, IndexedIntent};
+pub use iso::IsoLayout;
 pub use lanes::Lanes;
 pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};
+pub use media::NetworkData;
 pub use script::{program_url, script_url};
 pub use token::{Claims, KeyError, MintError, TokenError, Tokens};

@@ -14,6 +14,9 @@ use super::files::INITRD;
 /// Longest kernel command line of x86 (`COMMAND_LINE_SIZE`), in bytes, less some room for the firmware's own.
 const MAX_COMMAND_LINE: usize = 2000;
 
+/// What a script calls the archive with network data.
+const ARCHIVE: &str = "host";
+
 /// A script cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
@@ -62,6 +65,8 @@ pub struct Ramdisk<'a> {
     pub token: &'a str,
     /// Hardware address that asked.
     pub mac: MacAddress,
+    /// Path of the archive with the machine's network data, if it has any.
+    pub archive: Option<&'a str>,
     /// `boot.kernel_args`, checked by [`check_kernel_args`].
     pub kernel_args: &'a str,
 }
@@ -71,6 +76,9 @@ pub struct Ramdisk<'a> {
 pub fn ramdisk(facts: &Ramdisk<'_>) -> Result<String, ScriptError> {
     let api = SocketAddr::new(facts.boot.ip(), facts.api_port);
     let mut command_line = format!("initrd={INITRD}");
+    if facts.archive.is_some() {
+        command_line.push_str(&format!(" initrd={ARCHIVE}"));
+    }
     let own = [
         (CMDLINE_SERVER, format!("https://{api}")),
         (CMDLINE_CA, facts.ca_sha256.to_owned()),
@@ -88,7 +96,7 @@ pub fn ramdisk(facts: &Ramdisk<'_>) -> Result<String, ScriptError> {
         return Err(ScriptError::CommandLine(command_line.len()));
     }
     let base = base_url(facts.boot);
-    render("ramdisk.ipxe", context! { who => facts.who, base, command_line })
+    render("ramdisk.ipxe", context! { who => facts.who, base, command_line, archive => facts.archive })
 }
 
 /// The script that boots the ISO at this URL.
@@ -178,6 +186,7 @@ mod tests {
             ca_sha256: "00ff",
             token: "dG9rZW4",
             mac: MAC,
+            archive: None,
             kernel_args,
         }
     }
@@ -207,6 +216,15 @@ mod tests {
         sanboot --no-describe --drive 0x80 ||
         exit 1
         ");
+    }
+
+    #[test]
+    fn network_data_comes_as_a_second_initrd() {
+        let script = ramdisk(&Ramdisk { archive: Some("/boot/host/abc.cpio"), ..facts("") }).expect("script");
+        assert!(script.contains(" initrd=initrd initrd=host slipway.server="), "{script}");
+        let loads = "initrd --name initrd http://172.22.0.1/boot/files/initrd || goto failed\n\
+                     initrd --name host http://172.22.0.1/boot/host/abc.cpio || goto failed\nboot";
+        assert!(script.contains(loads), "{script}");
     }
 
     #[test]

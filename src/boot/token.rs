@@ -32,6 +32,7 @@ const FIXED: usize = 1 + 8 + 8 + 16 + 4;
 const MAX_UID: usize = 64;
 const VERSION: u8 = 2;
 const BOOT: &[u8] = b"slipway boot token\0";
+const MEDIA: &[u8] = b"slipway medium\0";
 const SESSION: &[u8] = b"slipway session token\0";
 const VISIT: &[u8] = b"slipway visit token\0";
 const VISIT_SESSION: &[u8] = b"slipway visit session token\0";
@@ -202,6 +203,26 @@ impl Tokens {
         Ok(self.seal(label, &claims))
     }
 
+    /// A ticket for the medium of one boot: the name that its URL has. It stands for the boot token on the medium and
+    /// does not tell it.
+    pub fn mint_media(&self, uid: &str, generation: i64) -> Result<String, MintError> {
+        self.make(MEDIA, uid, generation, None)
+    }
+
+    /// Checks a ticket.
+    pub fn verify_media(&self, ticket: &str) -> Result<Claims, TokenError> {
+        let claims = self.open_sealed(MEDIA, ticket)?;
+        if unix_now().saturating_sub(claims.issued_at) > BOOT_TOKEN_LIFE.as_secs() as i64 {
+            return Err(TokenError::Expired);
+        }
+        Ok(claims)
+    }
+
+    /// The boot token that belongs to a ticket's claims: always the same.
+    pub fn boot_token(&self, claims: &Claims) -> String {
+        self.seal(BOOT, claims)
+    }
+
     /// Checks a boot token. Takes the same time whatever is wrong with its code.
     pub fn verify(&self, token: &str) -> Result<Claims, TokenError> {
         self.verify_at(token, unix_now())
@@ -358,6 +379,16 @@ mod tests {
             assert_eq!(tokens.verify_visit(own), Err(TokenError::Forged));
             assert_eq!(tokens.verify_visit_session(own), Err(TokenError::Forged));
         }
+        let ticket = tokens.mint_media(UID, 7).expect("ticket");
+        assert_eq!(
+            (tokens.verify(&ticket), tokens.verify_session(&ticket)),
+            (Err(TokenError::Forged), Err(TokenError::Forged))
+        );
+        assert_eq!(tokens.verify_media(&boot), Err(TokenError::Forged));
+        let claims = tokens.verify_media(&ticket).expect("good");
+        let token = tokens.boot_token(&claims);
+        assert_eq!(token, tokens.boot_token(&claims));
+        assert_eq!(tokens.verify(&token), Ok(claims));
     }
 
     #[test]

@@ -15,6 +15,15 @@ pub(super) enum Command {
         /// Where Debian's ipxe package has undionly.kpxe, snponly.efi and ipxe.efi
         #[arg(long, value_name = "DIR", default_value = "/usr/lib/ipxe")]
         ipxe_dir: PathBuf,
+        /// GRUB for CDs, of Debian's grub-efi-amd64-bin: with it an ISO is built too, for virtual media
+        #[arg(long, value_name = "FILE", default_value = "/usr/lib/grub/x86_64-efi/monolithic/gcdx64.efi")]
+        grub: PathBuf,
+        /// isolinux.bin of Debian's isolinux: with it and ldlinux.c32 the ISO starts under BIOS too
+        #[arg(long, value_name = "FILE", default_value = "/usr/lib/ISOLINUX/isolinux.bin")]
+        isolinux: PathBuf,
+        /// ldlinux.c32 of Debian's syslinux-common
+        #[arg(long, value_name = "FILE", default_value = "/usr/lib/syslinux/modules/bios/ldlinux.c32")]
+        ldlinux: PathBuf,
         /// Where firmware for network and storage adapters is; what the modules ask for and is there goes in
         #[arg(long, value_name = "DIR", default_value = "/lib/firmware")]
         firmware_dir: PathBuf,
@@ -25,12 +34,14 @@ pub(super) enum Command {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Build { kernel_package, ipxe_dir, firmware_dir, out } = command;
+    let Command::Build { kernel_package, ipxe_dir, grub, isolinux, ldlinux, firmware_dir, out } = command;
     let options = ramdisk::Options {
         kernel_package,
         out,
         executable: "/proc/self/exe".into(),
         ipxe_dir: Some(ipxe_dir),
+        grub: Some(grub),
+        isolinux: Some(ramdisk::IsolinuxFiles { loader: isolinux, core: ldlinux }),
         firmware_dir: Some(firmware_dir),
     };
     let mut progress = Progress::new();
@@ -49,6 +60,11 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
     let built = built?;
     for (name, file) in &built.files {
         println!("{:>12} bytes  {}", file.size, options.out.join(name).display());
+    }
+    if built.iso.is_none() {
+        println!(
+            "no ISO for virtual media: install grub-efi-amd64-bin (and isolinux, syslinux-common for BIOS) and build again"
+        );
     }
     println!(
         "Linux {} and {} modules: {:.1} MB to download, {:.1} MB unpacked",

@@ -45,14 +45,49 @@ enum Names {
     Joliet,
 }
 
+/// Which of the files firmware starts (El Torito 1.0), by place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Boots {
+    /// A FAT file system with `EFI/BOOT/`.
+    pub efi: usize,
+    /// A program of isolinux's kind: it gets its boot information table.
+    pub bios: Option<usize>,
+}
+
+/// A file's place in an image, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
 /// Builds a file system from paths with `/` and contents.
-pub(super) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, IsoError> {
+pub(crate) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, IsoError> {
+    Ok(assemble(label, files, None)?.0)
+}
+
+/// Builds a file system that firmware starts; and where each file is in it.
+pub(crate) fn build_bootable(
+    label: &str,
+    files: &[(String, Vec<u8>)],
+    boots: Boots,
+) -> Result<(Vec<u8>, Vec<Extent>), IsoError> {
+    assemble(label, files, Some(boots))
+}
+
+fn assemble(
+    label: &str,
+    files: &[(String, Vec<u8>)],
+    boots: Option<Boots>,
+) -> Result<(Vec<u8>, Vec<Extent>), IsoError> {
     if label.len() > MAX_LABEL || !label.is_ascii() {
         return Err(IsoError::Name(label.into()));
     }
     let folders = tree(files)?;
     // Every table of the drives that are made fits one sector; directories are measured.
-    let tables = FIRST_DESCRIPTOR + 3;
+    let tables = FIRST_DESCRIPTOR + 3 + usize::from(boots.is_some());
     let mut next = tables + 4;
     let mut place = |length: usize| {
         let at = next;
@@ -67,6 +102,7 @@ pub(super) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>,
             places.push((place(length), length));
         }
     }
+    let catalogue_at = boots.map(|_| place(SECTOR));
     let file_places: Vec<_> = files.iter().map(|(_, data)| (place(data.len()), data.len())).collect();
     let sectors = next;
     if u32::try_from(sectors * SECTOR).is_err() {
@@ -83,7 +119,9 @@ pub(super) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>,
         if little.len() > SECTOR {
             return Err(IsoError::TooLarge);
         }
-        put(FIRST_DESCRIPTOR + kind, &descriptor(names, label, sectors, table_at, little.len(), folder_places[0]));
+        // El Torito's own descriptor has a fixed place, the second (section 2.0).
+        let at = FIRST_DESCRIPTOR + if boots.is_some() { kind * 2 } else { kind };
+        put(at, &descriptor(names, label, sectors, table_at, little.len(), folder_places[0]));
         put(table_at, &little);
         put(table_at + 1, &big);
         for (index, (at, _)) in folder_places.iter().enumerate() {
@@ -94,11 +132,86 @@ pub(super) fn build(label: &str, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>,
     terminator[0] = 255;
     terminator[1..6].copy_from_slice(b"CD001");
     terminator[6] = 1;
-    put(FIRST_DESCRIPTOR + 2, &terminator);
+    put(tables - 1, &terminator);
     for ((_, data), (at, _)) in files.iter().zip(&file_places) {
         put(*at, data);
     }
-    Ok(image)
+    if let (Some(boots), Some(catalogue_at)) = (boots, catalogue_at) {
+        put(FIRST_DESCRIPTOR + 1, &boot_record(catalogue_at));
+        let efi = *file_places.get(boots.efi).ok_or(IsoError::TooLarge)?;
+        let bios = match boots.bios {
+            Some(index) => Some(*file_places.get(index).ok_or(IsoError::TooLarge)?),
+            None => None,
+        };
+        put(catalogue_at, &catalogue(efi, bios));
+        if let (Some((at, length)), Some(index)) = (bios, boots.bios) {
+            put(at, &with_boot_information(&files[index].1, at, length));
+        }
+    }
+    let extent = |(at, length): &(usize, usize)| Extent { offset: (at * SECTOR) as u64, length: *length as u64 };
+    Ok((image, file_places.iter().map(extent).collect()))
+}
+
+/// The boot record volume descriptor.
+fn boot_record(catalogue_at: usize) -> Vec<u8> {
+    let mut out = vec![0; SECTOR];
+    out[1..7].copy_from_slice(b"CD001\x01");
+    out[7..30].copy_from_slice(b"EL TORITO SPECIFICATION");
+    out[0x47..0x4b].copy_from_slice(&(catalogue_at as u32).to_le_bytes());
+    out
+}
+
+/// The boot catalogue: what BIOS starts first, as firmware that knows no sections takes only that.
+fn catalogue(efi: (usize, usize), bios: Option<(usize, usize)>) -> Vec<u8> {
+    const EFI: u8 = 0xef;
+    let entry = |(at, length): (usize, usize), sectors: Option<u16>| {
+        let mut out = [0; 32];
+        out[0] = 0x88;
+        // In units of 512 bytes, without emulation of a disk.
+        let sectors = sectors.unwrap_or(u16::try_from(length.div_ceil(512)).unwrap_or(u16::MAX));
+        out[6..8].copy_from_slice(&sectors.to_le_bytes());
+        out[8..12].copy_from_slice(&(at as u32).to_le_bytes());
+        out
+    };
+    let mut validation = [0; 32];
+    validation[0] = 1;
+    validation[1] = if bios.is_some() { 0 } else { EFI };
+    validation[30..].copy_from_slice(&[0x55, 0xaa]);
+    let sum =
+        validation.chunks_exact(2).fold(0u16, |sum, word| sum.wrapping_add(u16::from_le_bytes([word[0], word[1]])));
+    validation[28..30].copy_from_slice(&sum.wrapping_neg().to_le_bytes());
+    let mut out = validation.to_vec();
+    match bios {
+        // The loader reads the rest of itself.
+        Some(bios) => {
+            out.extend(entry(bios, Some(4)));
+            let mut header = [0; 32];
+            header[..4].copy_from_slice(&[0x91, EFI, 1, 0]);
+            out.extend(header);
+            out.extend(entry(efi, None));
+        }
+        None => out.extend(entry(efi, None)),
+    }
+    out
+}
+
+/// A BIOS loader with the table by which it finds itself: first descriptor, its own place, length and checksum.
+fn with_boot_information(loader: &[u8], at: usize, length: usize) -> Vec<u8> {
+    let mut out = loader.to_vec();
+    if out.len() < 64 {
+        return out;
+    }
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 4];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u32::from_le_bytes(word)
+    };
+    let sum = loader[64..].chunks(4).fold(0u32, |sum, bytes| sum.wrapping_add(word(bytes)));
+    out[8..64].fill(0);
+    for (index, value) in [FIRST_DESCRIPTOR as u32, at as u32, length as u32, sum].into_iter().enumerate() {
+        out[8 + index * 4..12 + index * 4].copy_from_slice(&value.to_le_bytes());
+    }
+    out
 }
 
 struct Places<'a> {

@@ -24,7 +24,7 @@ mod chunks;
 mod fetch;
 mod formats;
 mod import;
-mod iso9660;
+pub(crate) mod iso9660;
 mod library;
 mod qcow2;
 

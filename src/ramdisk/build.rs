@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, KERNEL, MANIFEST};
+use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, IsoLayout, KERNEL, MANIFEST};
 
 use super::cpio::{Archive, Kind};
 use super::elf::needs_interpreter;
@@ -31,6 +31,10 @@ pub struct Options {
     pub executable: PathBuf,
     /// Where network boot programs are, `/usr/lib/ipxe` by convention; those found are copied.
     pub ipxe_dir: Option<PathBuf>,
+    /// Where Debian's GRUB for CDs is (`gcdx64.efi`), from grub-efi-amd64-bin; without it no ISO is made.
+    pub grub: Option<PathBuf>,
+    /// Where Debian's `isolinux.bin` and `ldlinux.c32` are; without them the ISO is for UEFI alone.
+    pub isolinux: Option<super::iso::IsolinuxFiles>,
     /// Where firmware is, `/lib/firmware` by convention; what the modules ask for and is found goes in.
     pub firmware_dir: Option<PathBuf>,
 }
@@ -71,6 +75,9 @@ pub struct Summary {
     pub unpacked_size: u64,
     /// Names of the modules.
     pub modules: Vec<String>,
+    /// Where the ISO's parts are; none when none was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iso: Option<IsoLayout>,
     /// Firmware files that went in.
     pub firmware: Vec<String>,
     /// The files in the folder, by name.
@@ -132,6 +139,9 @@ pub enum RamdiskError {
     /// The executable is none.
     #[error("{0}: not an x86-64 program")]
     Executable(PathBuf),
+    /// The ISO cannot be made.
+    #[error("{ISO}: {0}")]
+    Iso(String),
     /// Reading or writing failed.
     #[error("{path}: {source}")]
     Io {
@@ -190,8 +200,20 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Su
     let out = Folder(&options.out);
     let compression = Compression::of(&kernel.config);
     let unpacked_size = entries.iter().map(|entry| entry.data.len() as u64).sum();
-    let initrd = out.prepare(INITRD, |file| pack(entries.as_slice(), compression, unpacked_size, file, progress))?;
-    let mut files = vec![initrd, out.prepare(KERNEL, |file| file.write_all(&kernel.image))?];
+    let mut initrd = Vec::new();
+    pack(entries.as_slice(), compression, unpacked_size, &mut initrd, progress)
+        .map_err(|source| RamdiskError::Io { path: options.out.join(INITRD), source })?;
+    let medium = super::iso::build(options, &kernel.image, &initrd)?;
+    let mut iso = None;
+    let mut files = Vec::new();
+    if let Some((image, layout)) = medium {
+        files.push(out.prepare(ISO, |file| file.write_all(&image))?);
+        iso = Some(layout);
+    }
+    files.extend([
+        out.prepare(INITRD, |file| file.write_all(&initrd))?,
+        out.prepare(KERNEL, |file| file.write_all(&kernel.image))?,
+    ]);
     if let Some(folder) = &options.ipxe_dir {
         for name in [IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS] {
             let path = folder.join(name);
@@ -208,10 +230,15 @@ pub fn build(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Su
         compression: compression.name().into(),
         unpacked_size,
         modules: selection.into_keys().collect(),
+        iso,
         firmware: firmware.into_keys().collect(),
         files: BTreeMap::new(),
     };
     out.remove(MANIFEST)?;
+    if summary.iso.is_none() {
+        // One of a former build would be another ramdisk.
+        out.remove(ISO)?;
+    }
     for file in files {
         let (name, facts) = out.commit(file)?;
         summary.files.insert(name.into(), facts);

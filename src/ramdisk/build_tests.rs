@@ -45,6 +45,8 @@ fn setup(files: &[(&str, Vec<u8>)]) -> Setup {
         out: at("boot"),
         executable: at("slipway"),
         ipxe_dir: Some(at("ipxe")),
+        grub: Some(at("gcdx64.efi")),
+        isolinux: None,
         firmware_dir: Some(at("firmware")),
     };
     Setup { folder, options }

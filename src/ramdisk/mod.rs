@@ -14,11 +14,13 @@
 //! The same input gives the same bytes: entries are sorted and carry no time.
 
 mod build;
-mod cpio;
+pub(crate) mod cpio;
 mod elf;
+mod iso;
 mod out;
 mod package;
 mod select;
 
 pub use build::{Options, Phase, Progress, RamdiskError, Summary, SummaryFile, build};
+pub use iso::IsolinuxFiles;
 pub use package::PackageError;

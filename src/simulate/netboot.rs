@@ -109,6 +109,7 @@ mod tests {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
         let written = script::ramdisk(&script::Ramdisk {
             who: "rack/web-1, generation 3",
+            archive: None,
             boot: SocketAddr::from(([127, 64, 0, 2], 8080)),
             api_port: 8443,
             ca_sha256: &"a0".repeat(32),

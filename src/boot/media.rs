@@ -1,0 +1,299 @@
+//! The ISO and the archive for one machine, over boot HTTP. A name that nobody can guess stands for one boot: it is
+//! made when the machine's BMC is given the URL, and is good until the agent has opened its session.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tracing::{info, warn};
+
+use crate::agent::net::plan::Plan;
+use crate::agent::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
+use crate::api::slipway::BootTarget;
+
+use super::http::{Ends, Refused, Shared};
+use super::iso::{self, ARCHIVE_LENGTH, IsoLayout, Orders, Patch};
+use super::{BootFiles, BootHost, Claims, ISO, MANIFEST};
+
+/// Bytes of the ISO read at once.
+const PIECE: u64 = 256 << 10;
+/// Largest manifest that is read, in bytes.
+const MAX_MANIFEST: u64 = 1 << 20;
+/// What UEFI firmware takes for a bootable ISO (UEFI 2.6, 24.7.3.1).
+const EFI_ISO: &str = "application/vnd.efi-iso";
+
+/// Where a host's network data comes from.
+#[async_trait]
+pub trait NetworkData: Send + Sync + std::fmt::Debug {
+    /// The network data that a host's ramdisk gets, fit for use; none when the host names none. Else why it cannot be
+    /// had, for the operator.
+    async fn of(&self, namespace: &str, name: &str) -> Result<Option<Vec<u8>>, String>;
+}
+
+/// Path of a machine's ISO below boot HTTP's root.
+pub fn iso_path(ticket: &str) -> String {
+    format!("/boot/iso/{ticket}.iso")
+}
+
+/// Path of a machine's archive.
+pub fn archive_path(ticket: &str) -> String {
+    format!("/boot/host/{ticket}.cpio")
+}
+
+/// Whether a URL, or what a controller shows of it, is that of an ISO of ours.
+pub fn is_ours(url: &str) -> bool {
+    url.contains("/boot/iso/") || url.contains("/boot/live/")
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    iso: Option<IsoLayout>,
+}
+
+impl BootFiles {
+    /// Where the parts of the ISO are, if one was built. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The manifest cannot be read, or the ISO is not the one it speaks of.
+    pub fn iso_layout(&self) -> io::Result<Option<IsoLayout>> {
+        let file = match std::fs::File::open(self.path(MANIFEST)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let manifest: Manifest = serde_json::from_reader(io::Read::take(file, MAX_MANIFEST))?;
+        let Some(layout) = manifest.iso else { return Ok(None) };
+        let size = std::fs::metadata(self.path(ISO))?.len();
+        if size != layout.size {
+            return Err(io::Error::other(format!("{ISO} has {size} bytes, {MANIFEST} says {}", layout.size)));
+        }
+        Ok(Some(layout))
+    }
+}
+
+/// The host that a ticket was made for, as long as its boot intent is the ramdisk and nobody opened its session.
+fn redeem(shared: &Shared, ticket: &str) -> Result<(Claims, Arc<BootHost>), Refused> {
+    // All alike for who guesses.
+    let unknown = || Refused::new(StatusCode::NOT_FOUND, "no such boot resource");
+    let claims = shared.tokens.verify_media(ticket).map_err(|_| unknown())?;
+    let host = shared.hosts.by_uid(&claims.uid).ok_or_else(unknown)?;
+    let intent = host.intent.as_ref().filter(|intent| intent.generation == claims.generation);
+    match intent {
+        Some(intent) if intent.target == BootTarget::Ramdisk && !intent.session_open => Ok((claims, host)),
+        _ => Err(Refused::new(StatusCode::GONE, "this medium was for a boot that is over")),
+    }
+}
+
+pub(super) async fn iso(
+    State(shared): State<Arc<Shared>>,
+    Extension(ends): Extension<Ends>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let ticket = name.strip_suffix(".iso").unwrap_or_default();
+    let (claims, host) = redeem(&shared, ticket).inspect_err(|refused| {
+        warn!(peer = %ends.peer, reason = refused.message(), "ISO refused");
+    })?;
+    let files = shared.files.clone();
+    let layout = tokio::task::spawn_blocking(move || files.iso_layout()).await.map_err(internal)?.map_err(internal)?;
+    let layout = layout.ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "there is no ISO on the appliance"))?;
+    let orders = orders(&shared, &host, &claims, ends.local).await?;
+    let patches = layout.patches(shared.site.kernel_args(), &orders).map_err(internal)?;
+    let mut hash = Sha256::new();
+    hash.update(layout.size.to_be_bytes());
+    patches.iter().for_each(|patch| hash.update(&patch.bytes));
+    let tag: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let tag = format!("\"{tag}\"");
+    let range = match headers.get(header::IF_RANGE) {
+        Some(wanted) if wanted.as_bytes() != tag.as_bytes() => None,
+        _ => headers.get(header::RANGE),
+    };
+    let range = match range.map(|range| one_range(range, layout.size)) {
+        None | Some(Ranges::Ignored) => None,
+        Some(Ranges::One(from, to)) => Some((from, to)),
+        Some(Ranges::Outside) => {
+            let mut refused = Refused::new(StatusCode::RANGE_NOT_SATISFIABLE, "there is no such part").into_response();
+            if let Ok(value) = format!("bytes */{}", layout.size).parse() {
+                refused.headers_mut().insert(header::CONTENT_RANGE, value);
+            }
+            return Ok(refused);
+        }
+    };
+    let (from, to) = range.unwrap_or((0, layout.size.saturating_sub(1)));
+    if from == 0 {
+        info!(peer = %ends.peer, host = %format!("{}/{}", host.namespace, host.name), generation = claims.generation, "ISO");
+    }
+    let mut file = tokio::fs::File::open(shared.files.path(ISO)).await.map_err(internal)?;
+    file.seek(io::SeekFrom::Start(from)).await.map_err(internal)?;
+    let length = to + 1 - from;
+    let mut response = Response::new(Body::from_stream(stream(file, from, length, patches)));
+    let answer = response.headers_mut();
+    let mut put = |name, value: String| {
+        if let Ok(value) = value.parse::<HeaderValue>() {
+            answer.insert(name, value);
+        }
+    };
+    put(header::CONTENT_TYPE, EFI_ISO.into());
+    put(header::CONTENT_LENGTH, length.to_string());
+    put(header::ACCEPT_RANGES, "bytes".into());
+    put(header::CACHE_CONTROL, "no-store".into());
+    put(header::ETAG, tag);
+    if range.is_some() {
+        put(header::CONTENT_RANGE, format!("bytes {from}-{to}/{}", layout.size));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    Ok(response)
+}
+
+/// The archive that a boot script loads beside the initrd, for a host with network data.
+pub(super) async fn archive(
+    State(shared): State<Arc<Shared>>,
+    Extension(ends): Extension<Ends>,
+    Path(name): Path<String>,
+) -> Result<Response, Refused> {
+    let ticket = name.strip_suffix(".cpio").unwrap_or_default();
+    let (_, host) = redeem(&shared, ticket).inspect_err(|refused| {
+        warn!(peer = %ends.peer, reason = refused.message(), "archive refused");
+    })?;
+    let network = shared.site.network_data(&host).await.map_err(|reason| Refused::new(StatusCode::CONFLICT, reason))?;
+    let orders = Orders { args: String::new(), network };
+    let bytes = iso::archive(&orders, ARCHIVE_LENGTH as u64).map_err(internal)?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CACHE_CONTROL, "no-store")], bytes)
+        .into_response())
+}
+
+/// What a machine is told: the same for all requests with one ticket.
+async fn orders(shared: &Shared, host: &BootHost, claims: &Claims, local: SocketAddr) -> Result<Orders, Refused> {
+    let network = shared.site.network_data(host).await.map_err(|reason| {
+        warn!(host = %format!("{}/{}", host.namespace, host.name), reason, "network data");
+        Refused::new(StatusCode::CONFLICT, reason)
+    })?;
+    let plan = network.as_deref().map(Plan::parse).transpose().map_err(internal)?.flatten();
+    let api = SocketAddr::new(shared.site.address_for(plan.as_ref(), local.ip()), shared.site.api_port());
+    let mut args = format!(
+        "{CMDLINE_SERVER}=https://{api} {CMDLINE_CA}={} {CMDLINE_TOKEN}={}",
+        shared.site.ca_sha256(),
+        shared.tokens.boot_token(claims)
+    );
+    if let Some(mac) = host.macs.first() {
+        args.push_str(&format!(" {CMDLINE_MAC}={mac}"));
+    }
+    args.push('\n');
+    Ok(Orders { args, network })
+}
+
+/// The appliance's address on the way to another; nothing is sent.
+pub fn local_address_to(other: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if other.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((other, 9)).ok()?;
+    socket.local_addr().ok().map(|local| local.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+enum Ranges {
+    /// Not a range of bytes, or several: the whole will do (RFC 9110, 14.2).
+    Ignored,
+    /// From and to, both included.
+    One(u64, u64),
+    /// Beyond the end.
+    Outside,
+}
+
+fn one_range(value: &HeaderValue, size: u64) -> Ranges {
+    let Some(text) = value.to_str().ok().and_then(|text| text.trim().strip_prefix("bytes=")) else {
+        return Ranges::Ignored;
+    };
+    let Some((from, to)) = text.split_once('-') else { return Ranges::Ignored };
+    let number = |text: &str| -> Option<Option<u64>> {
+        match text.trim() {
+            "" => Some(None),
+            digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok().map(Some),
+            _ => None,
+        }
+    };
+    match (number(from), number(to)) {
+        (Some(Some(from)), Some(to)) if from < size && to.is_none_or(|to| from <= to) => {
+            Ranges::One(from, to.unwrap_or(u64::MAX).min(size - 1))
+        }
+        (Some(Some(from)), Some(to)) if to.is_none_or(|to| from <= to) => Ranges::Outside,
+        (Some(None), Some(Some(last))) if last > 0 && size > 0 => Ranges::One(size.saturating_sub(last), size - 1),
+        (Some(None), Some(Some(_))) => Ranges::Outside,
+        _ => Ranges::Ignored,
+    }
+}
+
+/// The file from an offset on, with the patches in it.
+fn stream(
+    file: tokio::fs::File,
+    from: u64,
+    length: u64,
+    patches: Vec<Patch>,
+) -> impl futures::Stream<Item = io::Result<Bytes>> {
+    futures::stream::try_unfold((file, from, length, patches), |(mut file, at, left, patches)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        let mut piece = vec![0; left.min(PIECE) as usize];
+        file.read_exact(&mut piece).await?;
+        iso::apply(&patches, at, &mut piece);
+        let read = piece.len() as u64;
+        Ok(Some((Bytes::from(piece), (file, at + read, left - read, patches))))
+    })
+}
+
+fn internal(error: impl std::fmt::Display) -> Refused {
+    warn!(%error, "ISO");
+    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the medium cannot be made: the appliance's log says why")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let of = |text: &'static str| match one_range(&HeaderValue::from_static(text), 1000) {
+            Ranges::Ignored => "ignored".to_owned(),
+            Ranges::Outside => "outside".to_owned(),
+            Ranges::One(from, to) => format!("{from}-{to}"),
+        };
+        for (text, want) in [
+            ("bytes=0-0", "0-0"),
+            ("bytes=10-", "10-999"),
+            ("bytes=10-5000", "10-999"),
+            ("bytes=-10", "990-999"),
+            ("bytes=-5000", "0-999"),
+            ("bytes=999-", "999-999"),
+            ("bytes=1000-", "outside"),
+            ("bytes=-0", "outside"),
+            ("bytes=5-4", "ignored"),
+            ("bytes=0-1,5-6", "ignored"),
+            ("bytes=a-b", "ignored"),
+            ("bytes=-", "ignored"),
+            ("bytes=+1-2", "ignored"),
+            ("bytes=99999999999999999999-", "ignored"),
+            ("lines=0-1", "ignored"),
+        ] {
+            assert_eq!(of(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_way_to_an_address_names_our_own() {
+        assert_eq!(local_address_to([127, 0, 0, 9].into()), Some([127, 0, 0, 1].into()));
+    }
+}
+
+#[cfg(test)]
+#[path = "media_tests.rs"]
+mod serving_tests;
