@@ -1,6 +1,6 @@
 //! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::engine::{External, Fence};
 use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
+use crate::host::media::{HostNetworkData, Media};
 use crate::host::sessions::Sessions;
 use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
@@ -63,6 +64,17 @@ fn own_address(network: &crate::config::NetworkConfig) -> Option<Ipv4Addr> {
     network.server.or_else(|| dhcp::interface_address(&network.interface, network.subnet))
 }
 
+/// This appliance's address on the first network that it serves.
+fn first_own_address(config: &Config) -> Option<IpAddr> {
+    let served = config.networks.iter().filter(|network| network.mode != crate::config::NetworkMode::Off);
+    served.filter_map(own_address).next().map(IpAddr::V4)
+}
+
+/// The address that a listener is bound to, if it is one.
+fn specific(listen: SocketAddr) -> Option<IpAddr> {
+    Some(listen.ip()).filter(|ip| !ip.is_unspecified())
+}
+
 /// Everything that the server's certificate must name.
 pub fn certificate_names(config: &Config) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -70,6 +82,7 @@ pub fn certificate_names(config: &Config) -> Vec<String> {
         names.push(name.to_string_lossy().into_owned());
     }
     names.extend(config.api.names.iter().cloned());
+    names.extend(config.boot.advertise.map(|address| address.to_string()));
     names.extend(config.networks.iter().filter_map(own_address).map(|address| address.to_string()));
     let interfaces = dhcp::interfaces().unwrap_or_default();
     names.extend(interfaces.values().flat_map(|i| i.addresses.iter()).map(ToString::to_string));
@@ -199,11 +212,21 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let router = boot::router(site.on(grounds(config, leases.as_ref(), &index)), index.clone(), tokens, files, lanes)
+    let media = Media {
+        tokens: tokens.clone(),
+        files: files.clone(),
+        port: config.boot.listen.port(),
+        advertise: config.boot.advertise_to_bmcs.or(specific(config.boot.listen)),
+    };
+    let site = site
+        .on(grounds(config, leases.as_ref(), &index))
+        .with_network_data(Arc::new(HostNetworkData(client.clone())))
+        .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
+    let router = boot::router(site, index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
     services.spawn(named("TFTP", tftp.run(token())));
-    let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, leases };
+    let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, media, leases };
     match external {
         Some(external) => {
             services.spawn(named("leader election", parts.run_while_leading(external, token())));

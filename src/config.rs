@@ -2,7 +2,7 @@
 //!
 //! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -121,6 +121,10 @@ pub struct BootConfig {
     pub tftp: SocketAddr,
     /// Added to the ramdisk's kernel command line.
     pub kernel_args: String,
+    /// This appliance's address for machines that boot from a medium; found by routing when unset.
+    pub advertise: Option<IpAddr>,
+    /// This appliance's address for BMCs, which fetch media; found by routing when unset.
+    pub advertise_to_bmcs: Option<IpAddr>,
 }
 
 impl Default for BootConfig {
@@ -129,6 +133,8 @@ impl Default for BootConfig {
             listen: ([0, 0, 0, 0], 80).into(),
             tftp: ([0, 0, 0, 0], 69).into(),
             kernel_args: "console=tty0 console=ttyS0,115200".into(),
+            advertise: None,
+            advertise_to_bmcs: None,
         }
     }
 }

@@ -16,7 +16,9 @@ use crate::dhcp::{self, Views};
 use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
+use crate::host::media::Media;
 use crate::host::metrics::Metrics;
+use crate::host::reconciler::Hardware;
 use crate::host::stuck::{self, Stuck};
 use crate::host::{dataimage, reconciler};
 use crate::image::{self, Library};
@@ -28,6 +30,8 @@ pub(super) struct Parts {
     pub index: HostIndex,
     pub metrics: Metrics,
     pub stuck: Stuck,
+    /// What machines boot without the network.
+    pub media: Media,
     /// None when no network is configured.
     pub leases: Option<dhcp::Leases>,
 }
@@ -59,7 +63,7 @@ impl Parts {
             client.clone(),
             self.index.clone(),
             config.host.clone(),
-            bmcs,
+            Hardware { bmcs, media: Some(self.media.clone()) },
             fence,
             self.metrics.clone(),
             stop.clone(),

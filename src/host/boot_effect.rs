@@ -6,13 +6,18 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::json;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::effects::{EffectError, connect, patch_intent};
+use super::media;
 use super::reconciler::{Reconciler, label};
 use crate::api::metal3::{BareMetalHost, BootMode};
-use crate::api::slipway::BootIntent;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::api::slipway::{BootIntent, BootTarget};
+use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
+use crate::boot::media::is_ours;
+
+/// Fewer characters than any ticket has.
+const TICKET_LEAST: usize = 90;
 
 /// How long a machine may take to power itself off after its agent said that it would.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
@@ -40,7 +45,7 @@ pub(super) async fn boot(
         }
         reconciler.power.put(&uid, &version, PowerState::Off);
     }
-    bmc.set_boot_device(device, firmware_mode(host)).await?;
+    prepare(reconciler, host, intent, bmc.as_ref(), device).await?;
     let started = || json!({ "spec": { "started": Time(Timestamp::now()) } });
     if device == BootDevice::Disk {
         // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
@@ -50,10 +55,86 @@ pub(super) async fn boot(
     bmc.set_power(PowerAction::On).await?;
     reconciler.power.put(&uid, &version, PowerState::On);
     info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
-    if device == BootDevice::Pxe {
+    if device != BootDevice::Disk {
         patch_intent(reconciler, intent, started()).await?;
     }
     Ok(())
+}
+
+/// Makes the BMC start the machine from the disk, or from whatever its address stands for.
+async fn prepare(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: &BootIntent,
+    bmc: &dyn Bmc,
+    device: BootDevice,
+) -> Result<(), EffectError> {
+    let mode = firmware_mode(host);
+    let interface = interface(host);
+    if device != BootDevice::Pxe {
+        // What was for the ramdisk must not come before the disk when its turn is over.
+        if interface == Some(BootInterface::VirtualMedia) {
+            eject_ours(bmc).await?;
+        }
+        return Ok(bmc.set_boot_device(device, mode).await?);
+    }
+    // A fault in it would show only as a machine that never calls.
+    media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
+        .await
+        .map_err(BmcError::Refused)?;
+    let url = async || -> Result<String, EffectError> {
+        let details = host.spec.bmc.clone().unwrap_or_default();
+        let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;
+        let media = reconciler.media.as_ref();
+        let media = media.ok_or_else(|| BmcError::Refused("this process serves no media to boot from".into()))?;
+        if let Some(digest) = intent.spec.live_iso.as_deref().filter(|_| intent.spec.target == BootTarget::LiveIso) {
+            return Ok(media.live_url(digest, &address).await?);
+        }
+        Ok(media.url(&host.uid().unwrap_or_default(), intent.spec.generation, &address).await?)
+    };
+    match interface.unwrap_or(BootInterface::Pxe) {
+        BootInterface::Pxe => bmc.set_boot_device(BootDevice::Pxe, mode).await?,
+        BootInterface::VirtualMedia => {
+            bmc.insert_media(&url().await?).await?;
+            bmc.set_boot_device(BootDevice::Cd, mode).await?;
+        }
+        BootInterface::UefiHttp if mode == FirmwareMode::Bios => {
+            return Err(BmcError::Refused(
+                "bootMode legacy cannot boot from a URL: use redfish-virtualmedia or redfish, or bootMode UEFI".into(),
+            )
+            .into());
+        }
+        BootInterface::UefiHttp => bmc.boot_from_url(&url().await?).await?,
+    }
+    Ok(())
+}
+
+/// How the ramdisk reaches the host's machine, by its BMC's address.
+fn interface(host: &BareMetalHost) -> Option<BootInterface> {
+    let address = BmcAddress::parse(&host.spec.bmc.as_ref()?.address).ok()?;
+    Some(address.capabilities().boot)
+}
+
+/// A machine that is off has no more use for a medium of ours: at the next power-on it would boot from it again where
+/// the firmware tries CDs first. Another one, which the operator wanted, stays.
+pub(super) async fn after_off(host: &BareMetalHost, bmc: &dyn Bmc) {
+    if interface(host) != Some(BootInterface::VirtualMedia) {
+        return;
+    }
+    if let Err(error) = eject_ours(bmc).await {
+        warn!(host = %label(host), %error, "the virtual CD stays in");
+    }
+}
+
+async fn eject_ours(bmc: &dyn Bmc) -> Result<(), BmcError> {
+    match bmc.media().await? {
+        // A controller that does not say what is in can only be believed to hold what it was given last; one that shows
+        // the file's name alone shows a ticket's, which is longer than any that people give.
+        Some(url) if url.is_empty() || is_ours(&url) || (url.len() > TICKET_LEAST && !url.contains('/')) => {
+            bmc.eject_media().await
+        }
+        _ => Ok(()),
+    }
 }
 
 fn firmware_mode(host: &BareMetalHost) -> FirmwareMode {
@@ -74,3 +155,7 @@ async fn goes_off(bmc: &dyn Bmc) -> Result<bool, BmcError> {
     }
     Ok(false)
 }
+
+#[cfg(test)]
+#[path = "boot_effect_tests.rs"]
+mod tests;

@@ -228,6 +228,9 @@ async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerA
         PowerAction::ForceOff | PowerAction::SoftOff => PowerState::Off,
     };
     reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
+    if power == PowerState::Off {
+        boot_effect::after_off(host, bmc.as_ref()).await;
+    }
     Ok(())
 }
 

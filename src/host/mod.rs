@@ -1,6 +1,6 @@
 //! A machine's life: the pure state machine, its reconciler, the agents' sessions and the admission rules.
 
-mod access;
+pub(crate) mod access;
 pub mod admission;
 mod boot_effect;
 mod conditions;
@@ -16,6 +16,7 @@ pub mod log_upkeep;
 pub mod log_view;
 pub mod logs;
 pub mod machine;
+pub mod media;
 mod meter;
 pub mod metrics;
 mod payload;

@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::crowd::Crowd;
 use super::machine::{self, Next, Note, Turn, World};
+use super::media::Media;
 use super::metrics::Metrics;
 use super::places::{Places, Standing};
 use super::readings::Readings;
@@ -50,6 +51,8 @@ pub struct Reconciler {
     pub(super) power: Readings,
     pub(super) fence: Fence,
     pub(super) metrics: Metrics,
+    /// What machines boot without the network; none where no boot HTTP runs.
+    pub(super) media: Option<Media>,
     places: Places,
     up_since: Timestamp,
     crowd: Arc<Crowd>,
@@ -69,16 +72,31 @@ pub enum ReconcileError {
 /// Hosts looked at at once. After a start that is all of them, and each takes memory; most of their time is a BMC's.
 const HOSTS_AT_ONCE: u16 = 256;
 
+/// The ways to a machine: connections to BMCs, and what machines boot without the network.
+pub struct Hardware {
+    /// Connections.
+    pub bmcs: Registry,
+    /// None where no boot HTTP runs.
+    pub media: Option<Media>,
+}
+
+impl From<Registry> for Hardware {
+    fn from(bmcs: Registry) -> Self {
+        Self { bmcs, media: None }
+    }
+}
+
 /// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
 pub async fn run(
     client: Client,
     index: HostIndex,
     settings: HostConfig,
-    bmcs: Registry,
+    hardware: impl Into<Hardware> + Send,
     fence: Fence,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
+    let Hardware { bmcs, media } = hardware.into();
     let every = watcher::Config::default;
     let crowd = Arc::new(Crowd::default());
     let (hosts, writer) = reflector::store();
@@ -99,6 +117,7 @@ pub async fn run(
         power: Readings::default(),
         fence,
         metrics,
+        media,
         crowd,
     });
     let by_image = hosts.clone();

@@ -573,6 +573,7 @@ async fn what_was_decided_on_an_old_host_is_not_stored() {
         power: Readings::default(),
         fence: Fence::open(),
         metrics: Metrics::default(),
+        media: None,
         places,
         up_since: Timestamp::now(),
         crowd: Arc::default(),
