@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
 
+mod bmc;
 mod client;
 mod completion;
 mod crds;
@@ -51,6 +52,9 @@ enum Command {
     Kubeconfig(kubeconfig::Options),
     /// Say whether a configuration file can be used, one line for each fault
     CheckConfig(ConfigFile),
+    /// Look at a management controller: what it is, what it can do, which quirk profile fits it
+    #[command(subcommand)]
+    Bmc(bmc::Command),
     /// Build what machines boot: kernel, initrd and network boot programs
     #[command(subcommand)]
     Ramdisk(ramdisk::Command),
@@ -100,6 +104,7 @@ pub fn run() -> ExitCode {
         Command::Serve(options) => serve::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
         Command::CheckConfig(options) => check_config(&options),
+        Command::Bmc(command) => bmc::run(command),
         Command::Ramdisk(command) => ramdisk::run(command),
         Command::Explain(command) => explain::run(command),
         Command::Agent => crate::agent::run_as_init(),

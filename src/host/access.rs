@@ -48,7 +48,7 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
 }
 
 /// User and password in a secret: trimmed, neither empty.
-pub(super) fn credentials(secret: &Secret) -> Result<Credentials, String> {
+pub(crate) fn credentials(secret: &Secret) -> Result<Credentials, String> {
     let value = |key: &str| -> Result<String, String> {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key)).ok_or(format!("{key} is missing"))?;
         let text = std::str::from_utf8(&bytes.0).map_err(|_| format!("{key} is not UTF-8 text"))?.trim();

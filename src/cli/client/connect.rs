@@ -15,7 +15,7 @@ const USER_AGENT: &str = concat!("slipway/", env!("CARGO_PKG_VERSION"));
 /// Which server and which namespace.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
-pub(super) struct Server {
+pub(in crate::cli) struct Server {
     /// kubeconfig file; else --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -27,11 +27,11 @@ pub(super) struct Server {
     config: Option<PathBuf>,
     /// Namespace, instead of the kubeconfig's
     #[arg(long, short, value_name = "NAME")]
-    pub(super) namespace: Option<String>,
+    pub(in crate::cli) namespace: Option<String>,
 }
 
 /// A server to talk to.
-pub(super) struct Session {
+pub(in crate::cli) struct Session {
     pub client: kube::Client,
     /// The namespace for what has none of its own.
     pub namespace: String,
@@ -51,7 +51,7 @@ struct Found {
 
 impl Server {
     /// Reads the credentials and makes a client. Nothing is sent yet.
-    pub(super) async fn connect(&self) -> anyhow::Result<Session> {
+    pub(in crate::cli) async fn connect(&self) -> anyhow::Result<Session> {
         let Found { kubeconfig, context, source } = self.find()?;
         let options = KubeConfigOptions { context: self.context.clone().or(context), ..KubeConfigOptions::default() };
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)

@@ -25,6 +25,8 @@ mod wait;
 
 use std::io::Write;
 
+pub(in crate::cli) use connect::Server;
+
 use super::local;
 
 #[derive(clap::Subcommand)]

@@ -1,0 +1,114 @@
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+
+use super::client::Server;
+use super::failure::Failure;
+use super::local;
+use crate::bmc::{BmcAddress, Credentials, Registry, Report, Settings};
+use crate::host::access;
+
+/// Longest password file that is read, in bytes.
+const MAX_PASSWORD: u64 = 4096;
+
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    /// Say what a BMC is and can do, and which quirk profile fits it
+    ///
+    /// Logs in and reads; changes nothing. The credentials are a user name with a password file, or a Secret on the
+    /// server with username and password.
+    Probe {
+        /// As in spec.bmc.address of a host: redfish://10.0.0.21, ipmi://10.0.0.22
+        address: String,
+        /// User name
+        #[arg(long, short, value_name = "NAME", conflicts_with = "secret", requires = "password_file")]
+        username: Option<String>,
+        /// File with the password, its last line break left out; - reads standard input
+        #[arg(long, value_name = "FILE", requires = "username")]
+        password_file: Option<PathBuf>,
+        /// Secret with username and password
+        #[arg(long, value_name = "[NAMESPACE/]NAME")]
+        secret: Option<String>,
+        /// Accept any TLS certificate, as disableCertificateVerification does
+        #[arg(long)]
+        insecure: bool,
+        /// How to print
+        #[arg(long, short, value_enum, default_value = "text")]
+        output: Output,
+        #[command(flatten)]
+        server: Server,
+    },
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub(super) enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+pub(super) fn run(command: Command) -> anyhow::Result<()> {
+    let Command::Probe { address, username, password_file, secret, insecure, output, server } = command;
+    let parsed = BmcAddress::parse(&address).map_err(|error| Failure::Usage(error.to_string()))?;
+    let credentials = match (username, password_file, &secret) {
+        (Some(username), Some(file), None) => Some(Credentials { username, password: password(&file)?.into() }),
+        (None, None, Some(_)) => None,
+        _ => {
+            let usage = "say who logs in: --username with --password-file, or --secret".to_owned();
+            return Err(Failure::Usage(usage).into());
+        }
+    };
+    let report = local::block_on(async {
+        let credentials = match (credentials, &secret) {
+            (Some(credentials), _) => credentials,
+            (None, Some(secret)) => from_secret(&server, secret).await?,
+            (None, None) => bail!("no credentials"),
+        };
+        let registry = Registry::new(Settings::default());
+        let report = registry.connect(&parsed, &credentials, !insecure).probe().await;
+        registry.close().await;
+        Ok(report?)
+    })?;
+    print(&report, output)
+}
+
+fn password(file: &PathBuf) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().take(MAX_PASSWORD).read_to_string(&mut text).context("standard input")?;
+    } else {
+        let opened = std::fs::File::open(file).with_context(|| file.display().to_string())?;
+        opened.take(MAX_PASSWORD).read_to_string(&mut text).with_context(|| file.display().to_string())?;
+    }
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+async fn from_secret(server: &Server, name: &str) -> anyhow::Result<Credentials> {
+    let session = server.connect().await?;
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) => (namespace.to_owned(), name),
+        None => (session.namespace.clone(), name),
+    };
+    let secret = Api::<Secret>::namespaced(session.client, &namespace).get(name).await;
+    let secret = secret.with_context(|| format!("secret {namespace}/{name}"))?;
+    access::credentials(&secret).map_err(|reason| anyhow::anyhow!("secret {namespace}/{name}: {reason}"))
+}
+
+fn print(report: &Report, output: Output) -> anyhow::Result<()> {
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(report)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(report)?),
+        Output::Text => {
+            let lines = report.lines();
+            let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
+            for (name, value) in lines {
+                println!("{:width$}{value}", format!("{name}:"));
+            }
+        }
+    }
+    Ok(())
+}
