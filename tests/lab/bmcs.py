@@ -97,6 +97,14 @@ def define(machine, work, logs):
     virsh("define", path)
 
 
+def start_pool(work):
+    """The storage pool that sushy-emulator puts virtual media into; without it an insertion fails half done."""
+    folder = Path(work, "pool")
+    folder.mkdir(exist_ok=True)
+    virsh("pool-define-as", "default", "dir", "--target", folder)
+    virsh("pool-start", "default")
+
+
 def start_redfish(daemons, work):
     """sushy-emulator by HTTPS with a certificate of its own and basic authentication."""
     venv, work = prepared("VENV"), Path(work)
@@ -153,7 +161,8 @@ def raise_rack(machines, work, logs):
     start_libvirt(daemons)
     for machine in machines:
         define(machine, work, logs)
-    if any(machine.bmc == "redfish" for machine in machines):
+    if any(machine.bmc.startswith("redfish") for machine in machines):
+        start_pool(work)
         start_redfish(daemons, work)
     by_ipmi = [machine for machine in machines if machine.bmc == "ipmi"]
     if by_ipmi:
@@ -164,8 +173,8 @@ def raise_rack(machines, work, logs):
 
 def bmc_url(machine, machines):
     """The address of a machine's BMC as a BareMetalHost names it."""
-    if machine.bmc == "redfish":
-        return f"redfish://{ADDRESS}:{REDFISH_PORT}/redfish/v1/Systems/{machine.uuid}"
+    if machine.bmc.startswith("redfish"):
+        return f"{machine.bmc}://{ADDRESS}:{REDFISH_PORT}/redfish/v1/Systems/{machine.uuid}"
     if machine.bmc == "ipmi":
         port = IPMI_PORT + [other.name for other in machines if other.bmc == "ipmi"].index(machine.name)
         return f"ipmi://{BMC_ADDRESS}:{port}"

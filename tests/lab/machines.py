@@ -29,7 +29,7 @@ class Machine:
     name: str
     # `uefi`: OVMF. `bios`: SeaBIOS with QEMU's iPXE as the NIC's option ROM.
     firmware: str = "uefi"
-    # `redfish` (sushy-emulator), `ipmi` (virtualbmc) or `none`.
+    # `redfish`, `redfish-virtualmedia`, `redfish-uefihttp` (all sushy-emulator), `ipmi` (virtualbmc) or `none`.
     bmc: str = "redfish"
     # Of UEFI, the client that is tried first: `pxe` is the firmware's own, `http` its HTTP boot, `rom` QEMU's iPXE.
     # Of BIOS: `rom`, or `undionly`, where an iPXE that calls itself something else loads undionly.kpxe by TFTP.
