@@ -4,8 +4,6 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures::future::try_join_all;
-
 use crate::api::MacAddress;
 use crate::boot::{Holder, HostIndex};
 use crate::config::{NetworkConfig, NetworkMode};
@@ -168,11 +166,11 @@ impl Leases {
         &self.networks
     }
 
-    /// Puts changes on disk; returns when they are there. The order of calls is kept.
+    /// Puts changes on disk; returns when they are there. Their order and that of calls is kept.
     pub(super) async fn commit(&self, writes: Vec<LeaseWrite>) -> Result<(), CommitError> {
-        let write = |LeaseWrite { address, record }| self.table.write(record::key(address), record);
-        let all = try_join_all(writes.into_iter().map(write));
-        tokio::time::timeout(WRITE_DEADLINE, all).await.map_err(|_| CommitError::Deadline)??;
+        let entries = writes.into_iter().map(|LeaseWrite { address, record }| (record::key(address), record)).collect();
+        let write = self.table.write_all(entries);
+        tokio::time::timeout(WRITE_DEADLINE, write).await.map_err(|_| CommitError::Deadline)??;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! DHCP for IPv4 (RFC 2131): addresses and boot information for the machines on the configured networks.
 //!
 //! A message goes through pure parts (`packet`, `respond`, `table`) and comes out as an answer, lease writes and a
-//! line for the log; sockets, store and clock are in `server`, `socket` and `leases`. No lease is acknowledged
+//! line for the log; sockets, store and clock are in `line`, `socket` and `leases`. No lease is acknowledged
 //! before it is on disk. What a machine is told to boot is [`crate::boot::decide`]'s answer.
 //!
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
@@ -11,9 +11,12 @@ mod explain;
 mod frame;
 mod interface;
 mod leases;
+mod line;
+mod log;
 mod netboot;
 mod network;
 mod outcome;
+mod pace;
 mod packet;
 mod proxy;
 mod publish;

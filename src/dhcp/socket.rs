@@ -30,16 +30,30 @@ const BATCH: usize = 128;
 const LONGEST: usize = 2048;
 /// Kernel's buffer for arriving messages, in bytes: a rack that powers on at once.
 const RECEIVE_BUFFER: usize = 4 << 20;
+/// Answers that leave at once: as many as the kernel takes with one system call (UDP_MAX_SEGMENTS).
+const BURST: usize = 64;
+/// Their bytes in one system call, at most: one IP packet, which the kernel cuts.
+const LARGEST: usize = 65_000;
 /// How long a full send buffer may keep an answer; after that it is dropped, as a full network would.
 const SEND_PATIENCE: Duration = Duration::from_millis(50);
 
-/// The sockets of one interface and port.
+/// The sockets of one interface and port, open.
+pub struct Opened {
+    udp: Socket,
+    raw: Option<(OwnedFd, MacAddress)>,
+    index: u32,
+    port: u16,
+}
+
+/// The sockets of one interface and port, in use.
 pub struct Sockets {
     udp: UdpSocket,
     raw: Option<(OwnedFd, MacAddress)>,
     /// Number of the interface they are bound to; another one under the same name is not served by them.
     pub index: u32,
     port: u16,
+    /// Whether the kernel may cut one large message into answers (UDP_SEGMENT); not every network card can.
+    segments: bool,
 }
 
 /// An answer and the address it comes from.
@@ -50,7 +64,23 @@ pub struct Outgoing {
     pub reply: Reply,
 }
 
-impl Sockets {
+/// What answers must share to leave together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Way {
+    server: Ipv4Addr,
+    to: SocketAddrV4,
+    length: usize,
+}
+
+impl Outgoing {
+    /// `None` for what is not sent to an address.
+    fn way(&self) -> Option<Way> {
+        let To::Address(to) = self.reply.to else { return None };
+        Some(Way { server: self.server, to, length: self.reply.message.len() })
+    }
+}
+
+impl Opened {
     /// Opens the sockets of an interface.
     ///
     /// # Errors
@@ -59,16 +89,15 @@ impl Sockets {
     /// `CAP_NET_RAW`.
     pub fn open(name: &str, interface: &Interface, port: u16) -> io::Result<Self> {
         let index = nix::net::if_::if_nametoindex(name)?;
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-        socket.bind_device(Some(name.as_bytes()))?;
-        socket.set_broadcast(true)?;
-        socket.set_nonblocking(true)?;
+        let udp = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        udp.bind_device(Some(name.as_bytes()))?;
+        udp.set_broadcast(true)?;
+        udp.set_nonblocking(true)?;
         // Beyond the system's limit with CAP_NET_ADMIN, up to it without.
-        if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        if setsockopt(&udp, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            udp.set_recv_buffer_size(RECEIVE_BUFFER)?;
         }
-        socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
-        let udp = UdpSocket::from_std(socket.into())?;
+        udp.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
         // Loopback has no link layer to speak of, and needs no privilege without one.
         let raw = match (interface.link, interface.mac().filter(|mac| mac.0 != [0; 6])) {
             (Some(link), Some(mac)) => {
@@ -83,6 +112,18 @@ impl Sockets {
         Ok(Self { udp, raw, index, port })
     }
 
+    /// Hands them to the runtime of the thread that uses them.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime takes no more.
+    pub fn register(self) -> io::Result<Sockets> {
+        let Self { udp, raw, index, port } = self;
+        Ok(Sockets { udp: UdpSocket::from_std(udp.into())?, raw, index, port, segments: true })
+    }
+}
+
+impl Sockets {
     /// Waits until there may be something to receive. Cancel-safe.
     pub async fn readable(&self) -> io::Result<()> {
         self.udp.readable().await
@@ -99,53 +140,106 @@ impl Sockets {
         }
     }
 
-    /// Sends answers. Those that cannot be sent are dropped with a line in the log: the client asks again.
-    pub async fn send(&self, answers: &[Outgoing]) {
-        for answer in answers {
-            let mut result = self.try_send(answer);
-            if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-                result = match tokio::time::timeout(SEND_PATIENCE, self.udp.writable()).await {
-                    Ok(Ok(())) => self.try_send(answer),
-                    Ok(Err(error)) => Err(error),
-                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    /// Sends the first answers, [`BURST`] at most, and takes them away. Those that cannot be sent are dropped with a line
+    /// in the log: the client asks again.
+    pub async fn send(&mut self, answers: &mut Vec<Outgoing>) {
+        let mut burst: Vec<_> = answers.drain(..answers.len().min(BURST)).collect();
+        // What goes to one relay leaves together.
+        burst.sort_by_key(Outgoing::way);
+        for run in burst.chunk_by(|one, next| one.way() == next.way()) {
+            let way = if self.segments { run[0].way() } else { None };
+            let most = way.map_or(1, |way| (LARGEST / way.length.max(1)).max(1));
+            for some in run.chunks(most) {
+                let sent = match way {
+                    Some(way) if some.len() > 1 => self.send_together(way, some).await,
+                    _ => false,
                 };
-            }
-            if let Err(error) = result {
-                tracing::debug!(to = ?answer.reply.to, %error, "a DHCP answer could not be sent");
-            }
-        }
-    }
-
-    fn try_send(&self, Outgoing { server, reply }: &Outgoing) -> io::Result<()> {
-        let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
-        match reply.to {
-            To::Address(to) => self.send_udp(*server, to, &reply.message),
-            To::Broadcast => self.send_udp(*server, broadcast, &reply.message),
-            To::Hardware { mac, address } => {
-                let frame = self.raw.as_ref().and_then(|(socket, own)| {
-                    let frame = frame::udp((*own, *server, self.port), (mac, address, 68), &reply.message)?;
-                    Some((socket, frame))
-                });
-                let Some((socket, frame)) = frame else { return self.send_udp(*server, broadcast, &reply.message) };
-                match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
-                    Ok(_) => Ok(()),
-                    Err(nix::Error::EAGAIN) => Err(io::ErrorKind::WouldBlock.into()),
-                    Err(_) => self.send_udp(*server, broadcast, &reply.message),
+                if !sent {
+                    self.send_apart(some).await;
                 }
             }
         }
     }
 
-    fn send_udp(&self, server: Ipv4Addr, to: SocketAddrV4, message: &[u8]) -> io::Result<()> {
+    /// Sends answers of one way and length with one system call. False when that cannot be done.
+    async fn send_together(&mut self, way: Way, answers: &[Outgoing]) -> bool {
+        let Ok(length) = u16::try_from(way.length) else { return false };
+        let parts: Vec<_> = answers.iter().map(|answer| IoSlice::new(&answer.reply.message)).collect();
+        match self.patiently(|| self.send_udp(way.server, way.to, &parts, Some(length))).await {
+            Ok(()) => true,
+            Err(error) => {
+                // Too long for the network's packets says nothing about the next ones.
+                let cannot = [Some(nix::libc::EIO), Some(nix::libc::EINVAL)].contains(&error.raw_os_error());
+                self.segments &= !cannot;
+                tracing::debug!(to = %way.to, %error, "DHCP answers are sent one by one");
+                false
+            }
+        }
+    }
+
+    async fn send_apart(&self, answers: &[Outgoing]) {
+        for answer in answers {
+            if let Err(error) = self.patiently(|| self.try_send(answer)).await {
+                tracing::debug!(to = ?answer.reply.to, %error, "a DHCP answer could not be sent");
+            }
+        }
+    }
+
+    /// Sends, and once more when the kernel had no room at first.
+    async fn patiently(&self, send: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match tokio::time::timeout(SEND_PATIENCE, self.udp.writable()).await {
+                    Ok(writable) => writable.and_then(|()| send()),
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+                }
+            }
+            result => result,
+        }
+    }
+
+    fn try_send(&self, Outgoing { server, reply }: &Outgoing) -> io::Result<()> {
+        let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
+        let message = [IoSlice::new(&reply.message)];
+        match reply.to {
+            To::Address(to) => self.send_udp(*server, to, &message, None),
+            To::Broadcast => self.send_udp(*server, broadcast, &message, None),
+            To::Hardware { mac, address } => {
+                let frame = self.raw.as_ref().and_then(|(socket, own)| {
+                    let frame = frame::udp((*own, *server, self.port), (mac, address, 68), &reply.message)?;
+                    Some((socket, frame))
+                });
+                let Some((socket, frame)) = frame else { return self.send_udp(*server, broadcast, &message, None) };
+                match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
+                    Ok(_) => Ok(()),
+                    Err(nix::Error::EAGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+                    Err(_) => self.send_udp(*server, broadcast, &message, None),
+                }
+            }
+        }
+    }
+
+    /// Sends the parts as one message, or as one for each so many bytes.
+    fn send_udp(
+        &self,
+        server: Ipv4Addr,
+        to: SocketAddrV4,
+        parts: &[IoSlice<'_>],
+        segment: Option<u16>,
+    ) -> io::Result<()> {
         let info = libc::in_pktinfo {
             ipi_ifindex: 0,
             ipi_spec_dst: libc::in_addr { s_addr: u32::from(server).to_be() },
             ipi_addr: libc::in_addr { s_addr: 0 },
         };
-        let control = [ControlMessage::Ipv4PacketInfo(&info)];
+        let source = ControlMessage::Ipv4PacketInfo(&info);
+        let control = match &segment {
+            Some(segment) => &[source, ControlMessage::UdpGsoSegments(segment)][..],
+            None => &[source],
+        };
         let to = SockaddrIn::from(to);
         // Not through `try_io`: a full buffer is rare, and then it is the kernel that says when there is room.
-        sendmsg(self.udp.as_raw_fd(), &[IoSlice::new(message)], &control, MsgFlags::MSG_DONTWAIT, Some(&to))?;
+        sendmsg(self.udp.as_raw_fd(), parts, control, MsgFlags::MSG_DONTWAIT, Some(&to))?;
         Ok(())
     }
 }
@@ -171,6 +265,16 @@ impl Inbox {
             self.arrived.push((message.bytes, source));
         }
         Ok(())
+    }
+
+    /// Whether there may be more.
+    pub fn is_full(&self) -> bool {
+        self.arrived.len() == BATCH
+    }
+
+    /// Forgets the messages.
+    pub fn clear(&mut self) {
+        self.arrived.clear();
     }
 
     /// The messages that arrived, with their senders.

@@ -1,0 +1,347 @@
+//! One interface and port: receive, answer, write, send.
+//!
+//! A thread of its own takes messages in batches. Offers leave at once; leases are collected, and all that came while
+//! one write was under way are the next one. Their ACKs leave when it is on disk. So a thousand machines that power on
+//! together share the store's flushes, the wake-ups and the system calls. When too many leases wait, the thread stops
+//! reading, and the kernel's queue drops what does not fit, as any full queue on the way does; clients ask again.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::task::Poll;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use futures::future::{BoxFuture, Fuse, FusedFuture, FutureExt};
+use futures::poll;
+use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::MacAddress;
+use crate::boot::HostIndex;
+
+use super::interface::interfaces;
+use super::leases::{CommitError, Leases, unix_now};
+use super::log::Log;
+use super::network::{Network, select};
+use super::outcome::{LeaseWrite, Outcome};
+use super::pace::Pace;
+use super::packet::Request;
+use super::respond::{Arrival, Ground, Port, respond};
+use super::seen::Message;
+use super::server::open;
+use super::socket::{Inbox, Opened, Outgoing, Sockets};
+
+/// Leases that may wait before the line stops reading.
+const MOST_WAITING: usize = 4096;
+/// Time between looks at what ended and at the interface.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// How long the last writes may take when the server stops.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Where a line is.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub interface: String,
+    pub port: Port,
+    /// Its number.
+    pub number: u16,
+}
+
+/// One interface and port, and the networks on it.
+pub(super) struct Line {
+    place: Place,
+    sockets: Opened,
+    desk: Desk,
+}
+
+impl Line {
+    /// A line without networks.
+    pub fn new(place: Place, sockets: Opened, leases: Leases, hosts: HostIndex) -> Self {
+        let log = Log::new(place.interface.clone());
+        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log };
+        Self { place, sockets, desk }
+    }
+
+    /// Whether it is this one.
+    pub fn is_at(&self, interface: &str, port: Port) -> bool {
+        self.place.interface == interface && self.place.port == port
+    }
+
+    /// What this machine goes by on an interface, if this line is there.
+    pub fn server_at(&self, interface: &str) -> Option<std::net::Ipv4Addr> {
+        let first = self.desk.networks.first().filter(|_| self.place.interface == interface)?;
+        Some(first.1.server)
+    }
+
+    /// Adds a network, with its number in the leases.
+    pub fn add(&mut self, index: usize, network: Network) {
+        self.desk.networks.push((index, network));
+    }
+
+    /// Serves until told to stop; then finishes the writes under way. When this future is dropped before that, nothing
+    /// is sent any more.
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be had or panics.
+    pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (ended, end) = oneshot::channel();
+        let stop = Stop { politely: shutdown, at_once: CancellationToken::new() };
+        let at_once = stop.at_once.clone();
+        let body = move || {
+            let result = runtime.block_on(self.serve(&stop));
+            // Nobody waits when the future was dropped.
+            let _unheard = ended.send(result);
+        };
+        let thread = thread::Builder::new().name("dhcp".into()).spawn(body)?;
+        let _ends_with_us = Ending { at_once, thread: Some(thread) };
+        end.await.unwrap_or_else(|_| Err(io::Error::other("the DHCP thread panicked")))
+    }
+
+    async fn serve(self, stop: &Stop) -> io::Result<()> {
+        let Self { place, sockets, mut desk } = self;
+        let mut post = Post { sockets: sockets.register()?, place, down: false };
+        let mut inbox = Inbox::default();
+        let mut tray = Tray::default();
+        let mut under_way: Fuse<BoxFuture<'static, Written>> = Fuse::terminated();
+        let mut pace = Pace::default();
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let reads = tray.writes.len() < MOST_WAITING && !post.down;
+            tokio::select! {
+                biased;
+                () = stop.at_once.cancelled() => return Ok(()),
+                () = stop.politely.cancelled() => break,
+                written = &mut under_way => desk.finish(written, &mut tray.ready),
+                _ = housekeeping.tick() => {
+                    tray.writes.extend(desk.let_leases_end());
+                    post.follow_interface();
+                }
+                () = std::future::ready(()), if !tray.ready.is_empty() => {}
+                ready = post.sockets.readable(), if reads => {
+                    if let Err(error) = ready {
+                        post.receive_failed(&error, &mut desk.log);
+                    }
+                }
+            }
+            if let Poll::Ready(written) = poll!(&mut under_way) {
+                desk.finish(written, &mut tray.ready);
+            }
+            let arrived = if reads && !post.down {
+                take(&mut post, &mut desk, &mut inbox, &mut tray)
+            } else {
+                inbox.clear();
+                0
+            };
+            if under_way.is_terminated() && !tray.writes.is_empty() {
+                under_way = tray.write(&desk.leases).boxed().fuse();
+                // Hands it to the store, which works while the answers are sent.
+                if let Poll::Ready(written) = poll!(&mut under_way) {
+                    desk.finish(written, &mut tray.ready);
+                }
+            }
+            post.sockets.send(&mut tray.ready).await;
+            let more = inbox.is_full() || !tray.ready.is_empty();
+            if let Some(rest) = pace.after(Instant::now(), arrived, more) {
+                // Asleep, not waiting: a waiting thread is woken up by every message that arrives.
+                thread::sleep(rest);
+            }
+        }
+        let last = async {
+            while !under_way.is_terminated() || !tray.writes.is_empty() {
+                if under_way.is_terminated() {
+                    under_way = tray.write(&desk.leases).boxed().fuse();
+                }
+                desk.finish((&mut under_way).await, &mut tray.ready);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.at_once.cancelled() => return Ok(()),
+            finished = tokio::time::timeout(LAST_WRITES, last) => if finished.is_err() {
+                tracing::warn!(
+                    interface = %post.place.interface, "DHCP stops with leases unwritten; nobody was told of them"
+                );
+            }
+        }
+        while !tray.ready.is_empty() {
+            post.sockets.send(&mut tray.ready).await;
+        }
+        Ok(())
+    }
+}
+
+/// How a line is told to end.
+struct Stop {
+    /// After the writes under way.
+    politely: CancellationToken,
+    /// Without another answer.
+    at_once: CancellationToken,
+}
+
+/// Ends the thread and waits for it, so that the port is free and nobody answers any more.
+struct Ending {
+    at_once: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.at_once.cancel();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by the end of its channel.
+            let _reported = thread.join();
+        }
+    }
+}
+
+/// Answers that may leave, and leases to write with the answers that wait for them.
+#[derive(Default)]
+struct Tray {
+    ready: Vec<Outgoing>,
+    writes: Vec<LeaseWrite>,
+    waiting: Vec<Outgoing>,
+}
+
+impl Tray {
+    /// Writes what was collected.
+    fn write(&mut self, leases: &Leases) -> impl Future<Output = Written> + Send + 'static {
+        let (writes, answers) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.waiting));
+        let leases = leases.clone();
+        async move { Written { result: leases.commit(writes).await, answers } }
+    }
+}
+
+/// A write that ended, and the answers that waited for it.
+struct Written {
+    result: Result<(), CommitError>,
+    answers: Vec<Outgoing>,
+}
+
+/// Takes what arrived. Returns how many messages.
+fn take(post: &mut Post, desk: &mut Desk, inbox: &mut Inbox, tray: &mut Tray) -> usize {
+    let arrived = post.sockets.receive(inbox).unwrap_or_else(|error| {
+        post.receive_failed(&error, &mut desk.log);
+        0
+    });
+    let now = unix_now();
+    for (message, source) in inbox.messages() {
+        desk.answer(now, message, source, tray);
+    }
+    arrived
+}
+
+/// Where messages come in and answers leave.
+struct Post {
+    sockets: Sockets,
+    place: Place,
+    /// Whether the interface is gone.
+    down: bool,
+}
+
+impl Post {
+    fn receive_failed(&mut self, error: &io::Error, log: &mut Log) {
+        log.receive_failed(error);
+        // Not again before the next look at the interface: an error that stays would keep a processor busy.
+        self.down = true;
+    }
+
+    /// Opens the sockets again when the interface is made anew.
+    fn follow_interface(&mut self) {
+        let Place { interface, number, .. } = &self.place;
+        let index = nix::net::if_::if_nametoindex(interface.as_str()).ok();
+        if index == Some(self.sockets.index) {
+            self.down = false;
+            return;
+        }
+        if !self.down {
+            tracing::warn!(%interface, "the interface is gone; DHCP waits for it");
+        }
+        self.down = true;
+        if index.is_none() {
+            return;
+        }
+        let found = interfaces().ok().and_then(|all| all.get(interface).cloned()).unwrap_or_default();
+        let opened = open(interface, &found, *number).map_err(|error| error.to_string());
+        match opened.and_then(|sockets| sockets.register().map_err(|error| error.to_string())) {
+            Ok(sockets) => {
+                tracing::info!(%interface, "the interface is back; DHCP serves it again");
+                self.sockets = sockets;
+                self.down = false;
+            }
+            Err(error) => tracing::debug!(error, "the interface cannot be served yet"),
+        }
+    }
+}
+
+/// Where messages are answered.
+struct Desk {
+    port: Port,
+    /// The networks, with their number in the leases.
+    networks: Vec<(usize, Network)>,
+    leases: Leases,
+    hosts: HostIndex,
+    log: Log,
+}
+
+impl Desk {
+    /// Answers one message.
+    fn answer(&mut self, now: u64, message: &[u8], source: SocketAddrV4, tray: &mut Tray) {
+        let request = match Request::parse(message) {
+            Ok(request) => request,
+            Err(error) => return self.log.malformed(&error, source),
+        };
+        let Some(&(index, ref network)) = select_indexed(&self.networks, &request) else {
+            return self.log.unknown_relay(&request);
+        };
+        let Some(leases) = self.leases.networks().get(index) else { return };
+        let hosts = &self.hosts;
+        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
+        let host = hosts.by_mac(request.mac);
+        let stranger = hosts.stranger(request.mac, network.discovery);
+        let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
+        let arrival = Arrival { source, port: self.port };
+        let outcome = respond(now, &request, arrival, ground, &mut leases.table());
+        self.log.outcome(network, &request, source, host.as_deref(), &outcome);
+        let Outcome { reply, writes, note, .. } = outcome;
+        self.leases.saw(request.mac, Message { at: now, network: index, kind: request.kind, note });
+        let answer = reply.map(|reply| Outgoing { server: network.server, reply });
+        if writes.is_empty() {
+            tray.ready.extend(answer);
+        } else {
+            tray.writes.extend(writes);
+            tray.waiting.extend(answer);
+        }
+    }
+
+    fn finish(&mut self, written: Written, ready: &mut Vec<Outgoing>) {
+        match written.result {
+            Ok(()) => ready.extend(written.answers),
+            Err(error) => self.log.not_stored(&error),
+        }
+    }
+
+    /// Lets leases end. Returns the records to remove.
+    fn let_leases_end(&self) -> Vec<LeaseWrite> {
+        let now = unix_now();
+        let mut all = Vec::new();
+        for (index, network) in self.networks.iter().filter(|_| self.port == Port::Server) {
+            let Some(leases) = self.leases.networks().get(*index) else { continue };
+            let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.by_mac(mac).is_some();
+            let gone = leases.table().advance(now, &known);
+            if !gone.is_empty() {
+                tracing::debug!(network = %network.name, leases = gone.len(), "old leases are forgotten");
+            }
+            all.extend(gone.into_iter().map(|address| LeaseWrite { address, record: None }));
+        }
+        all
+    }
+}
+
+fn select_indexed<'n>(networks: &'n [(usize, Network)], request: &Request<'_>) -> Option<&'n (usize, Network)> {
+    let chosen = select(networks.iter().map(|(_, network)| network), request)?;
+    networks.iter().find(|(_, network)| std::ptr::eq(network, chosen))
+}

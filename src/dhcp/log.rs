@@ -1,0 +1,115 @@
+//! What the log hears of one interface.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Instant;
+
+use crate::api::MacAddress;
+use crate::boot::BootHost;
+
+use super::leases::CommitError;
+use super::network::Network;
+use super::outcome::{Level, Note, Outcome};
+use super::packet::{Malformed, Request};
+use super::quiet::Quiet;
+
+/// What the log is quiet about for a while.
+#[derive(Hash, PartialEq, Eq)]
+enum Subject {
+    Machine(MacAddress, std::mem::Discriminant<Note>),
+    Twin(MacAddress),
+    Peer(Ipv4Addr),
+    Relay(Ipv4Addr),
+    Store,
+    Receive,
+}
+
+/// Writes lines about one interface.
+pub(super) struct Log {
+    interface: String,
+    said: Quiet<Subject>,
+}
+
+impl Log {
+    /// Nothing was said yet.
+    pub fn new(interface: String) -> Self {
+        Self { interface, said: Quiet::default() }
+    }
+
+    fn may_say(&mut self, subject: Subject) -> bool {
+        self.said.may_say(Instant::now(), subject).0
+    }
+
+    /// A message that is none.
+    pub fn malformed(&mut self, error: &Malformed, source: SocketAddrV4) {
+        if matches!(error, Malformed::Bootp | Malformed::NotRequest(_)) {
+            tracing::debug!(interface = %self.interface, peer = %source, %error, "not a DHCP request");
+        } else if self.may_say(Subject::Peer(*source.ip())) {
+            tracing::warn!(interface = %self.interface, peer = %source, %error, "a DHCP message cannot be read");
+        }
+    }
+
+    /// A message for a subnet that nobody here serves.
+    pub fn unknown_relay(&mut self, request: &Request<'_>) {
+        let relay = request.giaddr;
+        if self.may_say(Subject::Relay(relay)) {
+            tracing::warn!(
+                interface = %self.interface, %relay, mac = %request.mac,
+                "a DHCP relay asks for a subnet that no network on this interface has"
+            );
+        }
+    }
+
+    /// Leases that are not on disk.
+    pub fn not_stored(&mut self, error: &CommitError) {
+        if self.may_say(Subject::Store) {
+            tracing::error!(%error, "DHCP leases could not be stored, so their clients are not answered");
+        }
+    }
+
+    /// The socket refuses.
+    pub fn receive_failed(&mut self, error: &io::Error) {
+        if self.may_say(Subject::Receive) {
+            tracing::warn!(interface = %self.interface, %error, "DHCP cannot receive");
+        }
+    }
+
+    /// What was done about a message.
+    pub fn outcome(
+        &mut self,
+        network: &Network,
+        request: &Request<'_>,
+        source: SocketAddrV4,
+        host: Option<&BootHost>,
+        outcome: &Outcome,
+    ) {
+        let mac = request.mac;
+        if let Some((one, other)) = &outcome.twin
+            && self.may_say(Subject::Twin(mac))
+        {
+            tracing::warn!(
+                network = %network.name, %mac, peer = %source, before = %one, now = %other,
+                "two machines show the same MAC address; their UUIDs differ: change one of the addresses"
+            );
+        }
+        let level = outcome.note.level(host.is_some() || network.reservation(mac).is_some());
+        if level == Level::Debug {
+            // Most messages; nothing is put together for lines that nobody reads.
+            tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.note);
+            return;
+        }
+        let host = host.map_or_else(String::new, |host| format!("{}/{}", host.namespace, host.name));
+        if level == Level::Info {
+            tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, "{}", outcome.note);
+            return;
+        }
+        let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.note));
+        let (may, dropped) = self.said.may_say(Instant::now(), subject);
+        if may {
+            tracing::warn!(
+                network = %network.name, %mac, host, peer = %source, kind = ?request.kind, left_out = dropped,
+                "{}", outcome.note
+            );
+        }
+    }
+}
