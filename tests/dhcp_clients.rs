@@ -5,6 +5,7 @@
 
 mod dhcp_support;
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -194,4 +195,18 @@ fn the_server_follows_its_interface() {
     let view = lab.log_until("DHCP serves it again");
     assert!(view.contains("the interface is gone") || view.contains("serves it again"), "{view}");
     assert_eq!(lab.udhcpc(0, &[]), Some(Ipv4Addr::new(10, 77, 0, 100)));
+}
+
+#[test]
+fn machines_that_ask_together_each_get_an_address_and_keep_it_when_the_server_is_killed() {
+    let network = "pool = ['10.77.0.2-10.77.0.240']";
+    let Some(mut lab) = lab(Options { network, macs: &[MAC], ..Options::default() }) else { return };
+    let leased = lab.storm(0, 200);
+    lab.kill_server();
+    assert_eq!(leased.len(), 200);
+    assert_eq!(leased.iter().map(|(_, address)| address).collect::<HashSet<_>>().len(), 200, "one each");
+    lab.start_server();
+    for (mac, address) in leased {
+        assert_eq!(lab.ask(&format!("address {mac}")), address, "{mac}");
+    }
 }

@@ -120,7 +120,6 @@ impl Line {
                     tray.writes.extend(desk.let_leases_end());
                     post.follow_interface();
                 }
-                () = std::future::ready(()), if !tray.ready.is_empty() => {}
                 ready = post.sockets.readable(), if reads => {
                     if let Err(error) = ready {
                         post.receive_failed(&error, &mut desk.log);
@@ -144,10 +143,10 @@ impl Line {
                 }
             }
             post.sockets.send(&mut tray.ready).await;
-            let more = inbox.is_full() || !tray.ready.is_empty();
-            if let Some(rest) = pace.after(Instant::now(), arrived, more) {
+            let breath = pace.after(Instant::now(), arrived);
+            if let Some(breath) = breath.filter(|_| !inbox.is_full()) {
                 // Asleep, not waiting: a waiting thread is woken up by every message that arrives.
-                thread::sleep(rest);
+                thread::sleep(breath);
             }
         }
         let last = async {
@@ -167,9 +166,7 @@ impl Line {
                 );
             }
         }
-        while !tray.ready.is_empty() {
-            post.sockets.send(&mut tray.ready).await;
-        }
+        post.sockets.send(&mut tray.ready).await;
         Ok(())
     }
 }

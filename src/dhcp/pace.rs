@@ -11,9 +11,6 @@ const LONGEST: Duration = Duration::from_millis(16);
 /// How long they gather. A flush of the store costs as much as many messages, and so does waking up; the kernel's queue
 /// holds what ten thousand machines could send meanwhile, and no client waits for less than a second.
 const BREATH: Duration = Duration::from_millis(4);
-/// How long a turn rests that has more to do: what leaves at once must not overrun the buffers of a relay, which hold
-/// between one and two hundred messages where nobody made them larger.
-const REST: Duration = Duration::from_millis(1);
 
 /// A bucket that each message fills a little and that time empties.
 #[derive(Debug, Default)]
@@ -23,14 +20,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Notes how many messages the turn that ends now had, and whether more are there already. Returns how long to wait
-    /// before the next one.
-    pub fn after(&mut self, now: Instant, messages: usize, more: bool) -> Option<Duration> {
+    /// Notes how many messages the turn that ends now had. Returns how long to wait before the next one.
+    pub fn after(&mut self, now: Instant, messages: usize) -> Option<Duration> {
         let passed = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let added = FEW.saturating_mul(u32::try_from(messages).unwrap_or(u32::MAX));
         self.filled = self.filled.saturating_sub(passed).saturating_add(added).min(LONGEST);
         self.since = Some(now);
-        if more { Some(REST) } else { (self.filled >= BUSY).then_some(BREATH) }
+        (self.filled >= BUSY).then_some(BREATH)
     }
 }
 
@@ -44,7 +40,7 @@ mod tests {
         let mut now = Instant::now();
         let mut turn = |passed: u64, messages: usize| {
             now += Duration::from_micros(passed);
-            pace.after(now, messages, false).is_some()
+            pace.after(now, messages).is_some()
         };
         // Five hundred messages a second, for ever.
         assert!((0..10_000).all(|_| !turn(2_000, 1)));
@@ -55,6 +51,5 @@ mod tests {
         assert!((0..100).all(|_| turn(4_000, 40)));
         assert!(turn(4_000, 0) && turn(4_000, 0));
         assert!(!turn(4_000, 0) && !turn(0, 1));
-        assert_eq!(pace.after(now, 128, true), Some(REST));
     }
 }

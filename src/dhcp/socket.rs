@@ -7,6 +7,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
 use std::time::Duration;
 
 use nix::libc;
@@ -30,10 +31,11 @@ const BATCH: usize = 128;
 const LONGEST: usize = 2048;
 /// Kernel's buffer for arriving messages, in bytes: a rack that powers on at once.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Answers that leave at once: as many as the kernel takes with one system call (UDP_MAX_SEGMENTS).
-const BURST: usize = 64;
-/// Their bytes in one system call, at most: one IP packet, which the kernel cuts.
-const LARGEST: usize = 65_000;
+/// Answers that leave at once. A relay's buffer holds about 160 where nobody made it larger. The kernel cuts one
+/// message into 64 at most (UDP_MAX_SEGMENTS), and 32 of the longest answers fit one.
+const BURST: usize = 32;
+/// Time between bursts.
+const GAP: Duration = Duration::from_micros(500);
 /// How long a full send buffer may keep an answer; after that it is dropped, as a full network would.
 const SEND_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -140,23 +142,28 @@ impl Sockets {
         }
     }
 
-    /// Sends the first answers, [`BURST`] at most, and takes them away. Those that cannot be sent are dropped with a line
-    /// in the log: the client asks again.
+    /// Sends answers and takes them away. Many leave in bursts, between which the thread sleeps. Those that cannot be sent
+    /// are dropped with a line in the log: the client asks again.
     pub async fn send(&mut self, answers: &mut Vec<Outgoing>) {
-        let mut burst: Vec<_> = answers.drain(..answers.len().min(BURST)).collect();
+        for (number, burst) in answers.chunks_mut(BURST).enumerate() {
+            if number > 0 {
+                thread::sleep(GAP);
+            }
+            self.send_burst(burst).await;
+        }
+        answers.clear();
+    }
+
+    async fn send_burst(&mut self, burst: &mut [Outgoing]) {
         // What goes to one relay leaves together.
         burst.sort_by_key(Outgoing::way);
         for run in burst.chunk_by(|one, next| one.way() == next.way()) {
-            let way = if self.segments { run[0].way() } else { None };
-            let most = way.map_or(1, |way| (LARGEST / way.length.max(1)).max(1));
-            for some in run.chunks(most) {
-                let sent = match way {
-                    Some(way) if some.len() > 1 => self.send_together(way, some).await,
-                    _ => false,
-                };
-                if !sent {
-                    self.send_apart(some).await;
-                }
+            let sent = match run[0].way() {
+                Some(way) if run.len() > 1 && self.segments => self.send_together(way, run).await,
+                _ => false,
+            };
+            if !sent {
+                self.send_apart(run).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 //! The server and the senders of hand-made messages are this test binary again, started by `ip netns exec` with a role
 //! in its environment. They end when their standard input closes, so nothing outlives the test.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -390,6 +391,16 @@ impl Lab {
         Some(Message::decode(&mut Decoder::new(&unhex(&answer))).expect("a DHCP message"))
     }
 
+    /// Lets machines behind a relay ask for an address all at once; hardware address and address of those that got one.
+    pub fn storm(&self, index: usize, machines: u8) -> Vec<(String, String)> {
+        let client = self.client_name(index);
+        ip(&["-n", &client, "addr", "add", "10.77.0.250/24", "dev", "c0"]);
+        let answer = self.spawn(self.role(&client, "storm")).ask(&machines.to_string());
+        ip(&["-n", &client, "addr", "flush", "dev", "c0"]);
+        let pairs = answer.lines().filter_map(|line| line.split_once(' '));
+        pairs.map(|(mac, address)| (mac.to_owned(), address.to_owned())).collect()
+    }
+
     /// Starts sending bad messages without pause.
     pub fn hostile(&self, index: usize, at_most: Duration) -> Role {
         let client = self.client_name(index);
@@ -495,6 +506,7 @@ pub fn play_role() {
         Ok("bind") => bind_only(),
         Ok("exchange") => exchange(),
         Ok("hostile") => attack(),
+        Ok("storm") => storm(),
         Ok("squat") => {
             let _socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)).expect("binds");
             ready();
@@ -617,6 +629,49 @@ fn exchange() {
         });
         let hex: String = answer.unwrap_or_default().iter().map(|byte| format!("{byte:02x}")).collect();
         println!("{hex}");
+    }
+}
+
+/// Sends the messages, again what is not answered, and gives back each with its answer.
+fn ask_all(socket: &UdpSocket, to: SocketAddrV4, messages: Vec<Message>) -> Vec<(Message, Message)> {
+    let mut open: HashMap<u32, Message> = messages.into_iter().map(|message| (message.xid(), message)).collect();
+    let mut answered = Vec::new();
+    let mut buffer = [0; 2048];
+    let end = Instant::now() + DEADLINE;
+    while !open.is_empty() && Instant::now() < end {
+        for message in open.values() {
+            socket.send_to(&encode(message), to).expect("sends");
+        }
+        while !open.is_empty() {
+            let Ok((length, _)) = socket.recv_from(&mut buffer) else { break };
+            let answer = Message::decode(&mut Decoder::new(&buffer[..length])).expect("a DHCP message");
+            answered.extend(open.remove(&answer.xid()).map(|message| (message, answer)));
+        }
+    }
+    answered
+}
+
+/// As many machines as the line says get an address together; prints who got which.
+fn storm() {
+    let (socket, to) = socket("Relay");
+    ready();
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let relayed = |mac: &str, kind, options| {
+            let mut message = message(mac, kind, options);
+            message.set_giaddr(CLIENT);
+            message
+        };
+        let machines: u8 = line.parse().expect("a number");
+        let discover = |machine| relayed(&format!("02:00:00:00:05:{machine:02x}"), MessageType::Discover, Vec::new());
+        let offers = ask_all(&socket, to, (0..machines).map(discover).collect());
+        let mac = |asked: &Message| MacAddress(encode(asked)[28..34].try_into().expect("six bytes")).to_string();
+        let request = |(asked, offer): (Message, Message)| {
+            relayed(&mac(&asked), MessageType::Request, vec![DhcpOption::RequestedIpAddress(offer.yiaddr())])
+        };
+        let leased = ask_all(&socket, to, offers.into_iter().map(request).collect());
+        let line = leased.iter().filter(|(_, answer)| answer.opts().msg_type() == Some(MessageType::Ack));
+        let line = line.map(|(asked, answer)| format!("{} {}", mac(asked), answer.yiaddr()));
+        println!("{}", line.collect::<Vec<_>>().join("\t"));
     }
 }
 
