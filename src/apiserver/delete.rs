@@ -218,9 +218,10 @@ impl ApiServer {
             };
             if dry_run {
                 let Some(marked) = value else { return Ok(Deleted::Gone(current)) };
-                let (storage, text) = (Arc::clone(&resource.storage), marked.to_string().into());
-                let marked = Object::new(storage, namespace.to_owned(), name.to_owned(), current.revision, text)
-                    .map_err(|error| ApiError::internal(error.to_string()))?;
+                let (storage, text) = (Arc::clone(&resource.storage), marked.to_string());
+                let marked =
+                    Object::new(storage, namespace.to_owned(), name.to_owned(), current.revision, text.as_bytes())
+                        .map_err(|error| ApiError::internal(error.to_string()))?;
                 return Ok(Deleted::Held(Arc::new(marked)));
             }
             let change = Change {

@@ -97,7 +97,7 @@ pub(super) fn table_head(definitions: &Value, head: &ListHead) -> Vec<u8> {
 pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
     match form {
         Form::Partial => put_partial(out, resource, object),
-        _ if resource.conversion.is_none() => out.extend_from_slice(&object.json),
+        _ if resource.conversion.is_none() => object.put_json(out),
         _ => out.extend_from_slice(served(resource, &object.value()).to_string().as_bytes()),
     }
 }
@@ -108,7 +108,7 @@ fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object)
         return put_object(out, resource, form, object);
     }
     if resource.conversion.is_none() {
-        object.untyped_json().iter().for_each(|part| out.extend_from_slice(part));
+        object.put_untyped_json(out);
     } else {
         out.extend_from_slice(item(resource, object).to_string().as_bytes());
     }
@@ -151,8 +151,8 @@ impl Items {
     ) -> Self {
         let left = (form == Form::Json && resource.conversion.is_none()).then(|| {
             let length = |object: &Arc<Object>| match resource.core {
-                true => object.untyped_json().iter().map(|part| part.len()).sum(),
-                false => object.json.len(),
+                true => object.untyped_json_len(),
+                false => object.json_len(),
             };
             let texts: usize = objects.iter().map(length).sum();
             (head.len() + texts + objects.len().saturating_sub(1) + TAIL.len()) as u64

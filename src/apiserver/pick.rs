@@ -55,7 +55,8 @@ impl Picker {
 
     /// The object with these members; others are left out.
     pub(super) fn pick(&self, object: &Object) -> Value {
-        let mut reader = serde_json::Deserializer::from_slice(&object.json);
+        let json = object.json();
+        let mut reader = serde_json::Deserializer::from_slice(&json);
         // The text was read when the object was made.
         self.0.deserialize(&mut reader).unwrap_or_default()
     }
@@ -158,7 +159,7 @@ mod tests {
             "spec": {"image": {"url": "u", "more": [1]}, "other": 1, "list": [{"a": 1}, {"a": 2}]},
             "status": "odd",
         });
-        let object = Object::new("/x".into(), String::new(), "a".into(), 1, value.to_string().into()).unwrap();
+        let object = Object::new("/x".into(), String::new(), "a".into(), 1, value.to_string().as_bytes()).unwrap();
         let column = |path: &str| Column { source: Source::Path(Path::parse_plain(path).unwrap()), ..Column::name() };
         let columns = [
             Column::name(),

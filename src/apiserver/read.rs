@@ -62,7 +62,7 @@ pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> R
         rows.put(&mut body, call.resource, object);
         body.extend_from_slice(items::TAIL);
     } else if call.form == Form::Json && call.resource.conversion.is_none() && call.text.is_plain() {
-        let mut response = call.text.response(code, object.json.clone());
+        let mut response = call.text.response(code, object.json());
         response.extensions_mut().insert(Compressible);
         return response;
     } else {

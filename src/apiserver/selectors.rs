@@ -222,7 +222,7 @@ mod tests {
 
     fn object(value: &Value) -> Object {
         let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default().to_owned();
-        Object::new("/x".into(), text("namespace"), text("name"), 1, value.to_string().into()).unwrap()
+        Object::new("/x".into(), text("namespace"), text("name"), 1, value.to_string().as_bytes()).unwrap()
     }
 
     #[test]

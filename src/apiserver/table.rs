@@ -160,7 +160,7 @@ impl Rows {
             }
             (Include::Object, None) => {
                 out.extend_from_slice(b",\"object\":");
-                out.extend_from_slice(&object.json);
+                object.put_json(out);
             }
         }
         out.push(b'}');
@@ -175,7 +175,7 @@ pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Value {
 /// Adds the object's metadata as `PartialObjectMetadata`.
 pub fn put_partial(out: &mut Vec<u8>, resource: &Resource, object: &Object) {
     out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
-    match object.metadata_json() {
+    match &*object.metadata_json() {
         // What versions cannot say of each other is in annotations.
         _ if matches!(resource.conversion, Some(Conversion::Kept { .. })) => {
             out.extend_from_slice(served(resource, &object.value())["metadata"].to_string().as_bytes());

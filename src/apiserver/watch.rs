@@ -357,7 +357,7 @@ impl State {
     fn put(&mut self, chunk: &mut BytesMut, kind: &str, object: &Object) {
         self.counted.sent();
         if self.form == Form::Json && self.resource.conversion.is_none() {
-            return put_line(chunk, kind, &object.json);
+            return put_line(chunk, kind, &object.json());
         }
         let mut text = Vec::new();
         if self.form == Form::Table {

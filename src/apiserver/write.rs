@@ -314,7 +314,7 @@ pub(super) async fn change(
         };
         let live = Live::new(resource, current);
         let old_meta = meta::read(&live.value)?;
-        let long = call.is_long(live.object.json.len());
+        let long = call.is_long(live.object.json_len());
         let draft = aside::when(long, || make(Some(&live)))?;
         let mut new_meta = own_place(call, meta::read(&draft.value)?)?;
         let named_revision = check_revision(call, &new_meta, &live.object, write)?;
@@ -394,7 +394,7 @@ fn ends_now(value: &Value) -> bool {
 /// An object that a dry run does not write.
 fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Result<Arc<Object>, WriteError> {
     let (storage, revision) = (Arc::clone(&call.resource.storage), call.api.store().revision());
-    Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().into())
+    Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().as_bytes())
         .map(Arc::new)
         .map_err(|_| WriteError::Malformed("it cannot be written as JSON"))
 }

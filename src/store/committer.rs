@@ -92,6 +92,7 @@ pub(super) struct Committer {
     slots: Slots,
     /// By resource, up to where events were dropped from the history; the next group puts it on disk.
     trimmed: BTreeMap<Arc<str>, u64>,
+    writer: Writer,
 }
 
 impl Committer {
@@ -100,7 +101,16 @@ impl Committer {
         let Loaded { index, reserved, slots } = loaded;
         let revision = index.revision();
         let shared = Arc::new(Shared::new(index, disk.db()));
-        (Self { shared: Arc::clone(&shared), disk, revision, reserved, slots, trimmed: BTreeMap::new() }, shared)
+        let committer = Self {
+            shared: Arc::clone(&shared),
+            disk,
+            revision,
+            reserved,
+            slots,
+            trimmed: BTreeMap::new(),
+            writer: Writer::default(),
+        };
+        (committer, shared)
     }
 
     /// Starts the thread. It ends when asked to, or when all senders are gone.
@@ -184,7 +194,7 @@ impl Committer {
         };
         let current = judge(expect, current, value.is_none())?;
         let revision = self.revision + 1;
-        let made = value.map(|value| make(&identity, revision, value)).transpose()?;
+        let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
 
         let deleted = if made.is_none() { current.clone() } else { None };
         let (event, former) = match (&made, current) {
@@ -194,7 +204,7 @@ impl Committer {
                 Former::Modified(previous),
             ),
             (None, Some(previous)) => {
-                (StoreEvent::Deleted(Arc::new(previous.at(revision)?)), Former::Deleted(previous))
+                (StoreEvent::Deleted(self.writer.move_to(&previous, revision)?), Former::Deleted(previous))
             }
             (None, None) => return Err(WriteError::NotFound),
         };
@@ -208,7 +218,7 @@ impl Committer {
         } else {
             self.prepare_memory(&identity.resource, pending);
         }
-        pending.bytes += result.json.len();
+        pending.bytes += result.json_len();
         pending.events.push(Logged { revision, event, deleted, slot });
         pending.overlay.insert(identity, made);
         Ok(result)
@@ -288,16 +298,45 @@ fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<
     }
 }
 
-/// The object with its revision, as value and as text.
-fn make(identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
-    set_revision(&mut value, revision);
-    // Writing a `Value` to memory does not fail: its keys are strings.
-    let json = serde_json::to_vec(&value).map_err(unwritable)?;
-    if json.len() > OBJECT_LIMIT {
-        return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
+/// Writes the texts of objects.
+///
+/// Texts live long, and there are many. So each is written here first and then kept in memory of just its size.
+#[derive(Default)]
+pub(super) struct Writer {
+    text: Vec<u8>,
+}
+
+/// What the writer keeps between texts, in bytes.
+const TEXT_KEPT: usize = 64 << 10;
+
+impl Writer {
+    /// The object with its revision, as value and as text.
+    fn make(&mut self, identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
+        set_revision(&mut value, revision);
+        let json = self.write(&value)?;
+        if json.len() > OBJECT_LIMIT {
+            return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
+        }
+        let Identity { resource, namespace, name } = identity.clone();
+        Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
     }
-    let Identity { resource, namespace, name } = identity.clone();
-    Object::new(resource, namespace, name, revision, json.into()).map(Arc::new).map_err(unwritable)
+
+    /// The object at another revision: the last self of one that was deleted then.
+    pub fn move_to(&mut self, object: &Object, revision: u64) -> Result<Arc<Object>, WriteError> {
+        let mut value = object.value();
+        set_revision(&mut value, revision);
+        let json = self.write(&value)?;
+        let (resource, namespace, name) = (Arc::clone(&object.resource), object.namespace.clone(), object.name.clone());
+        Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
+    }
+
+    fn write(&mut self, value: &Value) -> Result<&[u8], WriteError> {
+        self.text.clear();
+        self.text.shrink_to(TEXT_KEPT);
+        // Writing a `Value` to memory does not fail: its keys are strings.
+        serde_json::to_writer(&mut self.text, value).map_err(unwritable)?;
+        Ok(&self.text)
+    }
 }
 
 fn unwritable(_: serde_json::Error) -> WriteError {
@@ -309,16 +348,5 @@ fn set_revision(value: &mut Value, revision: u64) {
     let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(serde_json::Map::new()));
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
-    }
-}
-
-impl Object {
-    /// This object at another revision: the last self of one that was deleted then.
-    pub(super) fn at(&self, revision: u64) -> Result<Self, WriteError> {
-        let mut value = self.value();
-        set_revision(&mut value, revision);
-        let json = serde_json::to_vec(&value).map_err(unwritable)?;
-        let (resource, namespace, name) = (Arc::clone(&self.resource), self.namespace.clone(), self.name.clone());
-        Self::new(resource, namespace, name, revision, json.into()).map_err(unwritable)
     }
 }

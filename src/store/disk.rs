@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{Batch, Db, IVec, Tree};
 
+use super::committer::Writer;
 use super::files::{Blobs, lock, open_sled, sync_folders};
 use super::index::{Index, Logged};
 use super::record::{self, Former, Identity, StoredEvent, number};
@@ -322,6 +323,7 @@ impl Disk {
         stored.sort_unstable_by_key(|(_, event)| std::cmp::Reverse(event.revision));
 
         let mut events = Events::new();
+        let mut writer = Writer::default();
         for (slot, stored) in stored {
             let StoredEvent { revision, ref identity, .. } = stored;
             let damaged = |reason: &str| format!("the event of revision {revision} cannot be read: {reason}");
@@ -335,9 +337,9 @@ impl Disk {
                 (Former::Modified(previous), Some(now)) => {
                     StoreEvent::Modified { object: Arc::clone(now), previous: Arc::clone(previous) }
                 }
-                (Former::Deleted(previous), _) => {
-                    StoreEvent::Deleted(Arc::new(previous.at(revision).map_err(|error| damaged(&error.to_string()))?))
-                }
+                (Former::Deleted(previous), _) => StoreEvent::Deleted(
+                    writer.move_to(previous, revision).map_err(|error| damaged(&error.to_string()))?,
+                ),
                 (_, None) => return Err(damaged("what it made is missing")),
             };
             let logged = Logged { revision, event, deleted, slot: Some(slot) };

@@ -104,7 +104,7 @@ impl Resource {
     }
 
     fn push(&mut self, logged: Logged) {
-        self.event_bytes += logged.event.object().json.len();
+        self.event_bytes += logged.event.object().json_len();
         self.events.push_back(logged);
     }
 
@@ -112,7 +112,7 @@ impl Resource {
     fn trim(&mut self, history: usize, mut dropped: impl FnMut(Logged)) {
         while self.events.len() > history || self.event_bytes > HISTORY_BYTES {
             let Some(logged) = self.events.pop_front() else { return };
-            self.event_bytes -= logged.event.object().json.len();
+            self.event_bytes -= logged.event.object().json_len();
             self.trimmed = logged.revision;
             dropped(logged);
         }
@@ -223,7 +223,7 @@ impl Index {
         let mut dropped = Vec::new();
         while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
             let Some(logged) = resource.events.pop_front() else { break };
-            resource.event_bytes -= logged.event.object().json.len();
+            resource.event_bytes -= logged.event.object().json_len();
             dropped.extend(logged.trimmed(name));
         }
         resource.trimmed = resource.trimmed.max(revision);

@@ -81,6 +81,7 @@ mod seal;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text;
 mod watch;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! A stored object: its JSON text, and the little that is asked of it all the time.
 //!
-//! A parsed object takes five to ten times the memory of its text, so only the text is kept. What selectors, tables and
+//! A parsed object takes five to ten times the memory of its text, so only the text is kept, and that packed. What selectors, tables and
 //! the garbage collection ask of every object at every turn is read once, when the object comes into being.
 
 use std::ops::Range;
@@ -10,6 +10,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use super::text::Text;
 
 /// One stored object, immutable.
 #[derive(Debug)]
@@ -22,13 +24,13 @@ pub struct Object {
     pub name: String,
     /// Revision of its last write; `metadata.resourceVersion` says the same.
     pub revision: u64,
-    /// The object as JSON text, ready to send.
-    pub json: Bytes,
+    /// The object as JSON text, ready to send once it is unpacked.
+    text: Text,
     /// Labels, in order of their keys.
     labels: Box<[(Box<str>, Box<str>)]>,
-    /// Where `metadata` is in the text.
+    /// Where `metadata` is in the unpacked text.
     metadata: Range<usize>,
-    /// Where `apiVersion` and `kind` are in the text, each with its key and a comma, in the order of the text.
+    /// Where `apiVersion` and `kind` are in the unpacked text, each with its key and a comma, in the order of the text.
     typing: [Range<usize>; 2],
     owned: bool,
     ending: bool,
@@ -86,11 +88,23 @@ impl Object {
         namespace: String,
         name: String,
         revision: u64,
-        json: Bytes,
+        json: &[u8],
     ) -> Result<Self, serde_json::Error> {
-        let outline: Outline<'_> = serde_json::from_slice(&json)?;
+        Self::with_text(resource, namespace, name, revision, json, || Text::new(json))
+    }
+
+    /// As [`Object::new`], of a text and the form in which it is kept.
+    pub(super) fn with_text(
+        resource: Arc<str>,
+        namespace: String,
+        name: String,
+        revision: u64,
+        json: &[u8],
+        text: impl FnOnce() -> Text,
+    ) -> Result<Self, serde_json::Error> {
+        let outline: Outline<'_> = serde_json::from_slice(json)?;
         let (metadata, digest) = match outline.metadata {
-            Some(text) => (place(&json, text), serde_json::from_str(text.get()).unwrap_or_default()),
+            Some(text) => (place(json, text), serde_json::from_str(text.get()).unwrap_or_default()),
             None => (0..0, Digest::default()),
         };
         let labels = digest.labels.as_object().into_iter().flatten();
@@ -98,32 +112,59 @@ impl Object {
         let owned = digest.owner_references.as_array().is_some_and(|owners| !owners.is_empty());
         let ending = !digest.deletion_timestamp.is_null();
         let mut typing =
-            [member(&json, "\"apiVersion\":", outline.api_version), member(&json, "\"kind\":", outline.kind)];
+            [member(json, "\"apiVersion\":", outline.api_version), member(json, "\"kind\":", outline.kind)];
         typing.sort_by_key(|range| range.start);
-        Ok(Self { resource, namespace, name, revision, json, labels, metadata, typing, owned, ending })
+        Ok(Self { resource, namespace, name, revision, text: text(), labels, metadata, typing, owned, ending })
+    }
+
+    pub(super) fn text(&self) -> &Text {
+        &self.text
+    }
+
+    /// The object as JSON text, ready to send. Costs some microseconds for a large one.
+    pub fn json(&self) -> Bytes {
+        self.text.unpacked()
+    }
+
+    /// Length of its JSON text, in bytes.
+    pub fn json_len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Adds its JSON text.
+    pub fn put_json(&self, out: &mut Vec<u8>) {
+        self.text.put(out);
     }
 
     /// The object, parsed. Costs some ten microseconds for a large one: ask once.
     pub fn value(&self) -> Value {
         // The text was read when the object was made, and the store takes none that is nested too deeply.
-        serde_json::from_slice(&self.json).unwrap_or_default()
+        serde_json::from_slice(&self.json()).unwrap_or_default()
     }
 
     /// Its `metadata`, parsed; null when it has none.
     pub fn metadata(&self) -> Value {
-        serde_json::from_slice(self.metadata_json()).unwrap_or_default()
+        serde_json::from_slice(&self.metadata_json()).unwrap_or_default()
     }
 
     /// Its `metadata` as JSON text, a part of [`Object::json`]; empty when it has none.
-    pub fn metadata_json(&self) -> &[u8] {
-        self.json.get(self.metadata.clone()).unwrap_or_default()
+    pub fn metadata_json(&self) -> Bytes {
+        let json = self.json();
+        if self.metadata.end <= json.len() { json.slice(self.metadata.clone()) } else { Bytes::new() }
     }
 
-    /// The text without `apiVersion` and `kind`, as lists of typed objects have their items, in parts to be joined.
-    pub fn untyped_json(&self) -> [&[u8]; 3] {
+    /// Adds the text without `apiVersion` and `kind`, as lists of typed objects have their items.
+    pub fn put_untyped_json(&self, out: &mut Vec<u8>) {
+        let json = self.json();
         let [first, second] = &self.typing;
-        let part = |range: Range<usize>| self.json.get(range).unwrap_or_default();
-        [part(0..first.start), part(first.end..second.start), part(second.end..self.json.len())]
+        for part in [0..first.start, first.end..second.start, second.end..json.len()] {
+            out.extend_from_slice(json.get(part).unwrap_or_default());
+        }
+    }
+
+    /// Length of what [`Object::put_untyped_json`] adds, in bytes.
+    pub fn untyped_json_len(&self) -> usize {
+        self.json_len() - self.typing.iter().map(Range::len).sum::<usize>()
     }
 
     /// The value of a label.
@@ -148,7 +189,7 @@ mod tests {
     use super::*;
 
     fn object(text: &str) -> Result<Object, serde_json::Error> {
-        Object::new("/x".into(), "ns".into(), "n".into(), 7, Bytes::copy_from_slice(text.as_bytes()))
+        Object::new("/x".into(), "ns".into(), "n".into(), 7, text.as_bytes())
     }
 
     #[test]
@@ -176,7 +217,11 @@ mod tests {
             // Not as the store writes: sent as it is.
             (r#"{"kind": "X","metadata":{}}"#, r#"{"kind": "X","metadata":{}}"#),
         ] {
-            assert_eq!(String::from_utf8(object(text).unwrap().untyped_json().concat()).unwrap(), wanted, "{text}");
+            let mut untyped = Vec::new();
+            let one = object(text).unwrap();
+            one.put_untyped_json(&mut untyped);
+            assert_eq!(one.untyped_json_len(), untyped.len(), "{text}");
+            assert_eq!(String::from_utf8(untyped).unwrap(), wanted, "{text}");
         }
     }
 

@@ -1,32 +1,30 @@
 //! The bytes of objects and events on disk.
 //!
-//! Record: format (1 byte: 1 plain, 2 sealed, 3 packed), revision (8 bytes, big-endian), JSON text, what [`Sealer`] made
-//! of it, or its length (4 bytes, big-endian) and what zstd made of it.
+//! Record: format (1 byte: 1 plain, 2 sealed, 3 zstd, 4 LZ4), revision (8 bytes, big-endian), JSON text, what [`Sealer`]
+//! made of it, or its length (4 bytes, big-endian) and a zstd frame or an LZ4 block of it. zstd is read only: texts are
+//! packed once, for memory and disk, and in memory zstd takes too long to unpack.
 //!
 //! Event: kind (1 byte: 0 added, 1 modified, 2 deleted), revision (8 bytes, big-endian), length of the identity (2 bytes,
 //! big-endian), identity `resource \0 namespace \0 name`, then the record of the former self (nothing for an addition).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use sled::IVec;
 
 use super::Object;
 use super::seal::Sealer;
+use super::text::{PACKED_MAX, Text};
 
 const PLAIN: u8 = 1;
 const SEALED: u8 = 2;
-const PACKED: u8 = 3;
-
-/// Texts from this length on are packed, in bytes: sled keeps some thousands of records in memory whatever its cache
-/// is told, so that their size there counts.
-const PACK_FROM: usize = 1024;
-const PACK_LEVEL: i32 = 1;
-/// Longest text that a packed record may claim to hold, in bytes; far more than any object may have.
-const PACKED_MAX: usize = 64 << 20;
+const ZSTD: u8 = 3;
+const LZ4: u8 = 4;
 
 /// Bytes before a record's text.
 const HEADER: usize = 9;
+/// Bytes before a packed text.
+const PACKED_HEADER: usize = 4;
 
 /// Whether objects of a resource are sealed at rest.
 fn is_secret(resource: &str) -> bool {
@@ -96,7 +94,7 @@ pub(super) enum Former {
 
 /// The record of an object.
 pub(super) fn encode(object: &Object, sealer: &Sealer) -> Vec<u8> {
-    let mut record = Vec::with_capacity(HEADER + object.json.len());
+    let mut record = Vec::with_capacity(HEADER + PACKED_HEADER + object.text().size());
     write_record(&mut record, object, sealer);
     record
 }
@@ -110,26 +108,24 @@ fn write_record(out: &mut Vec<u8>, object: &Object, sealer: &Sealer) {
     };
     if is_secret(&object.resource) {
         let place = full_name(&object.resource, &object.namespace, &object.name);
-        return write(SEALED, [&sealer.seal(&object.json, &place), &[]]);
+        return write(SEALED, [&sealer.seal(&object.json(), &place), &[]]);
     }
-    match pack(&object.json) {
-        Some((length, packed)) => write(PACKED, [&length.to_be_bytes(), &packed]),
-        None => write(PLAIN, [&object.json, &[]]),
+    match object.text() {
+        // No text that is packed is longer than PACKED_MAX.
+        Text::Packed { length, block } => write(LZ4, [&u32::try_from(*length).unwrap_or(0).to_be_bytes(), block]),
+        Text::Plain(json) => write(PLAIN, [json, &[]]),
     }
 }
 
-/// A text's length and its packed form, when that is worth it.
-fn pack(text: &[u8]) -> Option<(u32, Vec<u8>)> {
-    if text.len() < PACK_FROM || text.len() > PACKED_MAX {
-        return None;
-    }
-    let packed = zstd::bulk::compress(text, PACK_LEVEL).ok()?;
-    Some((u32::try_from(text.len()).ok()?, packed))
-}
-
-fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
-    let (length, packed) = packed.split_first_chunk::<4>()?;
+/// The length of a packed text, and the packed form.
+fn packed(text: &[u8]) -> Option<(usize, &[u8])> {
+    let (length, packed) = text.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok().filter(|length| *length <= PACKED_MAX)?;
+    Some((length, packed))
+}
+
+fn unzstd(text: &[u8]) -> Option<Vec<u8>> {
+    let (length, packed) = packed(text)?;
     zstd::bulk::decompress(packed, length).ok().filter(|text| text.len() == length)
 }
 
@@ -140,12 +136,17 @@ pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Resu
     let revision = number(revision).ok_or(DecodeError::Short)?;
     let Identity { resource, namespace, name } = identity;
     let json = match format {
-        PLAIN => Bytes::copy_from_slice(text),
+        PLAIN => Cow::Borrowed(text),
         SEALED => sealer.open(text, &full_name(&resource, &namespace, &name)).ok_or(DecodeError::Seal)?.into(),
-        PACKED => unpack(text).ok_or(DecodeError::Packed)?.into(),
+        ZSTD => unzstd(text).ok_or(DecodeError::Packed)?.into(),
+        LZ4 => {
+            let (length, block) = packed(text).ok_or(DecodeError::Packed)?;
+            let (text, json) = Text::from_block(length, block).ok_or(DecodeError::Packed)?;
+            return Ok(Object::with_text(resource, namespace, name, revision, &json, || text)?);
+        }
         other => return Err(DecodeError::Format(other)),
     };
-    Ok(Object::new(resource, namespace, name, revision, json)?)
+    Ok(Object::new(resource, namespace, name, revision, &json)?)
 }
 
 /// An event; `former` says what it did to the object of that identity.
@@ -156,7 +157,9 @@ pub(super) fn encode_event(identity: &Identity, revision: u64, former: &Former, 
         Former::Modified(previous) => (1, Some(previous)),
         Former::Deleted(previous) => (2, Some(previous)),
     };
-    let mut event = Vec::with_capacity(11 + place.len() + previous.map_or(0, |object| HEADER + object.json.len()));
+    let mut event = Vec::with_capacity(
+        11 + place.len() + previous.map_or(0, |object| HEADER + PACKED_HEADER + object.text().size()),
+    );
     event.push(kind);
     event.extend_from_slice(&revision.to_be_bytes());
     // Names are bounded by KEY_LIMIT, far below 64 KiB.
@@ -215,7 +218,7 @@ mod tests {
 
     fn object(resource: &str, length: usize) -> Object {
         let json = serde_json::json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(length)}}).to_string();
-        Object::new(resource.into(), "n".into(), "a".into(), 7, json.into()).unwrap()
+        Object::new(resource.into(), "n".into(), "a".into(), 7, json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -224,7 +227,7 @@ mod tests {
         let sealer = Sealer::create(&folder.path().join("key")).unwrap();
         for (resource, length, format) in [
             ("/configmaps", 10, PLAIN),
-            ("/configmaps", 5000, PACKED),
+            ("/configmaps", 5000, LZ4),
             ("/secrets", 10, SEALED),
             ("/secrets", 5000, SEALED),
         ] {
@@ -232,7 +235,7 @@ mod tests {
             let record = encode(&before, &sealer);
             assert_eq!(record[0], format);
             let after = decode(Identity::of(&before), &record, &sealer).unwrap();
-            assert_eq!((after.revision, &after.json), (7, &before.json));
+            assert_eq!((after.revision, after.json()), (7, before.json()));
             for cut in 0..record.len() {
                 assert!(decode(Identity::of(&before), &record[..cut], &sealer).is_err(), "{resource} {length} {cut}");
             }
@@ -249,7 +252,23 @@ mod tests {
         let before = object("/configmaps", 5000);
         let mut record = vec![PLAIN];
         record.extend_from_slice(&7_u64.to_be_bytes());
-        record.extend_from_slice(&before.json);
-        assert_eq!(decode(Identity::of(&before), &record, &sealer).unwrap().json, before.json);
+        record.extend_from_slice(&before.json());
+        assert_eq!(decode(Identity::of(&before), &record, &sealer).unwrap().json(), before.json());
+    }
+
+    #[test]
+    fn records_that_zstd_packed_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let sealer = Sealer::create(&folder.path().join("key")).unwrap();
+        let before = object("/configmaps", 5000);
+        let mut record = vec![ZSTD];
+        record.extend_from_slice(&7_u64.to_be_bytes());
+        record.extend_from_slice(&u32::try_from(before.json_len()).unwrap().to_be_bytes());
+        record.extend_from_slice(&zstd::bulk::compress(&before.json(), 1).unwrap());
+        let after = decode(Identity::of(&before), &record, &sealer).unwrap();
+        assert_eq!((after.revision, after.json()), (7, before.json()));
+        for cut in 0..record.len() {
+            assert!(decode(Identity::of(&before), &record[..cut], &sealer).is_err(), "{cut}");
+        }
     }
 }

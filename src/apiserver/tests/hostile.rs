@@ -18,7 +18,7 @@ proptest! {
         for (labels, fields) in [(text.as_str(), ""), ("", text.as_str())] {
             if let Ok(selector) = Selector::parse(events, labels, fields) {
                 let text = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
-                selector.matches(&crate::store::Object::new("/x".into(), String::new(), "n".into(), 1, text.into()).unwrap());
+                selector.matches(&crate::store::Object::new("/x".into(), String::new(), "n".into(), 1, text.as_bytes()).unwrap());
             }
         }
         let object = json!({"a": [{"b": 1}, "c"]});

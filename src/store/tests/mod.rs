@@ -80,7 +80,7 @@ async fn what_was_written_is_read() {
     let first = store.write(put(HOSTS, "metal3", "node-0", Expect::Absent, 1)).await.unwrap();
     assert_eq!(first.revision, 1);
     assert_eq!(first.value()["metadata"]["resourceVersion"], "1");
-    assert_eq!(serde_json::from_slice::<Value>(&first.json).unwrap(), first.value());
+    assert_eq!(serde_json::from_slice::<Value>(&first.json()).unwrap(), first.value());
     let second = store.write(put(HOSTS, "metal3", "node-0", Expect::Revision(1), 2)).await.unwrap();
     assert_eq!(second.revision, 2);
     assert!(Arc::ptr_eq(&store.get(HOSTS, "metal3", "node-0").unwrap(), &second));
@@ -188,7 +188,7 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(store.list(HOSTS, Some("")).objects.len(), 1);
     assert_eq!(store.list(HOSTS, Some("other")).objects.len(), 0);
     for object in &listing.objects {
-        assert_eq!(serde_json::from_slice::<Value>(&object.json).unwrap(), object.value());
+        assert_eq!(serde_json::from_slice::<Value>(&object.json()).unwrap(), object.value());
         assert_eq!(object.value()["metadata"]["resourceVersion"], object.revision.to_string());
     }
     let mut watch = store.watch(HOSTS, 0).unwrap();
@@ -384,10 +384,10 @@ async fn published_objects_stay_in_memory() {
 async fn limits_of_size_and_form() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let overhead = store.write(put(HOSTS, "ns", "fits", Expect::Any, "")).await.unwrap().json.len();
+    let overhead = store.write(put(HOSTS, "ns", "fits", Expect::Any, "")).await.unwrap().json_len();
     let largest = "x".repeat(OBJECT_LIMIT - overhead);
     let fits = store.write(put(HOSTS, "ns", "fits", Expect::Any, largest.as_str())).await.unwrap();
-    assert_eq!(fits.json.len(), OBJECT_LIMIT);
+    assert_eq!(fits.json_len(), OBJECT_LIMIT);
     let revision = store.revision();
     match store.write(put(HOSTS, "ns", "fits", Expect::Any, format!("{largest}x"))).await {
         Err(WriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
@@ -428,10 +428,10 @@ async fn limits_of_size_and_form() {
     store.close().await;
 
     let store = open(folder.path());
-    assert_eq!(store.get(HOSTS, "ns", "fits").unwrap().json.len(), OBJECT_LIMIT);
-    assert_eq!(store.get(HOSTS, "ns", "plain").unwrap().json, plain.json);
+    assert_eq!(store.get(HOSTS, "ns", "fits").unwrap().json_len(), OBJECT_LIMIT);
+    assert_eq!(store.get(HOSTS, "ns", "plain").unwrap().json(), plain.json());
     for (step, done) in outcome.iter().enumerate() {
-        assert_eq!(store.get(HOSTS, "large", &step.to_string()).unwrap().json, done.json);
+        assert_eq!(store.get(HOSTS, "large", &step.to_string()).unwrap().json(), done.json());
     }
     store.close().await;
 }
