@@ -166,7 +166,7 @@ fn reference(name: &str) -> Value {
 
 fn add_schemas(resource: &Resource, schemas: &mut BTreeMap<String, Value>) {
     let name = resource.schema_name();
-    let mut schema = resource.openapi.clone();
+    let mut schema = resource.openapi.value();
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
     if resource.keep == Keep::Review {
         schemas.insert(name, schema);
@@ -198,8 +198,9 @@ fn add_shared(registry: &Registry, schemas: &mut BTreeMap<String, Value>, paths:
             continue;
         }
         if let Some(schema) = registry.shared_schemas.get(&name) {
-            references(schema, &mut wanted);
-            schemas.insert(name, schema.clone());
+            let schema = schema.value();
+            references(&schema, &mut wanted);
+            schemas.insert(name, schema);
         }
     }
 }

@@ -96,7 +96,7 @@ pub struct Resource {
     /// Schema of the whole object.
     pub schema: Schema,
     /// Schema of the whole object for OpenAPI documents.
-    pub openapi: Value,
+    pub openapi: Document,
     /// Columns of tables.
     pub columns: Vec<Column>,
     /// Name in the store: `<group>/<plural>` of the stored form.
@@ -128,6 +128,21 @@ pub struct Scale {
     pub status_replicas: Vec<String>,
     /// Label selector as text.
     pub selector: Option<Vec<String>>,
+}
+
+/// A JSON document that is seldom asked for. Only its text is kept, which is a fraction of it.
+#[derive(Clone, Debug, Default)]
+pub struct Document(Arc<str>);
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        Self(value.to_string().into())
+    }
+
+    /// The document; null when there is none.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
 }
 
 /// What a kind that was defined at run time has beside.
@@ -200,7 +215,7 @@ pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), Arc<Resource>>,
     /// Schemas that several kinds use, for OpenAPI documents.
-    pub(super) shared_schemas: Arc<BTreeMap<String, Value>>,
+    pub(super) shared_schemas: Arc<BTreeMap<String, Document>>,
 }
 
 impl Registry {
@@ -213,7 +228,7 @@ impl Registry {
         Ok(Self::of(resources.into_iter().map(Arc::new).collect(), Arc::new(shared_schemas)))
     }
 
-    fn of(resources: Vec<Arc<Resource>>, shared_schemas: Arc<BTreeMap<String, Value>>) -> Self {
+    fn of(resources: Vec<Arc<Resource>>, shared_schemas: Arc<BTreeMap<String, Document>>) -> Self {
         let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
         let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
         Self { resources, by_path, shared_schemas }
@@ -289,7 +304,7 @@ pub(super) struct CoreKind {
     pub prepare: Option<Prepare>,
 }
 
-fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), RegistryError> {
+fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), RegistryError> {
     use k8s_openapi::api::coordination::v1::Lease;
     use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret, Service};
     use k8s_openapi::api::events::v1::Event as NewEvent;
@@ -431,6 +446,8 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-strategy"] = "merge".into();
         meta["properties"]["ownerReferences"]["x-kubernetes-patch-merge-key"] = "uid".into();
     }
+    let shared: BTreeMap<String, Document> =
+        shared.into_iter().map(|(name, schema)| (name, Document::new(&schema))).collect();
     let mut resources = Vec::new();
     for (mut schema, core) in kinds.into_iter().chain(access) {
         if core.group == crd::GROUP {
@@ -453,7 +470,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Value>), Registry
             status: core.status,
             core: true,
             schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
-            openapi: Value::Null,
+            openapi: Document::default(),
             columns: (core.columns)(),
             // Events are one in both of their groups.
             storage: match (core.group, core.plural) {
@@ -538,7 +555,7 @@ pub(super) fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryErr
             stores: version.storage,
             core: false,
             schema: compiled,
-            openapi,
+            openapi: Document::new(&openapi),
             columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
                 .map_err(|error| fail(error.to_string()))?,
             storage: format!("{}/{}", spec.group, names.plural).into(),

@@ -4,7 +4,7 @@
 //! Kubernetes' paths and words.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use regex::Regex;
 use serde_json::Value;
@@ -51,7 +51,8 @@ pub struct Schema {
     nullable: bool,
     int_or_string: bool,
     preserve_unknown: bool,
-    properties: BTreeMap<String, Schema>,
+    // Not in the map itself: its nodes have room for eleven.
+    properties: BTreeMap<String, Arc<Schema>>,
     additional: Option<Box<Schema>>,
     any_additional: bool,
     items: Option<Box<Schema>>,
@@ -194,7 +195,10 @@ impl Schema {
         }
         if let Some(Value::Object(properties)) = source.get("properties") {
             for (name, property) in properties {
-                let compiled = Self::compile_at(property, &join(path, name), depth + 1)?;
+                let compiled = match depth {
+                    0 if name == "metadata" => Self::compile_metadata(property)?,
+                    _ => Arc::new(Self::compile_at(property, &join(path, name), depth + 1)?),
+                };
                 schema.properties.insert(name.clone(), compiled);
             }
         }
@@ -234,22 +238,44 @@ impl Schema {
             schema.rules = cel::compile(rules)
                 .map_err(|(index, reason)| fail(format!("x-kubernetes-validations[{index}]: {reason}")))?;
         }
-        let inner = schema.items.iter().chain(&schema.additional).map(|schema| &**schema);
-        schema.any_rules =
-            !schema.rules.is_empty() || schema.properties.values().chain(inner).any(|schema| schema.any_rules);
+        schema.any_rules = !schema.rules.is_empty() || schema.children().any(|schema| schema.any_rules);
         Ok(schema)
+    }
+
+    /// The schema of `metadata`, which almost all kinds have the same, and which is large: the last one serves again.
+    fn compile_metadata(source: &Value) -> Result<Arc<Self>, SchemaError> {
+        static LAST: Mutex<Option<(Value, Arc<Schema>)>> = Mutex::new(None);
+        let last = || LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, compiled)) = last().as_ref().filter(|(of, _)| of == source) {
+            return Ok(Arc::clone(compiled));
+        }
+        let compiled = Arc::new(Self::compile_at(source, "metadata", 1)?);
+        *last() = Some((source.clone(), Arc::clone(&compiled)));
+        Ok(compiled)
+    }
+
+    /// Schemas of members with a name, of other members, and of items.
+    fn children(&self) -> impl Iterator<Item = &Self> {
+        let inner = self.items.iter().chain(&self.additional).map(|schema| &**schema);
+        self.properties.values().map(|schema| &**schema).chain(inner)
+    }
+
+    /// The schema of a member.
+    fn member(&self, name: &str) -> Option<&Self> {
+        self.properties.get(name).map(|schema| &**schema).or(self.additional.as_deref())
     }
 
     /// Makes this the schema of an object within an object.
     fn embed(&mut self) -> Result<(), SchemaError> {
         self.embedded = true;
         for field in ["apiVersion", "kind"] {
-            self.properties.entry(field.into()).or_insert_with(|| Self { kind: Some(Type::String), ..Self::default() });
+            let text = || Arc::new(Self { kind: Some(Type::String), ..Self::default() });
+            self.properties.entry(field.into()).or_insert_with(text);
             if !self.required.iter().any(|name| name == field) {
                 self.required.push(field.into());
             }
         }
-        let meta = Self::compile_at(&super::registry::OBJECT_META_SCHEMA, "metadata", 1)?;
+        let meta = Self::compile_metadata(&super::registry::OBJECT_META_SCHEMA)?;
         self.properties.insert("metadata".into(), meta);
         Ok(())
     }
@@ -261,8 +287,7 @@ impl Schema {
 
     /// Whether [`Self::apply_defaults`] may do anything.
     pub fn has_defaults(&self) -> bool {
-        let inner = self.items.iter().chain(&self.additional).map(|schema| &**schema);
-        self.properties.values().chain(inner).any(|schema| schema.default.is_some() || schema.has_defaults())
+        self.children().any(|schema| schema.default.is_some() || schema.has_defaults())
     }
 
     /// Removes fields that the schema does not know and returns their paths.
@@ -291,7 +316,7 @@ impl Schema {
                     });
                 }
                 for (name, child) in map.iter_mut() {
-                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                    if let Some(schema) = self.member(name) {
                         schema.prune_at(child, &join(path, name), unknown);
                     }
                 }
@@ -349,7 +374,7 @@ impl Schema {
         match value {
             Value::Object(map) => {
                 map.retain(|name, child| {
-                    let schema = self.properties.get(name).or(self.additional.as_deref());
+                    let schema = self.member(name);
                     !child.is_null() || schema.is_none_or(|schema| schema.nullable)
                 });
                 // A map of texts has the empty text where null is written.
@@ -358,7 +383,7 @@ impl Schema {
                     *child = Value::String(String::new());
                 }
                 for (name, child) in map.iter_mut() {
-                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                    if let Some(schema) = self.member(name) {
                         schema.drop_nulls(child);
                     }
                 }

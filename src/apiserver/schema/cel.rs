@@ -281,7 +281,7 @@ impl Schema {
         match value {
             Value::Object(map) => {
                 for (name, child) in map {
-                    if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+                    if let Some(schema) = self.member(name) {
                         let old = old.and_then(|old| old.get(name));
                         schema.rules_at(child, old, &join(path, name), functions, budget, errors);
                     }
@@ -389,7 +389,7 @@ impl Schema {
                 let mut fields = HashMap::with_capacity(map.len());
                 for (name, child) in map {
                     let (key, schema) = match (self.properties.get(name), &self.additional) {
-                        (Some(schema), _) => (escape(name), schema),
+                        (Some(schema), _) => (escape(name), &**schema),
                         (None, Some(schema)) => (name.clone(), &**schema),
                         // Unknown to the schema, unknown to the rules.
                         (None, None) => continue,

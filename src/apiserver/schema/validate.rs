@@ -224,7 +224,7 @@ impl Schema {
             if errors.len() >= ERRORS_MAX {
                 return;
             }
-            if let Some(schema) = self.properties.get(name).or(self.additional.as_deref()) {
+            if let Some(schema) = self.member(name) {
                 schema.validate_at(child, old.and_then(|old| old.get(name)), &join(path, name), errors);
             }
         }
