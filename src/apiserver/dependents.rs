@@ -144,7 +144,7 @@ mod tests {
 
     fn object(name: &str, meta: Value) -> Object {
         let text = json!({ "metadata": meta }).to_string();
-        Object::new("/things".into(), "rack".into(), name.into(), 1, text.into()).unwrap()
+        Object::new("/things".into(), "rack".into(), name.into(), 1, text.as_bytes()).unwrap()
     }
 
     #[test]
