@@ -146,7 +146,8 @@ async fn a_virtual_cd_is_put_in_for_the_ramdisk_and_taken_out_when_the_machine_i
     assert_eq!(site.machine.boots()[0].device, Some(BootDevice::Cd));
     let claims = site.ticket(&site.machine.media().expect("a CD"));
     let uid = site.api::<BareMetalHost>().get("h").await.unwrap().metadata.uid.unwrap();
-    assert_eq!((claims.uid, claims.generation), (uid, 1));
+    let intent = site.api::<crate::api::slipway::BootIntent>().get("h").await.unwrap();
+    assert_eq!((claims.uid, claims.generation), (uid, intent.spec.generation));
     site.api::<BareMetalHost>().delete("h", &DeleteParams::default()).await.unwrap();
     site.until("the host is gone", async || site.api::<BareMetalHost>().get_opt("h").await.unwrap().is_none()).await;
     assert!(!site.machine.is_on());

@@ -11,7 +11,8 @@ use std::thread;
 use kube_cel::KubeCelExt;
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, MapExpr as CelMapExpr, StructExpr};
 use kube_cel::cel::objects::{Key, Map as CelMap};
-use kube_cel::cel::{Context, Program, Value as CelValue};
+use kube_cel::cel::parser::Parser;
+use kube_cel::cel::{Context, Value as CelValue};
 use serde_json::Value;
 
 use super::super::status::{FieldError, FieldFault};
@@ -63,9 +64,9 @@ const RESERVED: [&str; 20] = [
 #[derive(Debug)]
 pub(super) struct Rule {
     text: String,
-    program: Program,
+    expression: IdedExpr,
     message: Option<String>,
-    message_program: Option<Program>,
+    message_expression: Option<IdedExpr>,
     fault: FieldFault,
     field_path: String,
     /// Whether it compares with the former self.
@@ -118,8 +119,8 @@ pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)
 fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
     let text = |field: &str| source[field].as_str().map(str::trim).filter(|text| !text.is_empty());
     let rule = text("rule").ok_or("rule: Required value: rule is not specified")?;
-    let (program, cost) = read(rule)?;
-    let message_program = match text("messageExpression") {
+    let (expression, cost) = read(rule)?;
+    let message_expression = match text("messageExpression") {
         Some(expression) => Some(read(expression).map_err(|reason| format!("messageExpression: {reason}"))?.0),
         None => None,
     };
@@ -135,10 +136,10 @@ fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
     }
     Ok(Arc::new(Rule {
         text: rule.to_owned(),
-        transition: program.references().has_variable("oldSelf"),
-        program,
+        transition: expression.references().has_variable("oldSelf"),
+        expression,
         message: text("message").map(str::to_owned),
-        message_program,
+        message_expression,
         fault,
         field_path: text("fieldPath").unwrap_or_default().to_owned(),
         optional_old: source["optionalOldSelf"] == true,
@@ -147,14 +148,15 @@ fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
 }
 
 /// Reads an expression and measures it. To be called with a large stack.
-fn read(expression: &str) -> Result<(Program, Cost), String> {
-    if expression.len() > RULE_MAX {
+fn read(text: &str) -> Result<(IdedExpr, Cost), String> {
+    if text.len() > RULE_MAX {
         return Err(format!("may not be more than {RULE_MAX} bytes"));
     }
-    let program = Program::compile(expression).map_err(|error| format!("compilation failed: {error}"))?;
+    let parser = Parser::default().enable_optional_syntax(true);
+    let expression = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
     let mut cost = Cost { growth: 1, ..Cost::default() };
     // Each with its depth, the loops around it, and whether a loop runs over what it makes.
-    let mut open: Vec<(&IdedExpr, usize, usize, bool)> = vec![(program.expression(), 1, 0, false)];
+    let mut open: Vec<(&IdedExpr, usize, usize, bool)> = vec![(&expression, 1, 0, false)];
     while let Some((node, depth, loops, range)) = open.pop() {
         if depth > DEPTH_MAX {
             return Err(format!("must not be nested deeper than {DEPTH_MAX}"));
@@ -195,7 +197,7 @@ fn read(expression: &str) -> Result<(Program, Cost), String> {
             Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => {}
         }
     }
-    Ok((program, cost))
+    Ok((expression, cost))
 }
 
 fn entry_parts<'e>(entry: &'e EntryExpr, mut below: impl FnMut(&'e IdedExpr)) {
@@ -354,7 +356,7 @@ impl Schema {
             } else {
                 &scope
             };
-            match rule.program.execute(scope) {
+            match CelValue::resolve(&rule.expression, scope) {
                 Ok(CelValue::Bool(true)) => {}
                 Ok(CelValue::Bool(false)) => fault(rule.told(scope)),
                 Ok(_) => fault(format!("rule must evaluate to a bool: {}", rule.text)),
@@ -487,8 +489,8 @@ fn join_rule_path(path: &str, below: &str) -> String {
 impl Rule {
     /// What is told when the rule does not hold.
     fn told(&self, scope: &Context<'_>) -> String {
-        if let Some(program) = &self.message_program
-            && let Ok(CelValue::String(text)) = program.execute(scope)
+        if let Some(expression) = &self.message_expression
+            && let Ok(CelValue::String(text)) = CelValue::resolve(expression, scope)
         {
             let text = text.trim();
             if !text.is_empty() && text.len() <= MESSAGE_MAX && !text.contains('\n') {
