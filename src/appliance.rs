@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::api::{MacAddress, kinds};
+use crate::api::{MacAddress, acted_on, kinds};
 use crate::apiserver::{self, ApiServer};
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
@@ -148,7 +148,7 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
     let (client, api_router) = match &external {
         Some(external) => {
             info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
-            external.wait_for_kinds(&kinds()).await;
+            external.wait_for_kinds(&acted_on()).await;
             (external.client(), external.router(was_listed.clone()))
         }
         None => {

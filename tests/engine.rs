@@ -132,7 +132,11 @@ impl Appliance {
     }
 
     async fn says(&self, words: &str, times: usize) {
-        until(words, async || (self.said(words) >= times).then_some(())).await;
+        let give_up = Instant::now() + DEADLINE;
+        while self.said(words) < times {
+            assert!(Instant::now() < give_up, "not said in time: {words}; its log:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     fn run(&self, arguments: &[&str]) -> (bool, String) {

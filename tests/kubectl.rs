@@ -137,7 +137,8 @@ async fn what_there_is_can_be_found_out() {
         for (short, kind) in
             [("bmh,bmhost", "BareMetalHost"), ("ns", "Namespace"), ("hd", "HardwareData"), ("img", "Image")]
         {
-            let line = resources.lines().find(|line| line.contains(kind)).unwrap_or_default();
+            let line =
+                resources.lines().find(|line| line.split_whitespace().any(|word| word == kind)).unwrap_or_default();
             contains(line, &[short, "watch"]);
         }
         contains(&lab.ok("api-versions", "").await, &["metal3.io/v1alpha1", "slipway.dev/v1alpha1", "v1\n"]);

@@ -115,6 +115,12 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
+/// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
+/// of Cluster API are its own there, and must not be replaced.
+pub fn acted_on() -> Vec<Kind> {
+    kinds().into_iter().filter(|kind| kind.older.is_none()).collect()
+}
+
 /// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do
 /// not: a null there means that the field is not given.
 fn publish(schema: &mut JSONSchemaProps) {

@@ -23,11 +23,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         print!("{RBAC}");
         return Ok(());
     }
-    // Only Slipway's own API server changes the shape of objects; another would need a webhook for it.
-    let crds = api::kinds().into_iter().map(|mut kind| {
-        kind.crd.spec.versions.retain(|version| kind.older.is_none() || version.storage);
-        kind.crd
-    });
+    let crds = api::acted_on().into_iter().map(|kind| kind.crd);
     let Some(folder) = &options.output_dir else {
         let mut all = String::new();
         for crd in crds {
