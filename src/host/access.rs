@@ -22,9 +22,18 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
     if bmc.address.is_empty() {
         return Ok(Access::Broken("spec.bmc.address is missing".into()));
     }
-    if let Err(error) = BmcAddress::parse(&bmc.address) {
-        reconciler.metrics.credentials_invalid();
-        return Ok(Access::Broken(error.to_string()));
+    let address = match BmcAddress::parse(&bmc.address) {
+        Ok(address) => address,
+        Err(error) => {
+            reconciler.metrics.credentials_invalid();
+            return Ok(Access::Broken(error.to_string()));
+        }
+    };
+    if let Some(owner) = reconciler.crowd.bmc_owner(host, &address) {
+        // Two hosts would switch one machine on and off in turns.
+        let reason =
+            format!("BMC address {} is already that of BareMetalHost {owner}: correct one of the two", bmc.address);
+        return Ok(Access::Broken(reason));
     }
     if bmc.credentials_name.is_empty() {
         return Ok(Access::Broken("spec.bmc.credentialsName is missing".into()));

@@ -1,7 +1,7 @@
-//! What a decision about one host asks of all the others: who has its MAC address, and how many are busy. Kept by the
+//! What a decision about one host asks of all the others: who has its MAC address or BMC, and how many are busy. Kept by the
 //! watch, so that an answer costs the same in a rack of any size.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -10,6 +10,8 @@ use kube::runtime::watcher::Event;
 
 use super::places;
 use super::view::HostView;
+use crate::bmc::BmcAddress;
+use crate::bmc::address::Endpoint;
 
 type Key = (Option<String>, String);
 
@@ -25,6 +27,8 @@ struct Known {
     hosts: HashMap<Key, Member>,
     /// By MAC address in small letters, the first one first.
     by_mac: HashMap<String, BTreeSet<(Age, Key)>>,
+    /// By protocol, address and port of the BMC, the first one first; with the system behind it, where one is named.
+    by_bmc: HashMap<String, BTreeMap<(Age, Key), Option<String>>>,
     busy: HashSet<Key>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted: HashSet<Key>,
@@ -33,6 +37,16 @@ struct Known {
 struct Member {
     age: Age,
     mac: Option<String>,
+    bmc: Option<String>,
+}
+
+/// What tells one BMC from another, and the system that is named behind it. An address that names none means the only
+/// system there.
+fn place(address: &BmcAddress) -> (String, Option<String>) {
+    match &address.endpoint {
+        Endpoint::Ipmi { .. } => (format!("ipmi/{}", address.peer()), None),
+        Endpoint::Redfish { system, .. } => (format!("redfish/{}", address.peer()), system.clone()),
+    }
 }
 
 pub(super) fn age(host: &impl ResourceExt) -> Age {
@@ -67,6 +81,17 @@ impl Crowd {
         (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
     }
 
+    /// Another host with the machine behind this BMC address that was there before this one: `namespace/name`.
+    pub(super) fn bmc_owner(&self, host: &impl ResourceExt, address: &BmcAddress) -> Option<String> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bmc, wanted) = place(address);
+        let own = age(host);
+        let before = known.by_bmc.get(&bmc)?.iter().take_while(|((age, _), _)| *age < own);
+        let same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
+        let ((_, (namespace, name)), _) = before.into_iter().find(|(_, system)| same(system))?;
+        Some(format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+    }
+
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
     pub(super) fn busy(&self) -> HashSet<places::Key> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +103,12 @@ impl Known {
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         self.remove(&key);
-        let member = Member { age: age(host), mac: host.boot_mac_address().map(str::to_ascii_lowercase) };
+        let bmc = host.bmc_address().and_then(|address| BmcAddress::parse(address).ok()).map(|address| place(&address));
+        let mac = host.boot_mac_address().map(str::to_ascii_lowercase);
+        let member = Member { age: age(host), mac, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()) };
+        if let Some((bmc, system)) = bmc {
+            self.by_bmc.entry(bmc).or_default().insert((member.age.clone(), key.clone()), system);
+        }
         if let Some(mac) = &member.mac {
             self.by_mac.entry(mac.clone()).or_default().insert((member.age.clone(), key.clone()));
         }
@@ -91,11 +121,21 @@ impl Known {
     fn remove(&mut self, key: &Key) {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
-        let Some(mac) = member.mac else { return };
-        if let Some(all) = self.by_mac.get_mut(&mac) {
-            all.remove(&(member.age, key.clone()));
+        let member_key = (member.age, key.clone());
+        if let Some(mac) = member.mac
+            && let Some(all) = self.by_mac.get_mut(&mac)
+        {
+            all.remove(&member_key);
             if all.is_empty() {
                 self.by_mac.remove(&mac);
+            }
+        }
+        if let Some(bmc) = member.bmc
+            && let Some(all) = self.by_bmc.get_mut(&bmc)
+        {
+            all.remove(&member_key);
+            if all.is_empty() {
+                self.by_bmc.remove(&bmc);
             }
         }
     }
@@ -140,6 +180,39 @@ mod tests {
         let twin = host("a-twin", 2, Some(0xAB), false);
         crowd.take(&Event::Apply(twin.clone()));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("rack/a-twin"));
+    }
+
+    #[test]
+    fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
+        let at = |name: &str, made: u8, address: &str| -> HostView {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+                    "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+                "spec": {"online": true, "bmc": {"address": address, "credentialsName": "s"}},
+            }))
+            .unwrap()
+        };
+        for (first, second, same) in [
+            ("ipmi://10.0.0.1", "10.0.0.1:623", true),
+            ("ipmi://10.0.0.1", "libvirt://10.0.0.1", true),
+            ("ipmi://10.0.0.1", "ipmi://10.0.0.1:6230", false),
+            ("ipmi://10.0.0.1", "redfish://10.0.0.1", false),
+            ("redfish://bmc.test/redfish/v1/Systems/1", "redfish-virtualmedia://BMC.test/redfish/v1/Systems/1/", true),
+            ("redfish://bmc.test/redfish/v1/Systems/1", "redfish://bmc.test/redfish/v1/Systems/2", false),
+            ("redfish://bmc.test", "redfish://bmc.test/redfish/v1/Systems/2", true),
+        ] {
+            let crowd = Crowd::default();
+            let (old, new) = (at("old", 1, first), at("new", 2, second));
+            crowd.take(&Event::Apply(new.clone()));
+            crowd.take(&Event::Apply(old.clone()));
+            let owner = |host, address| crowd.bmc_owner(host, &BmcAddress::parse(address).unwrap());
+            assert_eq!(owner(&new, second).as_deref(), same.then_some("rack/old"), "{first} {second}");
+            assert_eq!(owner(&old, first), None, "{first} {second}");
+            crowd.take(&Event::Delete(old.clone()));
+            assert_eq!(owner(&new, second), None);
+            crowd.take(&Event::Delete(new.clone()));
+            assert!(crowd.0.lock().unwrap().by_bmc.is_empty());
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct Reconciler {
     pub(super) media: Option<Media>,
     places: Places,
     up_since: Timestamp,
-    crowd: Arc<Crowd>,
+    pub(super) crowd: Arc<Crowd>,
 }
 
 /// Why a reconciliation could not go on. It is tried again.

@@ -590,3 +590,26 @@ async fn what_was_decided_on_an_old_host_is_not_stored() {
     let events = site.api::<k8s_openapi::api::core::v1::Event>().list(&Default::default()).await.unwrap();
     assert!(events.items.is_empty(), "nothing is told that did not come to be");
 }
+
+#[tokio::test]
+async fn two_hosts_cannot_have_one_bmc() {
+    let site = Site::provisioned().await;
+    let hosts = site.api::<BareMetalHost>();
+    let (first, starts) = (hosts.get("h").await.unwrap(), site.machine.boots());
+    let spec = BareMetalHostSpec {
+        bmc: first.spec.bmc.clone(),
+        boot_mac_address: Some("02:00:00:00:00:02".into()),
+        ..BareMetalHostSpec::default()
+    };
+    // A creation time has seconds: the second one must be younger.
+    let made = first.creation_timestamp().unwrap().0;
+    site.until("the next second", async || Timestamp::now() > made + Duration::from_secs(1)).await;
+    hosts.create(&PostParams::default(), &BareMetalHost::new("twin", spec)).await.unwrap();
+    let error = async || hosts.get("twin").await.unwrap().status.unwrap_or_default().error_message;
+    let reason = "is already that of BareMetalHost rack/h: correct one of the two";
+    site.until("the second is refused", async || error().await.ends_with(reason)).await;
+    assert_eq!(site.machine.boots(), starts, "the machine is the first one's");
+    hosts.delete("twin", &DeleteParams::default()).await.unwrap();
+    site.until("the second is gone", async || hosts.get_opt("twin").await.unwrap().is_none()).await;
+    assert!(site.machine.is_on(), "and stays as it was");
+}

@@ -35,14 +35,9 @@ struct SpecView {
 #[serde(rename_all = "camelCase")]
 struct BmcView {
     #[serde(default)]
+    address: String,
+    #[serde(default)]
     credentials_name: String,
-    /// Of the address only whether it needs a place.
-    #[serde(default, rename = "address", deserialize_with = "exempt")]
-    exempt: bool,
-}
-
-fn exempt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    Ok(machine::is_exempt(&Cow::<str>::deserialize(deserializer)?))
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -80,6 +75,11 @@ impl HostView {
         self.spec.image.as_ref()
     }
 
+    /// `spec.bmc.address`
+    pub fn bmc_address(&self) -> Option<&str> {
+        self.spec.bmc.as_ref().map(|bmc| bmc.address.as_str())
+    }
+
     /// `spec.bmc.credentialsName`
     pub fn credentials_name(&self) -> Option<&str> {
         self.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str())
@@ -88,7 +88,7 @@ impl HostView {
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
     pub fn takes_place(&self) -> bool {
         machine::is_busy(self.status.operational_status, self.status.provisioning.state)
-            && !self.spec.bmc.as_ref().is_some_and(|bmc| bmc.exempt)
+            && !self.spec.bmc.as_ref().is_some_and(|bmc| machine::is_exempt(&bmc.address))
     }
 }
 
