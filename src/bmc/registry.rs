@@ -21,6 +21,8 @@ use super::{
 pub struct Registry {
     settings: Arc<Settings>,
     inner: Mutex<Inner>,
+    #[cfg(test)]
+    always: Option<Arc<dyn Bmc>>,
 }
 
 #[derive(Default)]
@@ -72,11 +74,26 @@ impl Default for Registry {
 impl Registry {
     /// An empty registry.
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), inner: Mutex::default() }
+        Self {
+            settings: Arc::new(settings),
+            inner: Mutex::default(),
+            #[cfg(test)]
+            always: None,
+        }
+    }
+
+    /// Gives this connection for every address.
+    #[cfg(test)]
+    pub(crate) fn always(bmc: Arc<dyn Bmc>) -> Self {
+        Self { always: Some(bmc), ..Self::default() }
     }
 
     /// The connection for an address. Nothing is sent before it is used; `verify` false accepts any TLS certificate.
     pub fn connect(&self, address: &BmcAddress, credentials: &Credentials, verify: bool) -> Arc<dyn Bmc> {
+        #[cfg(test)]
+        if let Some(bmc) = &self.always {
+            return bmc.clone();
+        }
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clock += 1;
         let now = inner.clock;

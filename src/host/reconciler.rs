@@ -398,5 +398,8 @@ impl Reconciler {
 }
 
 #[cfg(test)]
+#[path = "crash_tests.rs"]
+mod crash_tests;
+#[cfg(test)]
 #[path = "reconciler_tests.rs"]
 mod tests;

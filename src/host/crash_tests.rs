@@ -1,0 +1,647 @@
+//! The appliance killed before and after every effect of a host's whole life, and a machine that does what machines do.
+//!
+//! Everything is real but the hardware: store, API, reconciler, sessions and their tokens. Each host lives with a
+//! reconciler of its own, which dies at one point: from there on none of its calls comes through or comes back. Another
+//! one goes on with what is stored. What happens on the machine's disk is checked as it happens.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::{Extension, Router};
+use futures::StreamExt;
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::{Event, Namespace};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tower::ServiceExt;
+
+use super::*;
+use crate::agent::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
+use crate::api::kinds;
+use crate::api::metal3::{
+    BareMetalHostSpec, BmcDetails, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
+};
+use crate::api::slipway::{BootTarget, ImagePhase};
+use crate::apiserver::{ApiServer, Identity};
+use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
+use crate::bmc::sim::{Machine, Profile};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::boot::Tokens;
+use crate::config::Span;
+use crate::host::sessions::Sessions;
+use crate::host::watches::{self, Intents};
+use crate::image::Library;
+use crate::store::{Store as Database, StoreOptions};
+
+/// Longest life of a host here, in real time.
+const DEADLINE: Duration = Duration::from_secs(900);
+/// Hosts that live at once.
+const AT_ONCE: usize = 8;
+const DIGEST: &str = "d1d1";
+
+/// Kills a process at one of its effects.
+struct Crash {
+    /// Number of the effect's edge; each effect has one before and one behind it.
+    at: usize,
+    edges: Mutex<Vec<String>>,
+    dead: AtomicBool,
+    died: Notify,
+}
+
+impl Crash {
+    fn at(at: usize) -> Arc<Self> {
+        Arc::new(Self { at, edges: Mutex::default(), dead: AtomicBool::new(false), died: Notify::new() })
+    }
+
+    fn never() -> Arc<Self> {
+        Self::at(usize::MAX)
+    }
+
+    /// Comes back only while the process lives.
+    async fn edge(&self, name: impl FnOnce() -> String) {
+        self.alive().await;
+        let reached = {
+            let mut edges = self.edges.lock().unwrap();
+            edges.push(name());
+            edges.len() - 1 == self.at
+        };
+        if reached {
+            self.dead.store(true, Ordering::SeqCst);
+            self.died.notify_one();
+        }
+        self.alive().await;
+    }
+
+    async fn alive(&self) {
+        if self.dead.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A client whose calls are this process's.
+    fn client(self: &Arc<Self>, router: Router) -> Client {
+        let crash = self.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (router, crash) = (router.clone(), crash.clone());
+            async move {
+                let name = format!("{} {}", request.method(), request.uri().path());
+                let effect = request.method() != Method::GET && !name.contains("/events");
+                crash.alive().await;
+                if effect {
+                    crash.edge(|| format!("before {name}")).await;
+                }
+                let response = router.oneshot(request).await;
+                if effect {
+                    crash.edge(|| format!("after {name}")).await;
+                }
+                crash.alive().await;
+                response
+            }
+        });
+        Client::new(service, "default")
+    }
+}
+
+/// A process's connection to a machine.
+struct Plug {
+    machine: Arc<Machine>,
+    crash: Arc<Crash>,
+}
+
+#[async_trait]
+impl Bmc for Plug {
+    async fn power(&self) -> Result<PowerState, BmcError> {
+        self.crash.alive().await;
+        Ok(if self.machine.is_on() { PowerState::On } else { PowerState::Off })
+    }
+
+    async fn set_power(&self, action: PowerAction) -> Result<(), BmcError> {
+        self.crash.edge(|| format!("before power {action:?}")).await;
+        self.machine.power(match action {
+            PowerAction::On => PowerCommand::On,
+            PowerAction::ForceOff => PowerCommand::Off,
+            PowerAction::SoftOff => PowerCommand::Soft,
+            PowerAction::Reset => PowerCommand::Reset,
+        });
+        self.crash.edge(|| format!("after power {action:?}")).await;
+        Ok(())
+    }
+
+    async fn set_boot_device(&self, device: BootDevice, mode: FirmwareMode) -> Result<(), BmcError> {
+        self.crash.edge(|| format!("before boot device {device:?}")).await;
+        let uefi = mode == FirmwareMode::Uefi;
+        self.machine.set_boot(BootOverride { enabled: Override::Once, device: Some(device), uefi });
+        self.crash.edge(|| format!("after boot device {device:?}")).await;
+        Ok(())
+    }
+}
+
+/// What is on a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Disk {
+    Old,
+    Torn,
+    Blank,
+    Image,
+}
+
+/// A machine with its disk and whatever runs on it.
+struct Node {
+    name: String,
+    mac: String,
+    machine: Arc<Machine>,
+    disk: Mutex<Disk>,
+    /// Disk-changing steps as they began: state of the host, what.
+    changes: Mutex<Vec<String>>,
+    /// Starts of the system on the disk.
+    systems: AtomicUsize,
+    /// Loses power in the middle of the next image.
+    faint: AtomicBool,
+}
+
+/// The agent of one boot.
+struct Agent {
+    session: String,
+    generation: i64,
+    after: String,
+}
+
+struct Site {
+    router: Router,
+    sessions: Router,
+    client: Client,
+    index: HostIndex,
+    shutdown: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Site {
+    async fn new() -> Arc<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 10_000 };
+        let shutdown = CancellationToken::new();
+        let api = ApiServer::new(Database::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
+        let client = api.client();
+        let router = api.router().layer(Extension(Identity::in_process()));
+        tokio::spawn(async move { api.run().await });
+        let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+        let (index, intents) = (HostIndex::default(), Intents::default());
+        let (ready, mut listed) = watch::channel(false);
+        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
+        listed.wait_for(|listed| *listed).await.unwrap();
+        let library = Library::open(path.join("images"), None).unwrap();
+        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let sessions =
+            Sessions::new(client.clone(), index.clone(), intents, tokens, library, path.join("logs")).router();
+        let site = Self { router, sessions, client, index, shutdown: shutdown.clone(), _folder: folder };
+        tokio::spawn(site.images().run_until_cancelled_owned(shutdown));
+        Arc::new(site)
+    }
+
+    /// Imports every image at once.
+    fn images(&self) -> Importer {
+        Importer(Api::all(self.client.clone()))
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), "rack")
+    }
+
+    /// A host and its machine.
+    async fn host(&self, name: &str, number: usize) -> Arc<Node> {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+            "stringData": { "username": "admin", "password": "secret" } });
+        self.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        let mac = format!("02:00:00:00:{:02x}:{:02x}", number / 256, number % 256);
+        let url = format!("http://images.test/{name}.raw");
+        let address = format!("ipmi://bmc-{name}");
+        let spec = BareMetalHostSpec {
+            online: true,
+            bmc: Some(BmcDetails { address, credentials_name: name.into(), ..BmcDetails::default() }),
+            boot_mac_address: Some(mac.clone()),
+            image: Some(HostImage { url, checksum: Some("c".repeat(64)), ..HostImage::default() }),
+            ..BareMetalHostSpec::default()
+        };
+        let host = BareMetalHost::new(name, spec);
+        self.api::<BareMetalHost>().create(&PostParams::default(), &host).await.unwrap();
+        Arc::new(Node {
+            name: name.to_owned(),
+            mac,
+            machine: Arc::new(Machine::new(Profile::default())),
+            disk: Mutex::new(Disk::Old),
+            changes: Mutex::default(),
+            systems: AtomicUsize::new(0),
+            faint: AtomicBool::new(false),
+        })
+    }
+
+    /// A process, from its start.
+    fn process(&self, node: &Node, crash: &Arc<Crash>) -> Reconciler {
+        let plug = Plug { machine: node.machine.clone(), crash: crash.clone() };
+        Reconciler {
+            client: crash.client(self.router.clone()),
+            bmcs: Registry::always(Arc::new(plug)),
+            index: self.index.clone(),
+            settings: HostConfig {
+                boot_deadline: Span(Duration::from_secs(30)),
+                // A machine that is off has lost its session; one that only waits for the processor has not.
+                agent_deadline: Span(Duration::from_secs(15)),
+                retry: Span(Duration::from_millis(10)),
+                ..HostConfig::default()
+            },
+            power: Readings::default(),
+            fence: Fence::open(),
+            metrics: Metrics::default(),
+            up_since: Timestamp::now(),
+            places: Places::new(AT_ONCE).0,
+            crowd: Arc::default(),
+        }
+    }
+
+    /// Runs a host's processes, one after the other, until `done`.
+    async fn live(&self, node: &Arc<Node>, crash: &Arc<Crash>, user: impl AsyncFn(Option<BareMetalHost>) -> bool) {
+        let stop = CancellationToken::new();
+        let _stop = stop.clone().drop_guard();
+        let running = {
+            let node = node.clone();
+            let (sessions, index, client) = (self.sessions.clone(), self.index.clone(), self.client.clone());
+            let tokens = Tokens::open(self._folder.path()).unwrap();
+            tokio::spawn(async move {
+                let yard = Yard { sessions, index, tokens, client };
+                stop.run_until_cancelled(node.run(&yard)).await;
+            })
+        };
+        let life = async {
+            let mut crash = crash.clone();
+            loop {
+                let process = self.process(node, &crash);
+                let lived = async {
+                    loop {
+                        match process.reconcile("rack", &node.name).await {
+                            Ok(_) => {}
+                            Err(ReconcileError::Api(kube::Error::Api(status))) if status.is_conflict() => {}
+                            Err(error) => panic!("{}: {error}", node.name),
+                        }
+                        let host = self.api::<BareMetalHost>().get_opt(&node.name).await.unwrap();
+                        if user(host).await {
+                            return;
+                        }
+                        assert!(!running.is_finished(), "{}: what it did to its disk was wrong", node.name);
+                        tokio::time::sleep(Duration::from_millis(3)).await;
+                    }
+                };
+                tokio::select! {
+                    () = lived => return,
+                    () = crash.died.notified() => {}
+                }
+                crash = Crash::never();
+            }
+        };
+        if tokio::time::timeout(DEADLINE, life).await.is_err() {
+            let host = self.api::<BareMetalHost>().get_opt(&node.name).await.unwrap();
+            let intent = self.api::<BootIntent>().get_opt(&node.name).await.unwrap();
+            let edge = crash.edges.lock().unwrap().last().cloned();
+            panic!("{} did not arrive; killed {edge:?}: {host:#?} {intent:#?}", node.name);
+        }
+    }
+}
+
+/// Marks images as imported.
+struct Importer(Api<Image>);
+
+impl Importer {
+    async fn run_until_cancelled_owned(self, shutdown: CancellationToken) {
+        let run = async {
+            loop {
+                for image in self.0.list(&Default::default()).await.unwrap() {
+                    if image.status.is_none() {
+                        let status = json!({ "status": { "phase": ImagePhase::Ready, "digest": DIGEST } });
+                        let patch = Patch::Merge(status);
+                        self.0.patch_status(&image.name_any(), &PatchParams::default(), &patch).await.unwrap();
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        shutdown.run_until_cancelled(run).await;
+    }
+}
+
+/// What a machine finds around it.
+struct Yard {
+    sessions: Router,
+    index: HostIndex,
+    tokens: Tokens,
+    client: Client,
+}
+
+impl Yard {
+    async fn call(&self, method: Method, path: &str, session: &str, body: &Value) -> (StatusCode, Vec<u8>) {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {session}"));
+        let answer = self.sessions.clone().oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap();
+        let code = answer.status();
+        (code, answer.into_body().collect().await.unwrap().to_bytes().to_vec())
+    }
+
+    /// The next step, when there is one now.
+    async fn step(&self, session: &str, after: &str) -> Result<Option<Step>, StatusCode> {
+        let path = format!("/agent/v1/step?after={after}");
+        let asked = self.call(Method::GET, &path, session, &Value::Null);
+        match tokio::time::timeout(Duration::from_millis(100), asked).await {
+            Err(_) | Ok((StatusCode::NO_CONTENT, _)) => Ok(None),
+            Ok((StatusCode::OK, body)) => Ok(Some(serde_json::from_slice(&body).unwrap())),
+            Ok((code, _)) => Err(code),
+        }
+    }
+}
+
+impl Node {
+    /// What runs on the machine, start after start.
+    async fn run(&self, yard: &Yard) {
+        let mut starts = 0;
+        let mut agent: Option<Agent> = None;
+        let mut ghost: Option<Agent> = None;
+        let mut done = HashSet::new();
+        loop {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            let boots = self.machine.boots();
+            if !self.machine.is_on() || boots.len() != starts {
+                ghost = agent.take().or(ghost);
+            }
+            if !self.machine.is_on() {
+                continue;
+            }
+            if boots.len() != starts {
+                starts = boots.len();
+                agent = self.start(yard, boots.last().and_then(|boot| boot.device)).await;
+                if let (Some(ghost), Some(agent)) = (&ghost, &agent)
+                    && ghost.generation < agent.generation
+                {
+                    self.is_shut_out(yard, ghost).await;
+                }
+            }
+            let Some(alive) = &mut agent else { continue };
+            match yard.step(&alive.session, &alive.after).await {
+                Ok(None) | Err(StatusCode::SERVICE_UNAVAILABLE) => {}
+                Err(_) => agent = None,
+                Ok(Some(step)) => {
+                    assert_eq!(step.generation, alive.generation, "a step of another boot");
+                    assert!(!done.contains(&step.id), "step {} was done and acknowledged before", step.id);
+                    let Some(outcome) = self.work(yard, &step, starts).await else { continue };
+                    let body = serde_json::to_value(&outcome).unwrap();
+                    let (code, _) = yard.call(Method::POST, "/agent/v1/result", &alive.session, &body).await;
+                    if code.is_success() {
+                        alive.after = step.id.clone();
+                        done.insert(step.id);
+                        if matches!(step.action, AgentAction::PowerOff) {
+                            self.machine.power(PowerCommand::Off);
+                        }
+                    } else {
+                        agent = None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts from the network or from the disk.
+    async fn start(&self, yard: &Yard, device: Option<BootDevice>) -> Option<Agent> {
+        let known = yard.index.by_mac(self.mac.parse().unwrap());
+        let intent = known.as_ref().and_then(|host| host.intent.clone());
+        let ramdisk = intent.filter(|intent| intent.target == BootTarget::Ramdisk);
+        let (Some(BootDevice::Pxe), Some(intent), Some(host)) = (device, ramdisk, known) else {
+            self.systems.fetch_add(1, Ordering::SeqCst);
+            return None;
+        };
+        let token = yard.tokens.mint(&host.uid, intent.generation).unwrap();
+        let call = OpenSession {
+            token,
+            version: "0".into(),
+            mac_addresses: vec![self.mac.clone()],
+            uuid: String::new(),
+            uefi: true,
+        };
+        let call = serde_json::to_value(call).unwrap();
+        let (code, body) = yard.call(Method::POST, "/agent/v1/session", "", &call).await;
+        if code != StatusCode::OK {
+            return None;
+        }
+        let session: Session = serde_json::from_slice(&body).unwrap();
+        Some(Agent { session: session.session, generation: session.generation, after: String::new() })
+    }
+
+    /// The agent of an older boot learns nothing and changes nothing.
+    async fn is_shut_out(&self, yard: &Yard, ghost: &Agent) {
+        assert_eq!(yard.step(&ghost.session, &ghost.after).await.err(), Some(StatusCode::UNAUTHORIZED));
+        let before = self.intent(yard).await;
+        for step in before.iter().flat_map(|intent| &intent.spec.steps) {
+            let late = StepOutcome { step: step.id.clone(), succeeded: true, ..StepOutcome::default() };
+            let body = serde_json::to_value(late).unwrap();
+            let (code, _) = yard.call(Method::POST, "/agent/v1/result", &ghost.session, &body).await;
+            assert_eq!(code, StatusCode::UNAUTHORIZED, "a late result of an older boot");
+        }
+    }
+
+    async fn intent(&self, yard: &Yard) -> Option<BootIntent> {
+        Api::<BootIntent>::namespaced(yard.client.clone(), "rack").get_opt(&self.name).await.unwrap()
+    }
+
+    /// Does a step; `None` when the machine stopped in the middle of it.
+    async fn work(&self, yard: &Yard, step: &Step, start: usize) -> Option<StepOutcome> {
+        let mut outcome = StepOutcome { step: step.id.clone(), succeeded: true, ..StepOutcome::default() };
+        match &step.action {
+            AgentAction::Inspect => {
+                let nic = Nic { name: "eth0".into(), mac: self.mac.clone(), pxe: true, ..Nic::default() };
+                // Boards without a serial number of their own all have this one.
+                let vendor =
+                    HardwareSystemVendor { serial_number: "0123456789".into(), ..HardwareSystemVendor::default() };
+                outcome.inventory = Some(HardwareDetails {
+                    nics: vec![nic],
+                    system_vendor: Some(vendor),
+                    ..HardwareDetails::default()
+                });
+            }
+            AgentAction::Erase { .. } => self.change(yard, step, start, &["preparing", "deprovisioning"]).await?,
+            AgentAction::WriteImage { digest, .. } => {
+                assert_eq!(digest, DIGEST);
+                self.change(yard, step, start, &["provisioning"]).await?;
+            }
+            AgentAction::WriteConfigDrive { .. } | AgentAction::SetBootEntry { .. } => {
+                assert_eq!(*self.disk.lock().unwrap(), Disk::Image, "{} without an image", step.id);
+            }
+            AgentAction::Kexec { .. } | AgentAction::Reboot | AgentAction::PowerOff | AgentAction::CollectLogs => {}
+        }
+        Some(outcome)
+    }
+
+    /// Changes the disk, which takes its time.
+    async fn change(&self, yard: &Yard, step: &Step, start: usize, states: &[&str]) -> Option<()> {
+        let hosts = Api::<BareMetalHost>::namespaced(yard.client.clone(), "rack");
+        let host = hosts.get(&self.name).await.unwrap();
+        let state = host.status.unwrap_or_default().provisioning.state.as_str();
+        assert!(states.contains(&state), "{step:?} while {state}");
+        let writes = matches!(step.action, AgentAction::WriteImage { .. });
+        let (what, then) = if writes { ("write", Disk::Image) } else { ("erase", Disk::Blank) };
+        assert!(!(writes && *self.disk.lock().unwrap() == Disk::Old), "written over what was not erased");
+        self.changes.lock().unwrap().push(format!("{what} while {state}"));
+        *self.disk.lock().unwrap() = Disk::Torn;
+        if writes && self.faint.swap(false, Ordering::SeqCst) {
+            self.machine.power(PowerCommand::Off);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if !self.machine.is_on() || self.machine.boots().len() != start {
+            return None;
+        }
+        *self.disk.lock().unwrap() = then;
+        Some(())
+    }
+
+    fn changes(&self) -> Vec<String> {
+        self.changes.lock().unwrap().clone()
+    }
+
+    fn disk(&self) -> Disk {
+        self.disk.lock().unwrap().clone()
+    }
+}
+
+/// What a user does with a host: has it provisioned, takes the image away, deletes it.
+struct User<'s> {
+    site: &'s Site,
+    node: &'s Node,
+    asked: AtomicUsize,
+}
+
+impl<'s> User<'s> {
+    fn of(site: &'s Site, node: &'s Node) -> Self {
+        Self { site, node, asked: AtomicUsize::new(0) }
+    }
+
+    /// Goes on when the host is where it was to be; true at the end.
+    async fn look(&self, host: Option<BareMetalHost>) -> bool {
+        let name = &self.node.name;
+        let Some(host) = host else {
+            assert_eq!(self.asked.load(Ordering::SeqCst), 2, "{name} went before its time");
+            return self.nothing_is_left().await;
+        };
+        let hosts = self.site.api::<BareMetalHost>();
+        let state = host.status.unwrap_or_default().provisioning.state;
+        match (self.asked.load(Ordering::SeqCst), state) {
+            (0, ProvisioningState::Provisioned) => {
+                if !self.node.machine.is_on() || self.node.systems.load(Ordering::SeqCst) == 0 {
+                    return false;
+                }
+                assert_eq!(self.node.disk(), Disk::Image, "{name} is provisioned");
+                let patch = Patch::Merge(json!({ "spec": { "image": null } }));
+                hosts.patch(name, &PatchParams::default(), &patch).await.unwrap();
+                self.asked.store(1, Ordering::SeqCst);
+            }
+            (1, ProvisioningState::Available) => {
+                assert_eq!(self.node.disk(), Disk::Blank, "{name} is deprovisioned");
+                hosts.delete(name, &DeleteParams::default()).await.unwrap();
+                self.asked.store(2, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    async fn nothing_is_left(&self) -> bool {
+        let name = &self.node.name;
+        let intent = self.site.api::<BootIntent>().get_opt(name).await.unwrap().is_some();
+        let data = self.site.api::<HardwareData>().get_opt(name).await.unwrap().is_some();
+        let secret = self.site.api::<Secret>().get_opt(name).await.unwrap().is_some();
+        !(intent || data || secret)
+    }
+}
+
+/// Each run's edges are those of the run before: the world is the same until the process dies.
+#[tokio::test]
+async fn killed_before_and_after_every_effect_a_host_arrives() {
+    let site = Site::new().await;
+    let node = site.host("whole", 0).await;
+    let (crash, user) = (Crash::never(), User::of(&site, &node));
+    site.live(&node, &crash, async |host| user.look(host).await).await;
+    assert_eq!(
+        node.changes(),
+        ["erase while preparing", "write while provisioning", "erase while deprovisioning"],
+        "undisturbed, each disk is written once"
+    );
+    assert!(!node.machine.is_on(), "off before it is forgotten");
+    let edges = crash.edges.lock().unwrap().clone();
+    assert!(edges.len() > 40, "{edges:#?}");
+
+    let runs = futures::stream::iter(0..edges.len()).map(|at| {
+        let site = site.clone();
+        async move {
+            let node = site.host(&format!("h{at}"), at + 1).await;
+            let (crash, user) = (Crash::at(at), User::of(&site, &node));
+            site.live(&node, &crash, async |host| user.look(host).await).await;
+            let killed = crash.edges.lock().unwrap().last().cloned();
+            let changes = node.changes();
+            assert!(changes.iter().any(|change| change.starts_with("write")), "killed {killed:?}: {changes:?}");
+            assert_eq!(changes.last().unwrap(), "erase while deprovisioning", "killed {killed:?}");
+            assert!(!node.machine.is_on(), "killed {killed:?}");
+        }
+    });
+    runs.buffer_unordered(AT_ONCE).collect::<()>().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_loses_power_while_it_is_written_is_written_again() {
+    let site = Site::new().await;
+    let node = site.host("faint", 1).await;
+    node.faint.store(true, Ordering::SeqCst);
+    let user = User::of(&site, &node);
+    site.live(&node, &Crash::never(), async |host| user.look(host).await).await;
+    let writes = node.changes().iter().filter(|change| change.starts_with("write")).count();
+    assert_eq!(writes, 2, "{:?}", node.changes());
+    let events = site.api::<Event>().list(&ListParams::default()).await.unwrap();
+    let told = events.iter().filter(|event| event.reason.as_deref() == Some("ProvisioningError"));
+    let told: Vec<_> = told.filter_map(|event| event.message.as_deref()).collect();
+    assert!(matches!(told[..], [reason] if reason.contains("may have lost power")), "one clear reason: {told:?}");
+}
+
+#[tokio::test]
+async fn power_that_flips_behind_our_back_is_put_right_and_costs_no_data() {
+    let site = Site::new().await;
+    let node = site.host("flips", 1).await;
+    let flipped = AtomicBool::new(false);
+    let starts = AtomicUsize::new(0);
+    site.live(&node, &Crash::never(), async |host| {
+        let status = host.and_then(|host| host.status).unwrap_or_default();
+        if status.provisioning.state != ProvisioningState::Provisioned || node.systems.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        if !flipped.swap(true, Ordering::SeqCst) {
+            starts.store(node.machine.boots().len(), Ordering::SeqCst);
+            node.machine.power(PowerCommand::Off);
+            // The secret's version is the reading's: another one has the power read at once.
+            let patch = Patch::Merge(json!({ "stringData": { "note": "read again" } }));
+            site.api::<Secret>().patch("flips", &PatchParams::default(), &patch).await.unwrap();
+        }
+        node.machine.is_on() && status.powered_on
+    })
+    .await;
+    assert_eq!(node.machine.boots().len(), starts.load(Ordering::SeqCst) + 1);
+    assert_eq!((node.disk(), node.changes().len()), (Disk::Image, 2), "{:?}", node.changes());
+}
