@@ -31,8 +31,9 @@ use crate::apiserver::{ApiServer, Identity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
 use crate::bmc::sim::{Machine, Profile};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
-use crate::boot::Tokens;
+use crate::boot::{Lanes, Tokens};
 use crate::config::Span;
+use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::host::watches::{self, Intents};
 use crate::image::Library;
@@ -205,8 +206,9 @@ impl Site {
         listed.wait_for(|listed| *listed).await.unwrap();
         let library = Library::open(path.join("images"), None).unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
+        let logs = Logs::new(path.join("logs"));
         let sessions =
-            Sessions::new(client.clone(), index.clone(), intents, tokens, library, path.join("logs")).router();
+            Sessions::new(client.clone(), index.clone(), intents, tokens, library, logs, Lanes::default()).router();
         let site = Self { router, sessions, client, index, shutdown: shutdown.clone(), _folder: folder };
         tokio::spawn(site.images().run_until_cancelled_owned(shutdown));
         Arc::new(site)
@@ -270,6 +272,7 @@ impl Site {
             power: Readings::default(),
             fence: Fence::open(),
             metrics: Metrics::default(),
+            media: None,
             up_since: Timestamp::now(),
             places: Places::new(AT_ONCE).0,
             crowd: Arc::default(),

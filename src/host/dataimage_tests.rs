@@ -182,7 +182,7 @@ fn who_holds_an_image_and_when_it_is_let_go() {
         image.metadata = ObjectMeta {
             finalizers: held.then(|| vec![FINALIZER_DATA_IMAGE.to_owned()]),
             owner_references: held.then(|| vec![OwnerReference { uid: "u".into(), ..OwnerReference::default() }]),
-            deletion_timestamp: deleted.then(|| Time(Timestamp::UNIX_EPOCH)),
+            deletion_timestamp: deleted.then_some(Time(Timestamp::UNIX_EPOCH)),
             ..image.metadata
         };
         let attached_image = attached.then(|| AttachedImage { url: ISO.into() });

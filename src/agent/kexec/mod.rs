@@ -303,7 +303,7 @@ mod tests {
         let mut text = Vec::new();
         io::Seek::rewind(&mut joined).expect("rewound");
         joined.read_to_end(&mut text).expect("read");
-        assert_eq!(text, b"12345\0\0\0678\0");
+        assert_eq!(text, b"12345\x00\x00\x00678\x00");
     }
 
     #[test]

@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 /// The words that ask for this table.
 pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 
-/// Columns: name, where it is in the host, whether it is only for `-o wide`.
-const COLUMNS: [(&str, fn(&Value) -> String, bool); 12] = [
+/// Name, where it is in the host, whether it is only for `-o wide`.
+type Column = (&'static str, fn(&Value) -> String, bool);
+
+const COLUMNS: [Column; 12] = [
     ("Name", |host| text(host, "/metadata/name"), false),
     ("State", |host| text(host, "/status/provisioning/state"), false),
     ("Phase", |host| text(host, "/status/progress/phase"), false),
@@ -36,7 +38,7 @@ pub(super) fn table(mut table: Value) -> Value {
             row["cells"] = cells;
         }
     }
-    let column = |&(name, _, wide): &(&str, fn(&Value) -> String, bool)| {
+    let column = |&(name, _, wide): &Column| {
         let format = if name == "Name" { "name" } else { "" };
         json!({ "name": name, "type": "string", "format": format, "priority": i64::from(wide) })
     };

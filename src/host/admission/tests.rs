@@ -353,7 +353,7 @@ async fn every_rule_of_a_spec() {
         (
             "1.7 checksum fits its type",
             image(json!({"url": "http://x/i", "checksum": SHA256, "checksumType": "md5"})),
-            &"spec.image.checksum: Invalid value: \"aaaa"[..],
+            "spec.image.checksum: Invalid value: \"aaaa",
         ),
         (
             "1.7 checksum fits its type",
