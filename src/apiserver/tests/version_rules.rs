@@ -324,3 +324,16 @@ proptest! {
         prop_assert_eq!(again, stored);
     }
 }
+
+/// What is built in could be applied by a user, too: the definitions are right as they are printed.
+#[tokio::test]
+async fn definitions_of_the_house_keep_the_rules_for_definitions() {
+    let rig = Rig::new().await;
+    for kind in crate::api::kinds() {
+        let mut crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{}.copy.example.org", kind.crd.spec.names.plural)}, "spec": kind.crd.spec});
+        crd["spec"]["group"] = "copy.example.org".into();
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
+        rig.call("POST", crds, &crd).await.expect(201);
+    }
+}
