@@ -20,6 +20,7 @@ use super::{
 /// one Redfish service share one login.
 pub struct Registry {
     settings: Arc<Settings>,
+    tls: redfish::Configs,
     inner: Mutex<Inner>,
     #[cfg(test)]
     always: Option<Arc<dyn Bmc>>,
@@ -76,6 +77,7 @@ impl Registry {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings: Arc::new(settings),
+            tls: redfish::Configs::default(),
             inner: Mutex::default(),
             #[cfg(test)]
             always: None,
@@ -109,7 +111,7 @@ impl Registry {
         }
         inner.make_room(self.settings.max_connections.max(1));
         let host = inner.hosts.entry(key).or_default();
-        let bmc = host.open(address, credentials, verify, &self.settings);
+        let bmc = host.open(address, credentials, verify, &self.settings, &self.tls);
         host.connections.push(Connection {
             address: address.clone(),
             credentials: credentials.clone(),
@@ -171,6 +173,7 @@ impl Host {
         credentials: &Credentials,
         verify: bool,
         settings: &Arc<Settings>,
+        tls: &redfish::Configs,
     ) -> Arc<dyn Bmc> {
         // An account whose password changed is not tried again with the old one.
         self.connections.retain(|c| {
@@ -191,7 +194,7 @@ impl Host {
             base.clone(),
             address.peer(),
             credentials,
-            verify,
+            tls.get(verify, &settings.extra_roots),
             settings.clone(),
             self.lock.clone(),
         );

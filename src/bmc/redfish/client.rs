@@ -83,12 +83,12 @@ impl Client {
         base: String,
         peer: String,
         credentials: &Credentials,
-        verify: bool,
+        tls: Result<rustls::ClientConfig, rustls::Error>,
         settings: Arc<Settings>,
         exchange: Arc<Mutex<()>>,
     ) -> Result<Self, BmcError> {
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
-        let tls = tls::config(verify, &settings.extra_roots).map_err(|e| unusable(format!("TLS: {e}")))?;
+        let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
         let host = reqwest::Url::parse(&base).ok().and_then(|u| u.host_str().map(str::to_string));
         let redirect = reqwest::redirect::Policy::custom(move |attempt| {
             // Only within the same host, never down to plain HTTP, at most three.

@@ -8,7 +8,8 @@ mod media;
 pub mod message;
 pub mod model;
 mod probe;
-pub mod tls;
+mod tls;
 
 pub use client::Client;
 pub use controller::RedfishBmc;
+pub(super) use tls::Configs;

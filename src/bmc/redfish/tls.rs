@@ -1,14 +1,33 @@
 //! TLS towards BMCs: the system's certificate authorities and the configured ones, or no check at all when asked for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+/// TLS settings that all connections share: the authorities of the system are many, and sessions are resumed from them.
+#[derive(Debug, Default)]
+pub struct Configs {
+    strict: OnceLock<Result<ClientConfig, Error>>,
+    any: OnceLock<Result<ClientConfig, Error>>,
+}
+
+impl Configs {
+    /// The settings with or without a check of certificates; made, and the system's authorities read, on first use.
+    ///
+    /// # Errors
+    ///
+    /// When the TLS library cannot work with its own defaults.
+    pub fn get(&self, verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
+        let kept = if verify { &self.strict } else { &self.any };
+        kept.get_or_init(|| config(verify, extra_roots)).clone()
+    }
+}
+
 /// TLS settings. With `verify` the certificate must be signed by a known authority and name the host.
-pub fn config(verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
+fn config(verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     if !verify {
@@ -38,7 +57,7 @@ pub fn explain(error: &(dyn std::error::Error + 'static)) -> Option<String> {
         if let Some(found) = found {
             return Some(match found {
                 Error::InvalidCertificate(why) => format!(
-                    "its TLS certificate is not accepted ({why:?}): add its CA to the trusted certificates of this system, give the BMC a certificate that names its address, or set spec.bmc.disableCertificateVerification: true"
+                    "its TLS certificate is not accepted ({why:?}): add its CA to the trusted certificates of this system and restart slipway, give the BMC a certificate that names its address, or set spec.bmc.disableCertificateVerification: true"
                 ),
                 other => format!("TLS: {other}; check that the port speaks HTTPS (redfish+http:// is for plain HTTP)"),
             });
