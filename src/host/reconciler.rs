@@ -10,10 +10,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store, reflector};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -56,6 +58,15 @@ pub struct Reconciler {
     places: Places,
     up_since: Timestamp,
     pub(super) crowd: Arc<Crowd>,
+    turns: Semaphore,
+}
+
+/// What is decided with besides the host itself.
+struct Around {
+    intent: Option<BootIntent>,
+    access: machine::Access,
+    image: Option<Image>,
+    hardware: Option<HardwareData>,
 }
 
 /// Why a reconciliation could not go on. It is tried again.
@@ -69,8 +80,11 @@ pub enum ReconcileError {
     Restless(ProvisioningState),
 }
 
-/// Hosts looked at at once. After a start that is all of them, and each takes memory; most of their time is a BMC's.
+/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's.
 const HOSTS_AT_ONCE: u16 = 256;
+
+/// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
+const TURNS_AT_ONCE: usize = 32;
 
 /// The ways to a machine: connections to BMCs, and what machines boot without the network.
 pub struct Hardware {
@@ -119,14 +133,18 @@ pub async fn run(
         metrics,
         media,
         crowd,
+        turns: Semaphore::new(TURNS_AT_ONCE),
     });
+    // Whose they are is all that matters here.
+    let intents = Api::<PartialObjectMeta<BootIntent>>::all(client.clone());
+    let hardware = Api::<PartialObjectMeta<HardwareData>>::all(client.clone());
     let by_image = hosts.clone();
     let by_secret = hosts;
     controller
         .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
         .reconcile_on(woken)
-        .owns(Api::<BootIntent>::all(client.clone()), every())
-        .owns(Api::<HardwareData>::all(client.clone()), every())
+        .owns_stream(watcher(intents, every()).touched_objects())
+        .owns_stream(watcher(hardware, every()).touched_objects())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
             let name = image.name_any();
             references(&by_image, move |host| host.image().is_some_and(|image| machine::image_name(image) == name))
@@ -193,27 +211,41 @@ impl Reconciler {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
         let mut state = ProvisioningState::None;
         let key = (namespace.to_owned(), name.to_owned());
+        // What the last turn left as it was; read again when it did something, which may have taken its time.
+        let mut known: Option<(BareMetalHost, Around)> = None;
         for _ in 0..MAX_TURNS {
-            // Read again on every turn: the last one wrote.
-            let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(name).await? else {
-                self.places.leave(&key);
-                return Ok(Action::await_change());
+            // None only when it was closed, which nobody does.
+            let place = self.turns.acquire().await.ok();
+            let (host, around) = match known.take() {
+                Some(known) => known,
+                None => {
+                    let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                        self.places.leave(&key);
+                        return Ok(Action::await_change());
+                    };
+                    let around = self.look_around(&host).await?;
+                    (host, around)
+                }
             };
-            let (turn, intent) = self.decide(&host).await?;
+            let turn = self.decide(&host, &around);
+            let intent = around.intent.as_ref();
             state = turn.status.provisioning.state;
             if turn.next == Next::Still {
                 return Ok(Action::await_change());
             }
-            if turn.notes.iter().any(|note| note.warning) {
+            let warned = turn.notes.iter().any(|note| note.warning);
+            if warned {
                 // Before the error itself: or it would look as if the spec had changed since, and never rest.
-                effects::note_tried(self, &host, intent.as_ref()).await?;
+                effects::note_tried(self, &host, intent).await?;
             }
             let host = match self.save(&host, &turn).await {
                 Err(kube::Error::Api(error)) if error.is_conflict() => continue,
                 saved => saved?,
             };
+            drop(place);
             match turn.next {
-                Next::Again | Next::Still => {}
+                // Only the status changed, and that is at hand; after a warning the intent may have, too.
+                Next::Again | Next::Still => known = (!warned).then_some((host, around)),
                 Next::Gone => {
                     self.metrics.forget(namespace, name);
                     self.places.leave(&key);
@@ -225,21 +257,23 @@ impl Reconciler {
                     return Ok(Action::requeue(wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end())));
                 }
                 Next::Do(effect) => {
+                    // It may take minutes; what it does not need, it does not hold.
+                    drop((around.hardware, around.image));
                     debug!(host = %label(&host), ?effect, "doing");
-                    match effects::perform(self, &host, intent.as_ref(), &effect).await {
+                    match effects::perform(self, &host, intent, &effect).await {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.
                         Err(effects::EffectError::Api(kube::Error::Api(error)))
                             if matches!(error.code, 400 | 403 | 413 | 422) =>
                         {
-                            self.record_failure(&host, intent.as_ref(), &effect, &error.message).await?;
+                            self.record_failure(&host, intent, &effect, &error.message).await?;
                         }
                         Err(effects::EffectError::Api(error)) => return Err(error.into()),
                         Err(effects::EffectError::NotYet) => return Ok(Action::requeue(*LOOK_AGAIN.start())),
                         Err(effects::EffectError::Bmc(error)) => {
                             self.power.forget(&host.uid().unwrap_or_default());
-                            self.record_failure(&host, intent.as_ref(), &effect, &error.to_string()).await?;
+                            self.record_failure(&host, intent, &effect, &error.to_string()).await?;
                         }
                     }
                 }
@@ -266,17 +300,11 @@ impl Reconciler {
         }
     }
 
-    async fn decide(&self, host: &BareMetalHost) -> Result<(Turn, Option<BootIntent>), kube::Error> {
+    /// Reads what a decision on a host needs besides the host.
+    async fn look_around(&self, host: &BareMetalHost) -> Result<Around, kube::Error> {
         let namespace = host.namespace().unwrap_or_default();
-        let uid = host.uid().unwrap_or_default();
         let intent = self.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
         let access = access::read(self, host).await.inspect_err(|_| self.metrics.credentials_unread())?;
-        let power = match &access {
-            machine::Access::Ready { version, .. } => {
-                self.power.get(&uid, &effects::power_key(host, version), self.settings.power_poll.0)
-            }
-            machine::Access::None | machine::Access::Broken(_) => None,
-        };
         let image = match &host.spec.image {
             Some(image) if !image.url.is_empty() => {
                 Api::<Image>::all(self.client.clone()).get_opt(&machine::image_name(image)).await?
@@ -284,15 +312,27 @@ impl Reconciler {
             _ => None,
         };
         let hardware = hardware_data::read(self, host).await?;
+        Ok(Around { intent, access, image, hardware })
+    }
+
+    fn decide(&self, host: &BareMetalHost, around: &Around) -> Turn {
+        let Around { intent, access, image, hardware } = around;
+        let power = match access {
+            machine::Access::Ready { version, .. } => {
+                let uid = host.uid().unwrap_or_default();
+                self.power.get(&uid, &effects::power_key(host, version), self.settings.power_poll.0)
+            }
+            machine::Access::None | machine::Access::Broken(_) => None,
+        };
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
-        let key = (namespace, host.name_any());
+        let key = (host.namespace().unwrap_or_default(), host.name_any());
         let world = |busy| World {
             now: Timestamp::now(),
             up_since: self.up_since,
             host,
             intent: intent.as_ref(),
-            access: &access,
+            access,
             power,
             image: image.as_ref(),
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
@@ -301,7 +341,7 @@ impl Reconciler {
             busy,
             settings: &self.settings,
         };
-        let turn = self.places.decide(
+        self.places.decide(
             &key,
             || self.crowd.busy(),
             |busy| {
@@ -311,8 +351,7 @@ impl Reconciler {
                 let standing = standing(host, &turn.status);
                 (turn, standing)
             },
-        );
-        Ok((turn, intent))
+        )
     }
 
     /// Stores the status when it changed, then publishes the events.

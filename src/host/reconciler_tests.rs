@@ -577,11 +577,13 @@ async fn what_was_decided_on_an_old_host_is_not_stored() {
         places,
         up_since: Timestamp::now(),
         crowd: Arc::default(),
+        turns: tokio::sync::Semaphore::new(1),
     };
     let mut host = site.host();
     host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
     let host = site.create(&host).await;
-    let (turn, _) = reconciler.decide(&host).await.unwrap();
+    let around = reconciler.look_around(&host).await.unwrap();
+    let turn = reconciler.decide(&host, &around);
     assert_eq!(turn.status.provisioning.state, ProvisioningState::Registering);
     site.annotate("somebody", Some("was faster")).await;
     let refused = reconciler.save(&host, &turn).await.unwrap_err();
