@@ -11,8 +11,9 @@ use tokio::sync::watch;
 
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
-/// JSON text that the events of one resource may hold in memory and on disk, in bytes.
-pub(super) const HISTORY_BYTES: usize = 16 << 20;
+/// Text, as it is kept, that the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
+/// inspected host.
+pub(super) const HISTORY_BYTES: usize = 4 << 20;
 
 /// One event that watches can still get.
 pub(super) struct Logged {
@@ -104,7 +105,7 @@ impl Resource {
     }
 
     fn push(&mut self, logged: Logged) {
-        self.event_bytes += logged.event.object().json_len();
+        self.event_bytes += logged.event.object().size();
         self.events.push_back(logged);
     }
 
@@ -112,7 +113,7 @@ impl Resource {
     fn trim(&mut self, history: usize, mut dropped: impl FnMut(Logged)) {
         while self.events.len() > history || self.event_bytes > HISTORY_BYTES {
             let Some(logged) = self.events.pop_front() else { return };
-            self.event_bytes -= logged.event.object().json_len();
+            self.event_bytes -= logged.event.object().size();
             self.trimmed = logged.revision;
             dropped(logged);
         }
@@ -223,7 +224,7 @@ impl Index {
         let mut dropped = Vec::new();
         while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
             let Some(logged) = resource.events.pop_front() else { break };
-            resource.event_bytes -= logged.event.object().json_len();
+            resource.event_bytes -= logged.event.object().size();
             dropped.extend(logged.trimmed(name));
         }
         resource.trimmed = resource.trimmed.max(revision);

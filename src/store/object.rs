@@ -131,6 +131,11 @@ impl Object {
         self.text.len()
     }
 
+    /// Bytes that its text takes as it is kept.
+    pub(super) fn size(&self) -> usize {
+        self.text.size()
+    }
+
     /// Adds its JSON text.
     pub fn put_json(&self, out: &mut Vec<u8>) {
         self.text.put(out);
