@@ -51,5 +51,5 @@ pub(super) async fn client(config: &Config) -> anyhow::Result<kube::Client> {
 /// Runs a client command.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     appliance::install_tls_provider();
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(Box::pin(work))
 }

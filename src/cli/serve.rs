@@ -12,7 +12,7 @@ pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     let config = options.load()?;
     log_to_stderr(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(appliance::run(config))
+    runtime.block_on(Box::pin(appliance::run(config)))
 }
 
 fn log_to_stderr(config: &Config) -> anyhow::Result<()> {
