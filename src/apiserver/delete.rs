@@ -166,7 +166,7 @@ impl ApiServer {
                 .get(&resource.storage, namespace, name)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
             let stored = current.value();
-            let old = served(resource, &stored);
+            let old = served(resource, stored.clone());
             let mut object_meta = meta::read(&old)?;
             check_preconditions(resource, name, options, &object_meta, current.revision)?;
             let request = AdmissionRequest {

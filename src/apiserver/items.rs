@@ -98,7 +98,7 @@ pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, obj
     match form {
         Form::Partial => put_partial(out, resource, object),
         _ if resource.conversion.is_none() => object.put_json(out),
-        _ => out.extend_from_slice(served(resource, &object.value()).to_string().as_bytes()),
+        _ => out.extend_from_slice(served(resource, object.value()).to_string().as_bytes()),
     }
 }
 
@@ -116,7 +116,7 @@ fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object)
 
 /// An object as an item of a list.
 pub(super) fn item(resource: &Resource, object: &Object) -> Value {
-    let mut value = served(resource, &object.value());
+    let mut value = served(resource, object.value());
     if resource.core
         && let Some(map) = value.as_object_mut()
     {

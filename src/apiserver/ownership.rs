@@ -102,7 +102,7 @@ fn with_types<R>(call: &Call<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
         if other.storage != resource.storage {
             return None;
         }
-        let value = served(other, &to_stored(resource, value.clone()));
+        let value = served(other, to_stored(resource, value.clone()));
         Some((value, Arc::clone(other)))
     };
     let api_version = resource.api_version();

@@ -28,7 +28,7 @@ pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
         .store()
         .get(&call.resource.storage, namespace, name)
         .ok_or_else(|| ApiError::not_found(call.resource, name))?;
-    send(call, &served(call.resource, &object.value()))
+    send(call, &served(call.resource, object.value()))
 }
 
 /// Takes the wished number from a `Scale` or from a patch of one.
@@ -61,7 +61,7 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
         let wished = |_: &Value| Ok(given.clone());
         write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     };
-    send(call, &served(call.resource, &written.object.value()))
+    send(call, &served(call.resource, written.object.value()))
 }
 
 /// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
@@ -80,7 +80,7 @@ async fn apply(call: &Call<'_>, scale: &Scale, body: &[u8]) -> Result<Response, 
         Ok(Draft { value, managers: Managers::Applied(applied.managers) })
     });
     let written = written.await?;
-    send(call, &served(call.resource, &written.object.value()))
+    send(call, &served(call.resource, written.object.value()))
 }
 
 /// The configuration of the object that a configuration of its `Scale` stands for.

@@ -139,15 +139,10 @@ fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
 
 /// Whether anything but metadata (and status, where it has its own subresource) differs.
 fn differs(new: &Value, old: &Value, ignore_status: bool) -> bool {
-    let relevant = |value: &Value| -> Option<serde_json::Map<String, Value>> {
-        let mut map = value.as_object()?.clone();
-        map.remove("metadata");
-        if ignore_status {
-            map.remove("status");
-        }
-        Some(map)
-    };
-    relevant(new) != relevant(old)
+    let counts = |key: &str| key != "metadata" && !(ignore_status && key == "status");
+    let fields = |value: &Value| value.as_object().map_or(0, |map| map.keys().filter(|key| counts(key)).count());
+    let same = |(key, value): (&String, &Value)| !counts(key) || old.get(key) == Some(value);
+    fields(new) != fields(old) || !new.as_object().into_iter().flatten().all(same)
 }
 
 /// How a client is told that it sent what the schema does not know, when it wants none of it.

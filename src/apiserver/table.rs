@@ -143,7 +143,7 @@ impl Rows {
 
     /// Adds the row of a stored object.
     pub fn put(&self, out: &mut Vec<u8>, resource: &Resource, object: &Object) {
-        let converted = resource.conversion.as_ref().map(|_| served(resource, &object.value()));
+        let converted = resource.conversion.as_ref().map(|_| served(resource, object.value()));
         let picked = converted.is_none().then(|| self.picker.pick(object));
         let shown = converted.as_ref().or(picked.as_ref()).unwrap_or(&Value::Null);
         out.extend_from_slice(b"{\"cells\":");
@@ -178,7 +178,7 @@ pub fn put_partial(out: &mut Vec<u8>, resource: &Resource, object: &Object) {
     match &*object.metadata_json() {
         // What versions cannot say of each other is in annotations.
         _ if matches!(resource.conversion, Some(Conversion::Kept { .. })) => {
-            out.extend_from_slice(served(resource, &object.value())["metadata"].to_string().as_bytes());
+            out.extend_from_slice(served(resource, object.value())["metadata"].to_string().as_bytes());
         }
         b"" => out.extend_from_slice(b"{}"),
         metadata => out.extend_from_slice(metadata),

@@ -39,17 +39,16 @@ pub(super) struct Written {
 }
 
 /// The object as this version serves it.
-pub(super) fn served(resource: &Resource, stored: &Value) -> Value {
+pub(super) fn served(resource: &Resource, mut stored: Value) -> Value {
     match &resource.conversion {
-        Some(Conversion::Shape { from_stored, .. }) => from_stored(stored),
-        Some(Conversion::Kept { down, up }) => versions::from_stored(stored, &resource.version, *down, *up),
+        Some(Conversion::Shape { from_stored, .. }) => from_stored(&stored),
+        Some(Conversion::Kept { down, up }) => versions::from_stored(&stored, &resource.version, *down, *up),
         Some(Conversion::Version { .. }) => {
-            let mut value = stored.clone();
-            value["apiVersion"] = resource.api_version().into();
-            resource.schema.apply_defaults(&mut value);
-            value
+            stored["apiVersion"] = resource.api_version().into();
+            resource.schema.apply_defaults(&mut stored);
+            stored
         }
-        None => stored.clone(),
+        None => stored,
     }
 }
 
@@ -274,7 +273,7 @@ pub(super) struct Live {
 
 impl Live {
     fn new(resource: &Resource, object: Arc<Object>) -> Self {
-        let mut value = served(resource, &object.value());
+        let mut value = served(resource, object.value());
         let managers = ownership::taken(&mut value);
         Self { object, value, managers }
     }
@@ -286,7 +285,7 @@ impl Live {
 
     /// With `managedFields`, as clients see it.
     fn whole(&self, resource: &Resource) -> Value {
-        served(resource, &self.object.value())
+        served(resource, self.object.value())
     }
 }
 
@@ -302,6 +301,7 @@ pub(super) async fn change(
     let name = call.name()?;
     let namespace = call.target.namespace.clone().unwrap_or_default();
     let started = Instant::now();
+    let mut with_managers = true;
     while started.elapsed() < PATIENCE {
         let Some(current) = call.api.store().get(&resource.storage, &namespace, name) else {
             if !creates(call, write) {
@@ -332,17 +332,17 @@ pub(super) async fn change(
             return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
         }
         let ends = ends_now(&value);
+        if !with_managers {
+            managers.clear();
+        }
         let mut stored = to_stored(resource, value);
         ownership::put(&mut stored, &mut managers);
-        let mut outcome = commit_change(call, &live.object, stored.clone(), ends, dry_run).await;
-        if matches!(outcome, Err(WriteError::TooLarge { .. })) && write != Write::Apply && !managers.is_empty() {
-            ownership::put(&mut stored, &mut []);
-            outcome = commit_change(call, &live.object, stored, ends, dry_run).await;
-        }
-        match outcome {
+        match commit_change(call, &live.object, stored, ends, dry_run).await {
             Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
             Err(WriteError::Conflict { .. }) if !named_revision => {}
             Err(WriteError::NotFound) if creates(call, write) => {}
+            // Rather an object without its managers than none.
+            Err(WriteError::TooLarge { .. }) if write != Write::Apply && !managers.is_empty() => with_managers = false,
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
         }
     }
