@@ -84,7 +84,7 @@ pub enum ReconcileError {
 const HOSTS_AT_ONCE: u16 = 256;
 
 /// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
-const TURNS_AT_ONCE: usize = 32;
+const TURNS_AT_ONCE: usize = 8;
 
 /// The ways to a machine: connections to BMCs, and what machines boot without the network.
 pub struct Hardware {
