@@ -176,6 +176,10 @@ pub struct BootIntentSpec {
     /// When the machine was powered on for it; unset until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
+    /// When the machine, off and set up for this boot, was about to be powered on. If it is on although `started` is
+    /// unset, it was powered on for this boot and nobody came to note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub powering_on: Option<Time>,
     /// For `live-iso`: digest in the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_iso: Option<String>,

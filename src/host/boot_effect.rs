@@ -38,7 +38,15 @@ pub(super) async fn boot(
     }
     let (bmc, version) = connect(reconciler, host).await?;
     let uid = host.uid().unwrap_or_default();
+    let started = |at: Time| patch_intent(reconciler, intent, json!({ "spec": { "started": at } }));
+    // Unless this is a later start of the same boot, as of a live system.
+    let begun = intent.spec.powering_on.clone().filter(|_| intent.spec.started.is_none());
     if bmc.power().await? == PowerState::On {
+        if let Some(begun) = begun {
+            reconciler.power.put(&uid, &version, PowerState::On);
+            info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
+            return Ok(started(begun).await?);
+        }
         let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
         if !off_by_itself {
             bmc.set_power(PowerAction::ForceOff).await?;
@@ -46,17 +54,20 @@ pub(super) async fn boot(
         reconciler.power.put(&uid, &version, PowerState::Off);
     }
     prepare(reconciler, host, intent, bmc.as_ref(), device).await?;
-    let started = || json!({ "spec": { "started": Time(Timestamp::now()) } });
+    let now = Time(Timestamp::now());
     if device == BootDevice::Disk {
         // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
         // between the two, the power is switched on because the host is to be online.
-        patch_intent(reconciler, intent, started()).await?;
+        started(now.clone()).await?;
+    } else {
+        // Nobody else would switch this one on. Done twice, it would cost the firmware's start again.
+        patch_intent(reconciler, intent, json!({ "spec": { "poweringOn": now } })).await?;
     }
     bmc.set_power(PowerAction::On).await?;
     reconciler.power.put(&uid, &version, PowerState::On);
     info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
     if device != BootDevice::Disk {
-        patch_intent(reconciler, intent, started()).await?;
+        started(now).await?;
     }
     Ok(())
 }

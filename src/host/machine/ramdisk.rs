@@ -130,6 +130,7 @@ impl Life<'_> {
             steps: numbered(generation, 1, operation, wanted),
             operation: operation.to_owned(),
             started: None,
+            powering_on: None,
             live_iso: None,
             disks_clean: before.is_some_and(|spec| spec.disks_clean) && !writes,
             host_generation: self.generation(),
