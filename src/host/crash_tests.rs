@@ -49,6 +49,9 @@ const DIGEST: &str = "d1d1";
 struct Crash {
     /// Number of the effect's edge; each effect has one before and one behind it.
     at: usize,
+    /// At that edge the disk becomes full, and the process is killed later.
+    fills: bool,
+    full: AtomicBool,
     edges: Mutex<Vec<String>>,
     dead: AtomicBool,
     died: Notify,
@@ -56,7 +59,12 @@ struct Crash {
 
 impl Crash {
     fn at(at: usize) -> Arc<Self> {
-        Arc::new(Self { at, edges: Mutex::default(), dead: AtomicBool::new(false), died: Notify::new() })
+        Arc::new(Self::new(at, false))
+    }
+
+    fn new(at: usize, fills: bool) -> Self {
+        let (full, dead) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { at, fills, full, edges: Mutex::default(), dead, died: Notify::new() }
     }
 
     fn never() -> Arc<Self> {
@@ -71,11 +79,22 @@ impl Crash {
             edges.push(name());
             edges.len() - 1 == self.at
         };
-        if reached {
-            self.dead.store(true, Ordering::SeqCst);
-            self.died.notify_one();
+        if reached && self.fills {
+            self.full.store(true, Ordering::SeqCst);
+        } else if reached {
+            self.die();
         }
         self.alive().await;
+    }
+
+    fn die(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.died.notify_one();
+    }
+
+    /// Whether the disk takes nothing more.
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::SeqCst)
     }
 
     async fn alive(&self) {
@@ -91,17 +110,22 @@ impl Crash {
             let (router, crash) = (router.clone(), crash.clone());
             async move {
                 let name = format!("{} {}", request.method(), request.uri().path());
-                let effect = request.method() != Method::GET && !name.contains("/events");
+                let writes = request.method() != Method::GET;
+                let effect = writes && !name.contains("/events");
                 crash.alive().await;
                 if effect {
                     crash.edge(|| format!("before {name}")).await;
+                }
+                if writes && crash.is_full() {
+                    return Ok(disk_full::refusal());
                 }
                 let response = router.oneshot(request).await;
                 if effect {
                     crash.edge(|| format!("after {name}")).await;
                 }
                 crash.alive().await;
-                response
+                // What was refused in the middle may be there all the same.
+                if writes && crash.is_full() { Ok(disk_full::refusal()) } else { response }
             }
         });
         Client::new(service, "default")
@@ -111,6 +135,7 @@ impl Crash {
 /// A process's connection to a machine.
 struct Plug {
     machine: Arc<Machine>,
+    asked: Arc<Mutex<Vec<PowerAction>>>,
     crash: Arc<Crash>,
 }
 
@@ -123,6 +148,7 @@ impl Bmc for Plug {
 
     async fn set_power(&self, action: PowerAction) -> Result<(), BmcError> {
         self.crash.edge(|| format!("before power {action:?}")).await;
+        self.asked.lock().unwrap().push(action);
         self.machine.power(match action {
             PowerAction::On => PowerCommand::On,
             PowerAction::ForceOff => PowerCommand::Off,
@@ -159,6 +185,8 @@ struct Node {
     disk: Mutex<Disk>,
     /// Disk-changing steps as they began: state of the host, what.
     changes: Mutex<Vec<String>>,
+    /// What was asked of its BMC.
+    asked: Arc<Mutex<Vec<PowerAction>>>,
     /// Starts of the system on the disk.
     systems: AtomicUsize,
     /// Loses power in the middle of the next image.
@@ -250,6 +278,7 @@ impl Site {
             machine: Arc::new(Machine::new(Profile::default())),
             disk: Mutex::new(Disk::Old),
             changes: Mutex::default(),
+            asked: Arc::default(),
             systems: AtomicUsize::new(0),
             faint: AtomicBool::new(false),
         })
@@ -257,7 +286,7 @@ impl Site {
 
     /// A process, from its start.
     fn process(&self, node: &Node, crash: &Arc<Crash>) -> Reconciler {
-        let plug = Plug { machine: node.machine.clone(), crash: crash.clone() };
+        let plug = Plug { machine: node.machine.clone(), asked: node.asked.clone(), crash: crash.clone() };
         Reconciler {
             client: crash.client(self.router.clone()),
             bmcs: Registry::always(Arc::new(plug)),
@@ -298,10 +327,18 @@ impl Site {
             loop {
                 let process = self.process(node, &crash);
                 let lived = async {
+                    let mut refused = 0;
                     loop {
                         match process.reconcile("rack", &node.name).await {
                             Ok(_) => {}
                             Err(ReconcileError::Api(kube::Error::Api(status))) if status.is_conflict() => {}
+                            Err(error) if crash.is_full() => {
+                                assert!(error.to_string().contains(disk_full::REASON), "{}: {error}", node.name);
+                                refused += 1;
+                                if refused == disk_full::TRIES {
+                                    crash.die();
+                                }
+                            }
                             Err(error) => panic!("{}: {error}", node.name),
                         }
                         let host = self.api::<BareMetalHost>().get_opt(&node.name).await.unwrap();
@@ -523,6 +560,10 @@ impl Node {
         self.changes.lock().unwrap().clone()
     }
 
+    fn asked(&self) -> Vec<PowerAction> {
+        self.asked.lock().unwrap().clone()
+    }
+
     fn disk(&self) -> Disk {
         self.disk.lock().unwrap().clone()
     }
@@ -591,6 +632,7 @@ async fn killed_before_and_after_every_effect_a_host_arrives() {
         "undisturbed, each disk is written once"
     );
     assert!(!node.machine.is_on(), "off before it is forgotten");
+    let starts = node.machine.boots().len();
     let edges = crash.edges.lock().unwrap().clone();
     assert!(edges.len() > 40, "{edges:#?}");
 
@@ -605,6 +647,7 @@ async fn killed_before_and_after_every_effect_a_host_arrives() {
             assert!(changes.iter().any(|change| change.starts_with("write")), "killed {killed:?}: {changes:?}");
             assert_eq!(changes.last().unwrap(), "erase while deprovisioning", "killed {killed:?}");
             assert!(!node.machine.is_on(), "killed {killed:?}");
+            assert_eq!(node.machine.boots().len(), starts, "killed {killed:?}: each start is asked for once");
         }
     });
     runs.buffer_unordered(AT_ONCE).collect::<()>().await;
@@ -649,3 +692,6 @@ async fn power_that_flips_behind_our_back_is_put_right_and_costs_no_data() {
     assert_eq!(node.machine.boots().len(), starts.load(Ordering::SeqCst) + 1);
     assert_eq!((node.disk(), node.changes().len()), (Disk::Image, 2), "{:?}", node.changes());
 }
+
+#[path = "disk_full_tests.rs"]
+mod disk_full;
