@@ -30,6 +30,9 @@ use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
 
+#[path = "profile_tests.rs"]
+mod profile;
+
 struct Site {
     api: ApiServer,
     client: Client,

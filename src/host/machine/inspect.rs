@@ -1,6 +1,6 @@
 //! Finding out what the machine is, and making it ready.
 
-use super::{Effect, Life, Next, one, seconds};
+use super::{Effect, Life, Next, one, profile, seconds};
 use crate::api::metal3::{
     ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
     ProvisioningState as State,
@@ -82,7 +82,7 @@ impl Life<'_> {
         if let Some(next) = self.prefetch_image() {
             return next;
         }
-        self.status.provisioning.root_device_hints = self.world.host.spec.root_device_hints.clone();
+        self.status.provisioning.root_device_hints = profile::root_device_hints(&self.world.host.spec);
         if let Some(next) = self.wipe("prepare", ErrorType::Preparation) {
             return next;
         }

@@ -14,6 +14,7 @@ mod detach;
 mod inspect;
 mod order;
 mod power;
+mod profile;
 mod provision;
 mod ramdisk;
 mod reboot;

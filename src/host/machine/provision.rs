@@ -2,7 +2,7 @@
 
 use super::ramdisk::Stage;
 use super::wanted::{self, Deployment};
-use super::{Effect, Life, Next, image_name, one, seconds};
+use super::{Effect, Life, Next, image_name, one, profile, seconds};
 use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
 use crate::api::slipway::{
     ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction,
@@ -20,7 +20,7 @@ impl Life<'_> {
         if self.inspection_asked() {
             return self.begin_inspection();
         }
-        if spec.root_device_hints != self.status.provisioning.root_device_hints {
+        if profile::root_device_hints(spec) != self.status.provisioning.root_device_hints {
             return self.enter(State::Preparing);
         }
         let deployment = wanted::deployment(spec);
@@ -138,7 +138,7 @@ impl Life<'_> {
             .is_some_and(|intent| intent.spec.target == BootTarget::Disk && intent.spec.operation == operation);
         if !image_is_written {
             let digest = self.library_image(image)?;
-            let hints = self.world.host.spec.root_device_hints.clone();
+            let hints = profile::root_device_hints(&self.world.host.spec);
             let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
             let mut steps = vec![IntentStep { image: Some(digest), ..on_root(StepAction::WriteImage) }];
             if config_drive {

@@ -73,6 +73,9 @@ impl Life<'_> {
             self.status.good_credentials = self.status.tried_credentials.clone();
             self.note("BMCAccessValidated", "Verified access to BMC");
         }
+        if let Some(next) = self.match_profile() {
+            return Some(next);
+        }
         if state == State::Registering {
             return None;
         }

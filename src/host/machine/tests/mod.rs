@@ -8,6 +8,7 @@ mod detach;
 mod errors;
 mod journeys;
 mod power;
+mod profile;
 mod restore;
 mod transitions;
 
