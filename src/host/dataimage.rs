@@ -1,7 +1,8 @@
 //! DataImage (reference section 4): a CD image in the virtual drive of a provisioned host.
 //!
 //! The drive itself is touched by the host's reconciler alone, before it powers a provisioned host on
-//! ([`before_power_on`]). Here its object is kept: owned by the host, and held by a finalizer until the drive is empty.
+//! ([`before_power_on`]) and before it lets a host go ([`eject`]). Here its object is kept: owned by the host, and held by
+//! a finalizer until the drive is empty, or emptying it was given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,13 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::effects::EffectError;
+use super::events;
+use super::machine::Note;
 use super::reconciler::label;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_PAUSED, AttachedImage, BareMetalHost, DataImage, DataImageError, DataImageStatus,
-    FINALIZER_DATA_IMAGE,
+    FINALIZER_DATA_IMAGE, ProvisioningState,
 };
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
@@ -30,6 +34,10 @@ use crate::bmc::{Bmc, BmcError};
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
 /// Characters of a reason that are kept.
 const MESSAGE_MAX: usize = 1000;
+/// After this many failures of its host in a row, a deleted image is let go.
+const GIVE_UP_AFTER: i64 = 3;
+/// So long a deleted image waits for a host of which nothing is to be expected.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// What a DataImage must be before it is stored.
 ///
@@ -52,10 +60,20 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
 
 /// Keeps every DataImage until the shutdown.
 pub async fn run(client: Client, shutdown: CancellationToken) {
+    keep(client, LOOK_AGAIN, shutdown).await;
+}
+
+/// What is kept, and how often what is waited for is looked at.
+struct Keeper {
+    client: Client,
+    pause: Duration,
+}
+
+pub(super) async fn keep(client: Client, pause: Duration, shutdown: CancellationToken) {
     let images = Api::<DataImage>::all(client.clone());
     Controller::new(images, watcher::Config::default())
         .graceful_shutdown_on(async move { shutdown.cancelled().await })
-        .run(reconcile, retry, Arc::new(client))
+        .run(reconcile, retry, Arc::new(Keeper { client, pause }))
         .for_each(|outcome| async {
             if let Err(error) = outcome {
                 debug!(%error, "DataImage");
@@ -64,9 +82,9 @@ pub async fn run(client: Client, shutdown: CancellationToken) {
         .await;
 }
 
-fn retry(image: Arc<DataImage>, error: &kube::Error, _: Arc<Client>) -> Action {
+fn retry(image: Arc<DataImage>, error: &kube::Error, keeper: Arc<Keeper>) -> Action {
     warn!(image = %label(image.as_ref()), %error, "will try again");
-    Action::requeue(LOOK_AGAIN)
+    Action::requeue(keeper.pause)
 }
 
 /// What is to be done with a DataImage.
@@ -76,14 +94,16 @@ enum Step {
     Hold,
     /// Nothing holds it any more.
     LetGo,
+    /// Its host will not empty the drive; it must not wait for ever.
+    GiveUp,
     /// Nothing before something changes that is not seen from here.
     Wait,
     /// Nothing.
     Rest,
 }
 
-fn decide(image: &DataImage, host: Option<&BareMetalHost>) -> Step {
-    let deleted = image.metadata.deletion_timestamp.is_some();
+fn decide(image: &DataImage, host: Option<&BareMetalHost>, now: Timestamp) -> Step {
+    let deleted = image.metadata.deletion_timestamp.as_ref();
     let held = image.finalizers().iter().any(|finalizer| finalizer == FINALIZER_DATA_IMAGE);
     let Some(host) = host else {
         return if held { Step::LetGo } else { Step::Wait };
@@ -92,11 +112,11 @@ fn decide(image: &DataImage, host: Option<&BareMetalHost>) -> Step {
     if annotated(ANNOTATION_PAUSED) {
         return Step::Wait;
     }
-    if deleted {
-        let attached = image.status.as_ref().is_some_and(|status| status.attached_image.is_some());
-        return match (held, attached && !annotated(ANNOTATION_DETACHED)) {
+    if let Some(deleted) = deleted {
+        return match (held, attached(image) && !annotated(ANNOTATION_DETACHED)) {
             (false, _) => Step::Rest,
             (true, false) => Step::LetGo,
+            (true, true) if is_hopeless(host, deleted.0, now) => Step::GiveUp,
             (true, true) => Step::Wait,
         };
     }
@@ -104,12 +124,48 @@ fn decide(image: &DataImage, host: Option<&BareMetalHost>) -> Step {
     if owned && held { Step::Rest } else { Step::Hold }
 }
 
-async fn reconcile(image: Arc<DataImage>, client: Arc<Client>) -> Result<Action, kube::Error> {
+fn attached(image: &DataImage) -> bool {
+    image.status.as_ref().is_some_and(|status| status.attached_image.is_some())
+}
+
+/// Whether the drive is not going to be emptied: by a host that fails again and again, or one that nobody powers on. One
+/// that is well is waited for, however long: it may be months until its next start. One that is deleted has its own end.
+fn is_hopeless(host: &BareMetalHost, deleted: Timestamp, now: Timestamp) -> bool {
+    if host.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let long_ago = |then: Timestamp| now > then + PATIENCE;
+    let status = host.status.clone().unwrap_or_default();
+    if !is_installed(host) {
+        return long_ago(deleted);
+    }
+    let since = status.last_updated.map_or(deleted, |updated| updated.0.max(deleted));
+    status.error_type.is_some() && (status.error_count > GIVE_UP_AFTER || long_ago(since))
+}
+
+/// Whether the host has a system that a DataImage is for.
+pub(super) fn is_installed(host: &BareMetalHost) -> bool {
+    let state = host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default();
+    matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned)
+}
+
+async fn reconcile(image: Arc<DataImage>, keeper: Arc<Keeper>) -> Result<Action, kube::Error> {
+    let Keeper { client, pause } = keeper.as_ref();
     let namespace = image.namespace().unwrap_or_default();
-    let hosts = Api::<BareMetalHost>::namespaced(client.as_ref().clone(), &namespace);
+    let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
     let host = hosts.get_opt(&image.name_any()).await?;
-    let images = Api::<DataImage>::namespaced(client.as_ref().clone(), &namespace);
-    let metadata = match (decide(&image, host.as_ref()), &host) {
+    let images = Api::<DataImage>::namespaced(client.clone(), &namespace);
+    let step = decide(&image, host.as_ref(), Timestamp::now());
+    if let (Step::GiveUp, Some(host)) = (step, &host) {
+        let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
+        let message = format!(
+            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
+            if why.is_empty() { "" } else { ": " }
+        );
+        let note = Note { reason: "DataImageAbandoned", message, warning: true };
+        events::publish(client, host, &note).await?;
+    }
+    let metadata = match (step, &host) {
         (Step::Rest, _) => return Ok(Action::await_change()),
         (Step::Hold, Some(host)) => {
             let mut owners = image.owner_references().to_vec();
@@ -120,12 +176,12 @@ async fn reconcile(image: Arc<DataImage>, client: Arc<Client>) -> Result<Action,
             finalizers.push(FINALIZER_DATA_IMAGE.to_owned());
             json!({ "ownerReferences": owners, "finalizers": finalizers })
         }
-        (Step::LetGo, _) => {
+        (Step::LetGo | Step::GiveUp, _) => {
             let kept: Vec<_> =
                 image.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_DATA_IMAGE).collect();
             json!({ "finalizers": kept })
         }
-        (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(LOOK_AGAIN)),
+        (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(*pause)),
     };
     let mut patch = json!({ "metadata": metadata });
     patch["metadata"]["resourceVersion"] = json!(image.resource_version());
@@ -136,7 +192,13 @@ async fn reconcile(image: Arc<DataImage>, client: Arc<Client>) -> Result<Action,
     }
 }
 
-/// Puts into the drive of a host what its DataImage says, before the host is powered on.
+/// Whether the drive holds what the host's DataImage says, as far as is known.
+pub(super) async fn is_attached(images: &Api<DataImage>, host: &str) -> Result<bool, kube::Error> {
+    Ok(images.get_opt(host).await?.is_some_and(|image| attached(&image)))
+}
+
+/// Puts into the drive of a host what its DataImage says, before the host is powered on. Without an installed system
+/// only what was deleted is taken out.
 ///
 /// # Errors
 ///
@@ -145,28 +207,55 @@ async fn reconcile(image: Arc<DataImage>, client: Arc<Client>) -> Result<Action,
 pub(super) async fn before_power_on(
     images: &Api<DataImage>,
     host: &str,
+    installed: bool,
     bmc: &dyn Bmc,
-) -> Result<(), super::effects::EffectError> {
+) -> Result<(), EffectError> {
     let Some(image) = images.get_opt(host).await? else { return Ok(()) };
-    let before = image.status.clone().unwrap_or_default();
-    let wanted = image.metadata.deletion_timestamp.is_none().then_some(image.spec.url.as_str());
-    let done = match (wanted, &before.attached_image) {
+    if image.metadata.deletion_timestamp.is_none() && installed {
         // Also when it is known to be in: something else may have been in the drive meanwhile.
-        (Some(url), _) => bmc.insert_media(url).await,
-        (None, Some(_)) => bmc.eject_media().await,
-        (None, None) => return Ok(()),
-    };
+        let done = bmc.insert_media(&image.spec.url).await;
+        return settle(images, &image, Some(&image.spec.url), done).await;
+    }
+    if image.metadata.deletion_timestamp.is_some() && attached(&image) {
+        return settle(images, &image, None, bmc.eject_media().await).await;
+    }
+    Ok(())
+}
+
+/// Empties the drive of a host that goes, where its DataImage says that something is in.
+///
+/// # Errors
+///
+/// When the BMC fails.
+pub(super) async fn eject(images: &Api<DataImage>, host: &str, bmc: &dyn Bmc) -> Result<(), EffectError> {
+    match images.get_opt(host).await?.filter(attached) {
+        Some(image) => settle(images, &image, None, bmc.eject_media().await).await,
+        None => Ok(()),
+    }
+}
+
+/// Notes what the drive holds from now on, or why it does not.
+async fn settle(
+    images: &Api<DataImage>,
+    image: &DataImage,
+    holds: Option<&str>,
+    done: Result<(), BmcError>,
+) -> Result<(), EffectError> {
     let now = Some(Time(Timestamp::now()));
+    let before = image.status.clone().unwrap_or_default();
     let status = match &done {
         Ok(()) => {
-            info!(image = %label(&image), attached = wanted.unwrap_or("nothing"), "virtual CD");
-            let attached_image = wanted.map(|url| AttachedImage { url: url.to_owned() });
+            info!(image = %label(image), attached = holds.unwrap_or("nothing"), "virtual CD");
+            let attached_image = holds.map(|url| AttachedImage { url: url.to_owned() });
             DataImageStatus { last_reconciled: now, attached_image, error: DataImageError::default() }
         }
         Err(error) => {
             let message = error.to_string().chars().take(MESSAGE_MAX).collect();
             let error = DataImageError { count: before.error.count + 1, message };
-            DataImageStatus { last_reconciled: now, error, ..before.clone() }
+            // What is not there cannot hold anything.
+            let lacking = matches!(done, Err(BmcError::Unsupported { .. })) && holds.is_none();
+            let attached_image = before.attached_image.filter(|_| !lacking);
+            DataImageStatus { last_reconciled: now, attached_image, error }
         }
     };
     // A merge leaves alone what is not named, so what is gone must be named.
@@ -175,7 +264,7 @@ pub(super) async fn before_power_on(
         "attachedImage": status.attached_image,
         "error": status.error,
     }});
-    match images.patch_status(host, &PatchParams::default(), &Patch::Merge(patch)).await {
+    match images.patch_status(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Err(kube::Error::Api(error)) if error.is_not_found() => {}
         patched => drop(patched?),
     }

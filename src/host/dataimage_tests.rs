@@ -109,7 +109,7 @@ impl Site {
 async fn an_image_is_attached_exchanged_and_taken_out_at_power_on() {
     let site = Site::new().await;
     let (images, drive) = (site.images(), Drive::default());
-    before_power_on(&images, "h", &drive).await.unwrap();
+    before_power_on(&images, "h", true, &drive).await.unwrap();
     assert!(drive.calls.lock().unwrap().is_empty(), "a host without a DataImage");
 
     let host = BareMetalHost::new("h", BareMetalHostSpec::default());
@@ -123,25 +123,25 @@ async fn an_image_is_attached_exchanged_and_taken_out_at_power_on() {
     .await;
 
     *drive.fault.lock().unwrap() = Some(BmcError::Unreachable { peer: "bmc".into(), reason: "it is away".into() });
-    let failed = before_power_on(&images, "h", &drive).await.unwrap_err();
+    let failed = before_power_on(&images, "h", true, &drive).await.unwrap_err();
     assert!(failed.to_string().contains("it is away"), "the host waits: {failed}");
     let status = site.status().await;
     assert_eq!((status.error.count, status.attached_image), (1, None));
     assert!(status.error.message.contains("it is away") && status.last_reconciled.is_some());
 
-    before_power_on(&images, "h", &drive).await.unwrap();
+    before_power_on(&images, "h", true, &drive).await.unwrap();
     let status = site.status().await;
     assert_eq!(status.attached_image, Some(AttachedImage { url: ISO.into() }));
     assert_eq!(status.error, DataImageError::default());
 
     let other = json!({ "spec": { "url": "https://images.test/other.iso" } });
     images.patch("h", &PatchParams::default(), &Patch::Merge(other)).await.unwrap();
-    before_power_on(&images, "h", &drive).await.unwrap();
+    before_power_on(&images, "h", true, &drive).await.unwrap();
     assert_eq!(site.status().await.attached_image.unwrap().url, "https://images.test/other.iso");
 
     images.delete("h", &DeleteParams::default()).await.unwrap();
     assert!(images.get_opt("h").await.unwrap().is_some(), "held until the drive is empty");
-    before_power_on(&images, "h", &drive).await.unwrap();
+    before_power_on(&images, "h", true, &drive).await.unwrap();
     site.until("it is gone", async || images.get_opt("h").await.unwrap().is_none()).await;
     let calls = drive.calls.lock().unwrap().clone();
     let insert = format!("insert {ISO}");
@@ -155,7 +155,7 @@ async fn a_bmc_without_a_drive_is_said_and_keeps_no_host_off() {
     site.create(ISO).await.unwrap();
     let drive = Drive::default();
     *drive.fault.lock().unwrap() = Some(BmcError::Unsupported { peer: "bmc".into(), what: "insert a CD".into() });
-    before_power_on(&site.images(), "h", &drive).await.unwrap();
+    before_power_on(&site.images(), "h", true, &drive).await.unwrap();
     let status = site.status().await;
     assert_eq!((status.error.count, status.error.message.as_str()), (1, "the BMC at bmc cannot insert a CD"));
 }
@@ -204,6 +204,41 @@ fn who_holds_an_image_and_when_it_is_let_go() {
         (image(true, true, true), Some(&detached), Step::LetGo),
         (image(true, false, true), Some(&detached), Step::Rest),
     ] {
-        assert_eq!(decide(&image, host), want, "{image:?} {host:?}");
+        assert_eq!(decide(&image, host, Timestamp::UNIX_EPOCH), want, "{image:?} {host:?}");
+    }
+}
+
+#[test]
+fn a_deleted_image_waits_for_its_host_and_not_for_ever() {
+    use crate::api::metal3::{BareMetalHostStatus, ErrorType, ProvisionStatus};
+    let minutes = |minutes: i64| Timestamp::UNIX_EPOCH + Duration::from_secs(60).saturating_mul(minutes as u32);
+    let mut image = DataImage::new("h", DataImageSpec { url: ISO.into() });
+    image.metadata.finalizers = Some(vec![FINALIZER_DATA_IMAGE.to_owned()]);
+    image.metadata.deletion_timestamp = Some(Time(minutes(0)));
+    let attached_image = Some(AttachedImage { url: ISO.into() });
+    image.status = Some(DataImageStatus { attached_image, ..DataImageStatus::default() });
+    use ProvisioningState::{Available, ExternallyProvisioned, Provisioned};
+    // State, error and its count, minute of the last change, minute now.
+    for (state, error, count, updated, now, want) in [
+        (Provisioned, None, 0, 0, 100_000, Step::Wait),
+        (ExternallyProvisioned, None, 0, 0, 100_000, Step::Wait),
+        (Provisioned, Some(ErrorType::PowerManagement), 3, 99, 100, Step::Wait),
+        (Provisioned, Some(ErrorType::PowerManagement), 4, 99, 100, Step::GiveUp),
+        (Provisioned, Some(ErrorType::Registration), 1, 99, 100, Step::Wait),
+        (Provisioned, Some(ErrorType::Registration), 1, 80, 100, Step::GiveUp),
+        (Available, None, 0, 0, 14, Step::Wait),
+        (Available, None, 0, 0, 16, Step::GiveUp),
+    ] {
+        let mut host = BareMetalHost::new("h", BareMetalHostSpec::default());
+        host.status = Some(BareMetalHostStatus {
+            provisioning: ProvisionStatus { state, ..ProvisionStatus::default() },
+            error_type: error,
+            error_count: count,
+            last_updated: Some(Time(minutes(updated))),
+            ..BareMetalHostStatus::default()
+        });
+        assert_eq!(decide(&image, Some(&host), minutes(now)), want, "{state:?} {error:?} {count} {updated} {now}");
+        host.metadata.deletion_timestamp = Some(Time(minutes(0)));
+        assert_eq!(decide(&image, Some(&host), minutes(now)), Step::Wait, "the host has its own way out");
     }
 }

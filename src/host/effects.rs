@@ -11,7 +11,7 @@ use super::fenced::Fenced;
 use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
 use super::{access, dataimage, hardware_data};
-use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
@@ -59,12 +59,10 @@ pub(super) async fn perform(
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
         Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).await,
         Effect::PowerOn => {
-            let state = host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default();
-            if matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned) {
-                let (bmc, _) = connect(reconciler, host).await?;
-                let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
-                dataimage::before_power_on(&images, &host.name_any(), bmc.as_ref()).await?;
-            }
+            let (bmc, _) = connect(reconciler, host).await?;
+            let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
+            let installed = dataimage::is_installed(host);
+            dataimage::before_power_on(&images, &host.name_any(), installed, bmc.as_ref()).await?;
             set_power(reconciler, host, PowerAction::On).await
         }
         Effect::PowerOff { soft } => {
@@ -90,6 +88,11 @@ pub(super) async fn perform(
             let (bmc, _) = connect(reconciler, host).await?;
             let hardware = bmc.inventory().await?;
             Ok(hardware_data::save(reconciler, host, operation, &hardware).await?)
+        }
+        Effect::EjectDataImage => {
+            let (bmc, _) = connect(reconciler, host).await?;
+            let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
+            dataimage::eject(&images, &host.name_any(), bmc.as_ref()).await
         }
         Effect::ForgetIntent => forget_intent(reconciler, intent).await,
         Effect::Release => release(reconciler, host).await,

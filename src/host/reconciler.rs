@@ -26,7 +26,7 @@ use super::metrics::Metrics;
 use super::places::{Places, Standing};
 use super::readings::Readings;
 use super::view::HostView;
-use super::{access, conditions, effects, events, hardware_data, progress};
+use super::{access, conditions, dataimage, effects, events, hardware_data, progress};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
@@ -67,6 +67,8 @@ struct Around {
     access: machine::Access,
     image: Option<Image>,
     hardware: Option<HardwareData>,
+    /// Whether a DataImage of a host that is to go is still in its drive.
+    data_cd: bool,
 }
 
 /// Why a reconciliation could not go on. It is tried again.
@@ -312,11 +314,13 @@ impl Reconciler {
             _ => None,
         };
         let hardware = hardware_data::read(self, host).await?;
-        Ok(Around { intent, access, image, hardware })
+        let going = host.metadata.deletion_timestamp.is_some();
+        let data_cd = going && dataimage::is_attached(&self.api(&namespace), &host.name_any()).await?;
+        Ok(Around { intent, access, image, hardware, data_cd })
     }
 
     fn decide(&self, host: &BareMetalHost, around: &Around) -> Turn {
-        let Around { intent, access, image, hardware } = around;
+        let Around { intent, access, image, hardware, data_cd } = around;
         let power = match access {
             machine::Access::Ready { version, .. } => {
                 let uid = host.uid().unwrap_or_default();
@@ -338,6 +342,7 @@ impl Reconciler {
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             mac_owner: mac_owner.as_deref(),
+            data_cd: *data_cd,
             busy,
             settings: &self.settings,
         };

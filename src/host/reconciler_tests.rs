@@ -30,6 +30,8 @@ use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
 
+#[path = "data_image_tests.rs"]
+mod data_image;
 #[path = "profile_tests.rs"]
 mod profile;
 
@@ -105,28 +107,60 @@ impl Site {
         HostImage { url: URL.into(), checksum: Some("c".repeat(64)), ..HostImage::default() }
     }
 
+    /// Another BMC for the machine, over Redfish, until the token is cancelled.
+    async fn redfish(&mut self) -> CancellationToken {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.bmc = format!("redfish+http://{}", listener.local_addr().unwrap());
+        let account = Account {
+            username: "admin".into(),
+            password: "secret".to_owned().into(),
+            privilege: Privilege::Administrator,
+        };
+        let end = self.shutdown.child_token();
+        let service = RedfishSim::new(vec![self.machine.clone()], account, RedfishOptions::default());
+        tokio::spawn(service.run(listener, None, end.clone()));
+        end
+    }
+
     /// Starts the reconciler.
     async fn reconcile(&self) {
+        let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+        self.reconcile_with(HostConfig::default(), bmcs).await;
+    }
+
+    async fn reconcile_with(&self, settings: HostConfig, bmcs: Settings) {
         let (index, intents) = (HostIndex::default(), Intents::default());
         let (ready, mut listed) = watch::channel(false);
         let client = self.client.clone();
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, self.shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
-        let bmcs = Registry::new(Settings { poll: Duration::from_millis(20), ..Settings::default() });
+        let bmcs = Registry::new(bmcs);
         let metrics = Metrics::default();
         self.api.add_metrics({
             let metrics = metrics.clone();
             Arc::new(move |registry| metrics.register(registry))
         });
-        tokio::spawn(run(client, index, HostConfig::default(), bmcs, Fence::open(), metrics, self.shutdown.clone()));
+        tokio::spawn(run(client, index, settings, bmcs, Fence::open(), metrics, self.shutdown.clone()));
     }
 
     /// With one provisioned host `h`, whose reconciler runs.
     async fn provisioned() -> Self {
         let site = Self::idle().await;
-        let mut host = site.host();
+        site.provision().await;
+        site.reconcile().await;
+        site.until("the host is taken over", async || {
+            let host = site.get().await;
+            !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)
+        })
+        .await;
+        site
+    }
+
+    /// Creates the host `h` as a provisioned one.
+    async fn provision(&self) {
+        let mut host = self.host();
         host.spec.image = Some(Self::image());
-        let mut host = site.create(&host).await;
+        let mut host = self.create(&host).await;
         host.status = Some(BareMetalHostStatus {
             provisioning: ProvisionStatus {
                 state: ProvisioningState::Provisioned,
@@ -135,7 +169,7 @@ impl Site {
             },
             ..BareMetalHostStatus::default()
         });
-        let host = site.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
+        let host = self.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
         let metadata = ObjectMeta {
             name: Some("h".into()),
             owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
@@ -144,14 +178,7 @@ impl Site {
         };
         let spec = BootIntentSpec { generation: 3, target: BootTarget::Disk, ..BootIntentSpec::default() };
         let intent = BootIntent { metadata, spec, status: None };
-        site.api::<BootIntent>().create(&PostParams::default(), &intent).await.unwrap();
-        site.reconcile().await;
-        site.until("the host is taken over", async || {
-            let host = site.get().await;
-            !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)
-        })
-        .await;
-        site
+        self.api::<BootIntent>().create(&PostParams::default(), &intent).await.unwrap();
     }
 
     async fn get(&self) -> BareMetalHost {

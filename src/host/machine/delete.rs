@@ -44,7 +44,12 @@ impl Life<'_> {
                 State::PoweringOffBeforeDelete
             }
             State::PoweringOffBeforeDelete if self.without_access() || failed.is_some() => {
-                self.give_up("PowerOffAbandoned", "the machine may still be on");
+                if self.world.data_cd {
+                    self.give_up("DataImageAbandoned", "the virtual CD may still be in its drive");
+                }
+                if self.status.powered_on || !self.world.data_cd {
+                    self.give_up("PowerOffAbandoned", "the machine may still be on");
+                }
                 State::Deleting
             }
             State::Deprovisioning | State::PoweringOffBeforeDelete => return None,
@@ -67,6 +72,9 @@ impl Life<'_> {
         if self.world.host.spec.disable_power_off || self.world.power == Some(PowerState::Off) {
             if let Some(power) = self.world.power {
                 self.status.powered_on = power == PowerState::On;
+            }
+            if self.world.data_cd {
+                return Next::Do(Effect::EjectDataImage);
             }
             return self.enter(State::Deleting);
         }

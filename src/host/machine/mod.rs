@@ -72,6 +72,8 @@ pub struct World<'a> {
     pub hardware_from: Option<&'a str>,
     /// Another host that had the same boot MAC address first, as `namespace/name`.
     pub mac_owner: Option<&'a str>,
+    /// Whether what its DataImage says is in the virtual CD drive. Known of a host that is being deleted only.
+    pub data_cd: bool,
     /// Other hosts that take a place, see [`takes_place`].
     pub busy: usize,
     /// `[host]` of the configuration.
@@ -192,6 +194,8 @@ pub enum Effect {
         /// The inspection that it is for.
         operation: String,
     },
+    /// Take out of the virtual CD drive what the DataImage says.
+    EjectDataImage,
     /// Let the intent go, which somebody deleted: a new one begins afresh.
     ForgetIntent,
     /// Drop the intent and every finalizer that the host holds, its own last.

@@ -129,3 +129,35 @@ fn an_agent_that_is_up_wipes_even_when_the_bmc_cannot_be_used_any_more() {
     assert_eq!(way_out(&mut model), ["powering off before delete", "deleting"]);
     assert!(model.events.contains(&"DeprovisioningComplete") && model.events.contains(&"PowerOffAbandoned"));
 }
+
+#[test]
+fn what_a_data_image_put_into_the_drive_is_taken_out_and_not_for_ever_tried() {
+    let with_cd = || {
+        let mut model = Model::in_state("provisioned");
+        model.data_cd = true;
+        model
+    };
+    let mut model = with_cd();
+    way_out(&mut model);
+    assert_eq!((model.data_cd, model.bmc.iter().filter(|asked| **asked == "eject").count()), (false, 1));
+    assert!(!model.events.iter().any(|event| event.ends_with("Abandoned")), "{:?}", model.events);
+
+    // Off already, and the BMC does not empty the drive.
+    let mut stuck = with_cd();
+    stuck.delete();
+    stuck.walk_to("powering off before delete");
+    (stuck.power, stuck.power_known) = (PowerState::Off, true);
+    stuck.bmc_fault = Some("the drive is jammed".into());
+    assert_eq!(way_out(&mut stuck).last(), Some(&"deleting"));
+    assert!(stuck.events.contains(&"DataImageAbandoned") && !stuck.events.contains(&"PowerOffAbandoned"));
+
+    let mut gone = with_cd();
+    gone.access = Access::Broken("the secret is gone".into());
+    way_out(&mut gone);
+    assert!(gone.gone && !gone.bmc.contains(&"eject"));
+
+    let mut detached = with_cd();
+    detached.annotate(ANNOTATION_DETACHED, "");
+    assert_eq!(way_out(&mut detached), ["deleting"]);
+    assert!(detached.bmc.is_empty());
+}

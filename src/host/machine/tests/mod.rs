@@ -33,6 +33,7 @@ struct Model {
     hardware: Option<HardwareDetails>,
     hardware_from: Option<String>,
     mac_owner: Option<String>,
+    data_cd: bool,
     busy: usize,
     settings: HostConfig,
     boots: Vec<BootDevice>,
@@ -81,6 +82,7 @@ impl Model {
             hardware: None,
             hardware_from: None,
             mac_owner: None,
+            data_cd: false,
             busy: 0,
             settings: HostConfig::default(),
             boots: Vec::new(),
@@ -149,6 +151,7 @@ impl Model {
             hardware: self.hardware.as_ref(),
             hardware_from: self.hardware_from.as_deref(),
             mac_owner: self.mac_owner.as_deref(),
+            data_cd: self.data_cd && self.host.metadata.deletion_timestamp.is_some(),
             busy: self.busy,
             settings: &self.settings,
         })
@@ -197,6 +200,7 @@ impl Model {
             Effect::PowerOff { soft: false } => Some("off"),
             Effect::Reboot { .. } => Some("reset"),
             Effect::InspectOutOfBand { .. } => Some("inventory"),
+            Effect::EjectDataImage => Some("eject"),
             _ => None,
         };
         self.bmc.extend(asked);
@@ -250,6 +254,7 @@ impl Model {
                 self.hardware_from = Some(operation.clone());
                 self.hardware = Some(HardwareDetails { hostname: "bmc".into(), ..HardwareDetails::default() });
             }
+            Effect::EjectDataImage => self.data_cd = false,
             Effect::ForgetIntent => self.intent = None,
             Effect::Release => {
                 self.host.metadata.finalizers = None;
