@@ -10,7 +10,7 @@ const ISO: &str = "http://images.test/data.iso";
 /// A provisioned host that is on and has its DataImage in the drive.
 async fn with_a_cd() -> (Site, CancellationToken) {
     let mut site = Site::idle().await;
-    let bmc = site.redfish().await;
+    let (_, bmc) = site.redfish(RedfishOptions::default()).await;
     site.provision().await;
     let keeper = dataimage::keep(site.client.clone(), Duration::from_millis(50), site.shutdown.clone());
     tokio::spawn(keeper);

@@ -30,6 +30,8 @@ use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
 
+#[path = "bad_bmc_tests.rs"]
+mod bad_bmc;
 #[path = "data_image_tests.rs"]
 mod data_image;
 #[path = "profile_tests.rs"]
@@ -108,7 +110,7 @@ impl Site {
     }
 
     /// Another BMC for the machine, over Redfish, until the token is cancelled.
-    async fn redfish(&mut self) -> CancellationToken {
+    async fn redfish(&mut self, options: RedfishOptions) -> (Arc<RedfishSim>, CancellationToken) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.bmc = format!("redfish+http://{}", listener.local_addr().unwrap());
         let account = Account {
@@ -117,9 +119,9 @@ impl Site {
             privilege: Privilege::Administrator,
         };
         let end = self.shutdown.child_token();
-        let service = RedfishSim::new(vec![self.machine.clone()], account, RedfishOptions::default());
-        tokio::spawn(service.run(listener, None, end.clone()));
-        end
+        let service = RedfishSim::new(vec![self.machine.clone()], account, options);
+        tokio::spawn(service.clone().run(listener, None, end.clone()));
+        (service, end)
     }
 
     /// Starts the reconciler.

@@ -1,6 +1,7 @@
 //! HTTP to one Redfish service: login, sessions, retries, bounds, and errors that say what to do.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER};
@@ -72,6 +73,9 @@ pub struct Client {
     peer: String,
     credentials: Credentials,
     login: Mutex<Login>,
+    /// Whether it ever opened a session: then a refused one is a wrong password, and basic authentication would be one
+    /// more wrong login for the account's lock to count.
+    has_sessions: AtomicBool,
     /// One request at a time.
     exchange: Arc<Mutex<()>>,
     settings: Arc<Settings>,
@@ -110,7 +114,16 @@ impl Client {
             .build()
             .map_err(|e| unusable(e.to_string()))?;
         let credentials = credentials.clone();
-        Ok(Self { http, base, peer, credentials, login: Mutex::new(Login::None), exchange, settings })
+        Ok(Self {
+            http,
+            base,
+            peer,
+            credentials,
+            login: Mutex::new(Login::None),
+            has_sessions: AtomicBool::new(false),
+            exchange,
+            settings,
+        })
     }
 
     /// `host:port`.
@@ -216,7 +229,11 @@ impl Client {
                 let location = headers.get(LOCATION).and_then(|l| l.to_str().ok()).and_then(local_path);
                 let location = location.or_else(|| super::model::link(&answer.body));
                 tracing::debug!(bmc = %self.peer, "Redfish session open");
+                self.has_sessions.store(true, Ordering::Relaxed);
                 Ok(Login::Session { token: token.to_string().into(), location })
+            }
+            (StatusCode::UNAUTHORIZED, _) if self.has_sessions.load(Ordering::Relaxed) => {
+                Err(self.wrong_password(&answer))
             }
             // No session service, or one that wants a login to log in: user and password each time.
             (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)

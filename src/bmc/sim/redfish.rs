@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rand::Rng;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -95,6 +95,8 @@ pub struct RedfishOptions {
     pub cd_on_usb: bool,
     /// It takes `UefiHttp` with an `HttpBootUri`.
     pub uefi_http: bool,
+    /// After so many wrong logins it locks the account: the right password is refused too, until [`RedfishSim::unlock`].
+    pub lock_after: Option<u32>,
 }
 
 impl Default for RedfishOptions {
@@ -115,6 +117,7 @@ impl Default for RedfishOptions {
             media_fault: MediaFault::default(),
             cd_on_usb: false,
             uefi_http: true,
+            lock_after: None,
         }
     }
 }
@@ -132,6 +135,9 @@ struct State {
     tokens: VecDeque<(u64, String)>,
     next: u64,
     post_refusals: u32,
+    /// Logins refused since the account was unlocked, and the password that it has by now, when it is another one.
+    refused: u32,
+    password: Option<SecretString>,
 }
 
 /// The connection is to be dropped without an answer.
@@ -160,6 +166,23 @@ impl RedfishSim {
     /// Forgets all sessions, as a restart of the BMC does.
     pub fn drop_sessions(&self) {
         self.state().tokens.clear();
+    }
+
+    /// Logins that were refused since the start or the last [`RedfishSim::unlock`].
+    pub fn refused_logins(&self) -> u32 {
+        self.state().refused
+    }
+
+    /// Gives the account another password and ends its sessions.
+    pub fn set_password(&self, password: &str) {
+        let mut state = self.state();
+        state.password = Some(password.to_owned().into());
+        state.tokens.clear();
+    }
+
+    /// Unlocks the account.
+    pub fn unlock(&self) {
+        self.state().refused = 0;
     }
 
     /// Serves until the token is cancelled or the listener fails; over TLS when an acceptor is given.
@@ -511,7 +534,15 @@ impl RedfishSim {
     }
 
     fn right(&self, user: &str, password: &str) -> bool {
-        user == self.account.username && same(password.as_bytes(), self.account.password.expose_secret().as_bytes())
+        let mut state = self.state();
+        let locked = self.options.lock_after.is_some_and(|most| state.refused >= most);
+        let wanted = state.password.as_ref().unwrap_or(&self.account.password);
+        let fits = user == self.account.username && same(password.as_bytes(), wanted.expose_secret().as_bytes());
+        if fits && !locked {
+            return true;
+        }
+        state.refused = state.refused.saturating_add(1);
+        false
     }
 
     fn authorized(&self, headers: &HeaderMap) -> bool {
