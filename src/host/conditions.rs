@@ -9,12 +9,14 @@ use crate::api::metal3::{
 use crate::bmc::Health;
 
 /// The conditions, in the order upstream lists them. `waiting` is what the host waits for: the message of
-/// `Progressing`. `health` is `None` while the BMC was not asked since the start: what was known stays.
+/// `Progressing`. `health` is `None` while the BMC was not asked since the start: what was known stays. `twin` is another
+/// host whose hardware has the same serial number; only then there is a seventh condition.
 pub fn of(
     host: &BareMetalHost,
     status: &BareMetalHostStatus,
     waiting: Option<&str>,
     health: Option<Health>,
+    twin: Option<&str>,
     now: Timestamp,
 ) -> Vec<Condition> {
     let before = host.status.as_ref().map_or(&[][..], |status| &status.conditions);
@@ -27,12 +29,15 @@ pub fn of(
         ("Progressing", progressing(status)),
         ("Healthy", healthy(before, manageable.0, health)),
     ];
+    let unique = twin.map(|_| (UNIQUE_HARDWARE, (Told::False, DUPLICATE_SERIAL_NUMBER)));
     let message = |kind, state| match (kind, state) {
+        (UNIQUE_HARDWARE, _) => twin.map(twin_message).unwrap_or_default(),
         ("Progressing", _) => waiting.unwrap_or_default().to_owned(),
         ("Ready" | "Manageable", Told::False) => status.error_message.clone(),
         _ => String::new(),
     };
     all.into_iter()
+        .chain(unique)
         .map(|(kind, (told, reason))| {
             let old = before.iter().find(|condition| condition.type_ == kind && condition.status == told.as_str());
             Condition {
@@ -45,6 +50,23 @@ pub fn of(
             }
         })
         .collect()
+}
+
+/// Condition of ours: whether no other host has the same hardware. Present only while it is false.
+const UNIQUE_HARDWARE: &str = "HardwareUnique";
+/// Its reason, and the reason of the event beside it.
+pub(super) const DUPLICATE_SERIAL_NUMBER: &str = "DuplicateSerialNumber";
+
+/// Whether a status says already that another host has the same serial number.
+pub(super) fn knows_twin(status: &BareMetalHostStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == UNIQUE_HARDWARE)
+}
+
+/// That another host, `namespace/name`, has the same serial number.
+pub(super) fn twin_message(twin: &str) -> String {
+    format!(
+        "the hardware of BareMetalHost {twin} has the same maker and serial number: one machine was entered twice, or its board was never given a number of its own"
+    )
 }
 
 /// `status` of a condition.
@@ -186,7 +208,7 @@ mod tests {
     }
 
     fn of_status(status: &BareMetalHostStatus, health: Option<Health>) -> Vec<Condition> {
-        of(&BareMetalHost::default(), status, Some("waits"), health, Timestamp::UNIX_EPOCH)
+        of(&BareMetalHost::default(), status, Some("waits"), health, None, Timestamp::UNIX_EPOCH)
     }
 
     /// `+Reason` is True, `-Reason` False, `?Reason` Unknown.
@@ -267,7 +289,7 @@ mod tests {
     fn health_is_the_bmcs_and_stays_over_a_start() {
         let available = status(State::Available, OperationalStatus::OK, None);
         let told = |host: &BareMetalHost, status: &BareMetalHostStatus, health| {
-            shown(&of(host, status, None, health, Timestamp::UNIX_EPOCH))[5].clone()
+            shown(&of(host, status, None, health, None, Timestamp::UNIX_EPOCH))[5].clone()
         };
         let new = BareMetalHost::default();
         for (health, want) in [
@@ -296,10 +318,10 @@ mod tests {
         let mut host = BareMetalHost { status: Some(known), ..BareMetalHost::default() };
         host.metadata.generation = Some(7);
         let failed = status(State::Registering, OperationalStatus::Error, Some(ErrorType::Registration));
-        let same = of(&host, &failed, None, None, second);
+        let same = of(&host, &failed, None, None, None, second);
         assert!(same.iter().all(|condition| condition.last_transition_time.0 == Timestamp::UNIX_EPOCH));
         assert!(same.iter().all(|condition| condition.observed_generation == Some(7)));
-        let moved = of(&host, &status(State::Inspecting, OperationalStatus::OK, None), None, None, second);
+        let moved = of(&host, &status(State::Inspecting, OperationalStatus::OK, None), None, None, None, second);
         let times: Vec<_> = moved.iter().map(|condition| condition.last_transition_time.0.as_second()).collect();
         assert_eq!(times, [60, 0, 0, 0, 0, 0]);
     }

@@ -1,5 +1,5 @@
-//! What a decision about one host asks of all the others: who has its MAC address or BMC, and how many are busy. Kept by the
-//! watch, so that an answer costs the same in a rack of any size.
+//! What a decision about one host asks of all the others: who has its MAC address, its BMC or its machine, and how many are
+//! busy. Kept by the watch, so that an answer costs the same in a rack of any size.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
-use super::places;
 use super::view::HostView;
+use super::{places, view};
+use crate::api::metal3::HardwareSystemVendor;
 use crate::bmc::BmcAddress;
 use crate::bmc::address::Endpoint;
 
@@ -29,6 +30,8 @@ struct Known {
     by_mac: HashMap<String, BTreeSet<(Age, Key)>>,
     /// By protocol, address and port of the BMC, the first one first; with the system behind it, where one is named.
     by_bmc: HashMap<String, BTreeMap<(Age, Key), Option<String>>>,
+    /// By maker and serial number, the first one first.
+    by_board: HashMap<String, BTreeSet<(Age, Key)>>,
     busy: HashSet<Key>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted: HashSet<Key>,
@@ -38,6 +41,7 @@ struct Member {
     age: Age,
     mac: Option<String>,
     bmc: Option<String>,
+    board: Option<String>,
 }
 
 /// What tells one BMC from another, and the system that is named behind it. An address that names none means the only
@@ -92,6 +96,15 @@ impl Crowd {
         Some(format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
     }
 
+    /// Another host that was there before this one and whose hardware has the same maker and serial number:
+    /// `namespace/name`.
+    pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
+        let board = view::identity(vendor)?;
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, (namespace, name)) = known.by_board.get(&board)?.first()?;
+        (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+    }
+
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
     pub(super) fn busy(&self) -> HashSet<places::Key> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,12 +118,16 @@ impl Known {
         self.remove(&key);
         let bmc = host.bmc_address().and_then(|address| BmcAddress::parse(address).ok()).map(|address| place(&address));
         let mac = host.boot_mac_address().map(str::to_ascii_lowercase);
-        let member = Member { age: age(host), mac, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()) };
+        let board = host.board().map(str::to_owned);
+        let member = Member { age: age(host), mac, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()), board };
         if let Some((bmc, system)) = bmc {
             self.by_bmc.entry(bmc).or_default().insert((member.age.clone(), key.clone()), system);
         }
         if let Some(mac) = &member.mac {
             self.by_mac.entry(mac.clone()).or_default().insert((member.age.clone(), key.clone()));
+        }
+        if let Some(board) = &member.board {
+            self.by_board.entry(board.clone()).or_default().insert((member.age.clone(), key.clone()));
         }
         if host.takes_place() {
             self.busy.insert(key.clone());
@@ -122,12 +139,14 @@ impl Known {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
         let member_key = (member.age, key.clone());
-        if let Some(mac) = member.mac
-            && let Some(all) = self.by_mac.get_mut(&mac)
-        {
-            all.remove(&member_key);
-            if all.is_empty() {
-                self.by_mac.remove(&mac);
+        for (place, by_place) in [(member.mac, &mut self.by_mac), (member.board, &mut self.by_board)] {
+            if let Some(place) = place
+                && let Some(all) = by_place.get_mut(&place)
+            {
+                all.remove(&member_key);
+                if all.is_empty() {
+                    by_place.remove(&place);
+                }
             }
         }
         if let Some(bmc) = member.bmc
@@ -212,6 +231,43 @@ mod tests {
             assert_eq!(owner(&new, second), None);
             crowd.take(&Event::Delete(new.clone()));
             assert!(crowd.0.lock().unwrap().by_bmc.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
+        let vendor = |maker: &str, serial: &str| HardwareSystemVendor {
+            manufacturer: maker.into(),
+            serial_number: serial.into(),
+            ..HardwareSystemVendor::default()
+        };
+        let with = |name: &str, made: u8, vendor: &HardwareSystemVendor| -> HostView {
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+                    "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+                "spec": {"online": true},
+                "status": {"hardware": {"systemVendor": vendor}},
+            }))
+            .unwrap()
+        };
+        for (first, second, same) in [
+            (("Maker", "S1"), ("maker ", " s1"), true),
+            (("Maker", "S1"), ("Other", "S1"), false),
+            (("Maker", "S1"), ("Maker", "S2"), false),
+            (("Maker", "0123456789"), ("Maker", "0123456789"), false),
+            (("Maker", ""), ("Maker", ""), false),
+        ] {
+            let (first, second) = (vendor(first.0, first.1), vendor(second.0, second.1));
+            let (old, new) = (with("old", 1, &first), with("new", 2, &second));
+            let crowd = Crowd::default();
+            crowd.take(&Event::Apply(new.clone()));
+            crowd.take(&Event::Apply(old.clone()));
+            assert_eq!(crowd.twin(&new, &second).as_deref(), same.then_some("rack/old"), "{first:?} {second:?}");
+            assert_eq!(crowd.twin(&old, &first), None, "{first:?} {second:?}");
+            crowd.take(&Event::Delete(old));
+            assert_eq!(crowd.twin(&new, &second), None);
+            crowd.take(&Event::Delete(new));
+            assert!(crowd.0.lock().unwrap().by_board.is_empty());
         }
     }
 

@@ -367,14 +367,21 @@ impl Reconciler {
         };
         let mut status = turn.status.clone();
         let health = self.power.health(&host.uid().unwrap_or_default());
-        status.conditions = conditions::of(host, &status, waiting, health, Timestamp::now());
+        let vendor = status.hardware.as_ref().and_then(|hardware| hardware.system_vendor.as_ref());
+        let twin = vendor.and_then(|vendor| self.crowd.twin(host, vendor));
+        status.conditions = conditions::of(host, &status, waiting, health, twin.as_deref(), Timestamp::now());
         let before = host.status.clone().unwrap_or_default();
+        let mut notes = turn.notes.clone();
+        if let Some(twin) = twin.filter(|_| !conditions::knows_twin(&before)) {
+            let message = conditions::twin_message(&twin);
+            notes.push(Note { reason: conditions::DUPLICATE_SERIAL_NUMBER, message, warning: true });
+        }
         if progress::says_the_same(status.progress.as_ref(), before.progress.as_ref()) {
             status.progress = before.progress.clone();
         }
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
         if same || turn.next == Next::Gone {
-            self.publish(host, &turn.notes).await;
+            self.publish(host, &notes).await;
             return Ok(host.clone());
         }
         // A change of the conditions or the progress alone must not prolong a rest, which counts from `lastUpdated`.
@@ -394,7 +401,7 @@ impl Reconciler {
         let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
         let after = saved.status.clone().unwrap_or_default();
         self.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
-        self.publish(host, &turn.notes).await;
+        self.publish(host, &notes).await;
         Ok(saved)
     }
 

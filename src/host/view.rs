@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
+use super::discovery::rules;
 use super::machine;
-use crate::api::metal3::{BareMetalHost, Image, OperationalStatus, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState};
 
 /// A BareMetalHost without most of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -47,12 +48,32 @@ struct StatusView {
     operational_status: OperationalStatus,
     #[serde(default)]
     provisioning: ProvisioningView,
+    #[serde(default, deserialize_with = "board")]
+    hardware: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 struct ProvisioningView {
     #[serde(default)]
     state: ProvisioningState,
+}
+
+/// Who made the machine and its serial number, when that is one: all that is kept of its hardware.
+fn board<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Hardware {
+        #[serde(default)]
+        system_vendor: Option<HardwareSystemVendor>,
+    }
+    let hardware = Option::<Hardware>::deserialize(deserializer)?;
+    Ok(hardware.and_then(|hardware| identity(&hardware.system_vendor?)))
+}
+
+/// The same for the same machine only: maker and serial number.
+pub(super) fn identity(vendor: &HardwareSystemVendor) -> Option<String> {
+    let serial = rules::worth(&vendor.serial_number)?;
+    Some(format!("{}/{serial}", vendor.manufacturer.trim()).to_lowercase())
 }
 
 /// Field managers and annotations are often larger than all the rest.
@@ -83,6 +104,11 @@ impl HostView {
     /// `spec.bmc.credentialsName`
     pub fn credentials_name(&self) -> Option<&str> {
         self.spec.bmc.as_ref().map(|bmc| bmc.credentials_name.as_str())
+    }
+
+    /// Maker and serial number of the machine, when they tell it from another.
+    pub fn board(&self) -> Option<&str> {
+        self.status.hardware.as_deref()
     }
 
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
@@ -136,13 +162,18 @@ mod tests {
                 "managedFields": [{ "manager": "m", "operation": "Update" }] },
             "spec": { "online": true, "bootMACAddress": "02:00:00:00:00:01", "image": { "url": "http://x/i" },
                 "bmc": { "address": "ipmi://10.0.0.1", "credentialsName": "s" } },
-            "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" } }
+            "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" },
+                "hardware": { "hostname": "large", "systemVendor": { "manufacturer": "Maker", "serialNumber": " S1 " } } }
         });
         let view: HostView = serde_json::from_value(whole).unwrap();
         assert_eq!(view.boot_mac_address(), Some("02:00:00:00:00:01"));
         assert_eq!(view.credentials_name(), Some("s"));
         assert_eq!(view.image().map(|image| image.url.as_str()), Some("http://x/i"));
         assert!(view.takes_place());
+        assert_eq!(view.board(), Some("maker/s1"));
+        let filler = json!({ "metadata": {}, "spec": {}, "status": { "hardware": {
+            "systemVendor": { "manufacturer": "Maker", "serialNumber": "To be filled by O.E.M." } } } });
+        assert_eq!(serde_json::from_value::<HostView>(filler).unwrap().board(), None);
         let bmc = json!({ "address": "redfish-virtualmedia://10.0.0.1/redfish/v1/Systems/1", "credentialsName": "s" });
         let by_media = json!({ "metadata": {}, "spec": { "bmc": bmc },
             "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" } } });

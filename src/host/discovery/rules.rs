@@ -85,7 +85,12 @@ pub fn judge(config: &DiscoveryConfig, mac: MacAddress, hardware: &HardwareDetai
 
 /// The machine's serial number, when it is one.
 pub fn serial(hardware: &HardwareDetails) -> Option<&str> {
-    let serial = hardware.system_vendor.as_ref()?.serial_number.trim();
+    worth(&hardware.system_vendor.as_ref()?.serial_number)
+}
+
+/// A serial number that tells one machine from another: not what boards have that were never given one.
+pub fn worth(serial: &str) -> Option<&str> {
+    let serial = serial.trim();
     let worth = !serial.is_empty() && !FILLERS.contains(&serial.to_lowercase().as_str());
     worth.then_some(serial)
 }
