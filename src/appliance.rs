@@ -184,7 +184,8 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         logs.clone(),
         lanes.clone(),
     )
-    .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?);
+    .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
+    .with_metrics(metrics.clone());
     let router = api_router.merge(sessions.router());
     spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
 

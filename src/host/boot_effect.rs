@@ -92,6 +92,7 @@ async fn prepare(
     // A fault in it would show only as a machine that never calls.
     media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
         .await
+        .inspect_err(|_| reconciler.metrics.no_data("networkData"))
         .map_err(BmcError::Refused)?;
     let url = async || -> Result<String, EffectError> {
         let details = host.spec.bmc.clone().unwrap_or_default();

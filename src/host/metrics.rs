@@ -40,6 +40,11 @@ struct Failed {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Data {
+    host_data_type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Changed {
     prev_state: &'static str,
     new_state: &'static str,
@@ -61,6 +66,7 @@ struct Inner {
     credentials_unread: Counter,
     credentials_updated: Counter,
     no_access: Counter,
+    no_data: Family<Data, Counter>,
     delayed: Family<Of, Counter>,
     register: Seconds,
     inspect: Seconds,
@@ -88,6 +94,7 @@ impl Default for Inner {
             credentials_unread: Counter::default(),
             credentials_updated: Counter::default(),
             no_access: Counter::default(),
+            no_data: Family::default(),
             delayed: Family::default(),
             register: Family::new_with_constructor(quick),
             inspect: Family::new_with_constructor(slow),
@@ -134,6 +141,11 @@ impl Metrics {
         );
         registry.register("metal3_reconcile", "Looks at a host", all.reconciled.clone());
         registry.register("metal3_host_error", "Errors of hosts", all.errors.clone());
+        registry.register(
+            "metal3_host_config_data_error",
+            "Data for a host's system or ramdisk could not be had from its secret",
+            all.no_data.clone(),
+        );
         registry.register("metal3_operation_power_change", "Power-ons and power-offs", all.power_changes.clone());
         // Upstream's name has the second underscore.
         registry.register("metal3_delayed__provisioning", "Waits for a place among the busy", all.delayed.clone());
@@ -169,6 +181,11 @@ impl Metrics {
 
     pub(super) fn no_access(&self) {
         self.0.no_access.inc();
+    }
+
+    /// `kind` is the secret's key: `userData`, `metaData` or `networkData`.
+    pub(super) fn no_data(&self, kind: &'static str) {
+        self.0.no_data.get_or_create(&Data { host_data_type: kind }).inc();
     }
 
     pub(super) fn power_change(&self, namespace: &str, host: &str, on: bool) {

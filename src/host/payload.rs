@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 use thiserror::Error;
 
+use super::metrics::Metrics;
 use crate::agent::protocol::{Action, Step};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
@@ -27,6 +28,7 @@ pub(super) enum PayloadError {
 
 pub(super) async fn render(
     client: &Client,
+    metrics: &Metrics,
     namespace: &str,
     name: &str,
     generation: i64,
@@ -41,7 +43,7 @@ pub(super) async fn render(
             root_device_hints: hints,
         },
         StepAction::WriteConfigDrive => {
-            let iso = config_drive(client, namespace, name).await?;
+            let iso = config_drive(client, metrics, namespace, name).await?;
             Action::WriteConfigDrive {
                 iso: base64::engine::general_purpose::STANDARD.encode(iso),
                 root_device_hints: hints,
@@ -57,7 +59,12 @@ pub(super) async fn render(
 }
 
 /// Reference 1.8: where each part comes from.
-async fn config_drive(client: &Client, namespace: &str, name: &str) -> Result<Vec<u8>, PayloadError> {
+async fn config_drive(
+    client: &Client,
+    metrics: &Metrics,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<u8>, PayloadError> {
     let host = Api::<BareMetalHost>::namespaced(client.clone(), namespace).get(name).await?;
     let spec = &host.spec;
     let preprovisioning = spec
@@ -66,9 +73,18 @@ async fn config_drive(client: &Client, namespace: &str, name: &str) -> Result<Ve
         .map(|name| SecretReference { name: Some(name.clone()), namespace: None });
     let network = spec.network_data.as_ref().or(preprovisioning.as_ref());
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
-    let user_data = read(&secrets, namespace, "userData", spec.user_data.as_ref(), "userData").await?;
-    let meta_data = read(&secrets, namespace, "metaData", spec.meta_data.as_ref(), "metaData").await?;
-    let network_data = read(&secrets, namespace, "networkData", network, "networkData").await?;
+    let content = async |field: &'static str, reference: Option<&SecretReference>| {
+        let Some((name, other)) = named(reference) else { return Ok(None) };
+        let read = read(&secrets, namespace, field, name, other).await;
+        // Nothing under the keys is no fault of the host, but of whoever expects its data there.
+        if !matches!(read, Ok(Some(_))) {
+            metrics.no_data(field);
+        }
+        read
+    };
+    let user_data = content("userData", spec.user_data.as_ref()).await?;
+    let meta_data = content("metaData", spec.meta_data.as_ref()).await?;
+    let network_data = content("networkData", network).await?;
     let invalid = |error: configdrive::ConfigDriveError| PayloadError::ConfigDrive(error.to_string());
     let uid = host.uid().unwrap_or_default();
     let drive = configdrive::ConfigDrive {
@@ -82,24 +98,28 @@ async fn config_drive(client: &Client, namespace: &str, name: &str) -> Result<Ve
     configdrive::build(&drive).map_err(invalid)
 }
 
-/// The content under `key`, else under `value`; neither means nothing, which is no fault.
+/// Name and namespace of a reference that names a secret.
+fn named(reference: Option<&SecretReference>) -> Option<(&str, Option<&str>)> {
+    let reference = reference?;
+    let name = reference.name.as_deref().filter(|name| !name.is_empty())?;
+    Some((name, reference.namespace.as_deref().filter(|other| !other.is_empty())))
+}
+
+/// The content under `field`, else under `value`; neither means nothing, which is no fault.
 async fn read(
     secrets: &Api<Secret>,
     namespace: &str,
     field: &'static str,
-    reference: Option<&SecretReference>,
-    key: &str,
+    name: &str,
+    other: Option<&str>,
 ) -> Result<Option<Vec<u8>>, PayloadError> {
-    let Some(name) = reference.and_then(|reference| reference.name.clone()).filter(|name| !name.is_empty()) else {
-        return Ok(None);
-    };
-    let theirs = reference.and_then(|reference| reference.namespace.clone()).filter(|other| !other.is_empty());
-    if let Some(other) = theirs.filter(|other| other != namespace) {
-        return Err(PayloadError::Foreign { field, namespace: other, name });
+    let name = name.to_owned();
+    if let Some(other) = other.filter(|other| *other != namespace) {
+        return Err(PayloadError::Foreign { field, namespace: other.to_owned(), name });
     }
     let Some(secret) = secrets.get_opt(&name).await? else {
         return Err(PayloadError::Missing { field, namespace: namespace.to_owned(), name });
     };
     let data = secret.data.unwrap_or_default();
-    Ok(data.get(key).or_else(|| data.get("value")).map(|bytes| bytes.0.clone()))
+    Ok(data.get(field).or_else(|| data.get("value")).map(|bytes| bytes.0.clone()))
 }

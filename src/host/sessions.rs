@@ -23,6 +23,7 @@ use tracing::{info, warn};
 use super::discovery::Discovery;
 use super::logs::Logs;
 use super::meter::{Meter, Seen};
+use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
 use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
@@ -56,6 +57,7 @@ struct Inner {
     meter: Meter,
     discovery: OnceLock<Discovery>,
     lanes: Lanes,
+    metrics: OnceLock<Metrics>,
 }
 
 /// Why a call was refused: status, and words for the node's console.
@@ -98,8 +100,15 @@ impl Sessions {
         logs: Logs,
         lanes: Lanes,
     ) -> Self {
-        let (meter, discovery) = (Meter::default(), OnceLock::new());
-        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery, lanes }))
+        let (meter, discovery, metrics) = (Meter::default(), OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery, lanes, metrics }))
+    }
+
+    /// Counts what goes wrong in these.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        self.0.metrics.set(metrics).ok();
+        self
     }
 
     /// Also takes the reports of machines that no host has.
@@ -313,7 +322,9 @@ async fn next_step(
         };
         if let Some(step) = next_of(&intent, &after) {
             let Sessions(inner) = &sessions;
-            match payload::render(&inner.client, &caller.namespace, &caller.name, caller.generation, step).await {
+            let metrics = inner.metrics.get_or_init(Metrics::default);
+            let (namespace, name) = (&caller.namespace, &caller.name);
+            match payload::render(&inner.client, metrics, namespace, name, caller.generation, step).await {
                 Ok(step) => return Ok(Json(step).into_response()),
                 Err(payload::PayloadError::Api(error)) => return Err(error.into()),
                 // The operator must see why, so the step ends here, before the agent had it.

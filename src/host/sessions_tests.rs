@@ -24,6 +24,7 @@ struct Site {
     client: Client,
     tokens: Arc<Tokens>,
     uid: String,
+    metrics: Metrics,
     shutdown: CancellationToken,
     _folder: tempfile::TempDir,
 }
@@ -61,8 +62,10 @@ impl Site {
             Logs::new(path.join("logs")),
             Lanes::default(),
         );
+        let metrics = Metrics::default();
+        let sessions = sessions.with_metrics(metrics.clone());
         let uid = host.metadata.uid.unwrap();
-        let site = Self { router: sessions.router(), client, tokens, uid, shutdown, _folder: folder };
+        let site = Self { router: sessions.router(), client, tokens, uid, metrics, shutdown, _folder: folder };
         let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {
             id: format!("7.{}", number + 1),
             action: *action,
@@ -210,4 +213,36 @@ async fn a_step_that_cannot_be_rendered_fails_with_its_reason() {
     assert_eq!(asking.await.0, 204, "there is nothing that the agent could do");
     let status = site.status().await;
     assert_eq!(status.results[0].message, "secret default/absent of spec.userData does not exist");
+}
+
+#[tokio::test]
+async fn data_that_a_secret_lacks_is_counted_and_no_fault() {
+    let site = Site::new(&[StepAction::WriteConfigDrive]).await;
+    let secrets = Api::<k8s_openapi::api::core::v1::Secret>::namespaced(site.client.clone(), "default");
+    for (name, key) in [("full", "value"), ("bare", "note")] {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+            "stringData": { key: "#cloud-config" } });
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    }
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let mut host = hosts.get("h").await.unwrap();
+    let secret = |name: &str| Some(crate::api::metal3::SecretReference { name: Some(name.into()), namespace: None });
+    (host.spec.user_data, host.spec.meta_data, host.spec.network_data) =
+        (secret("full"), secret("bare"), secret("bare"));
+    hosts.replace("h", &PostParams::default(), &host).await.unwrap();
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let (code, step) = site.call(NODE, &session, "GET", "step", Value::Null).await;
+    assert_eq!((code, &step["id"]), (200, &json!("7.1")));
+    let mut registry = prometheus_client::registry::Registry::default();
+    site.metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let counted: Vec<_> = text.lines().filter(|line| line.starts_with("metal3_host_config_data_error_total")).collect();
+    let series = |kind: &str| format!("metal3_host_config_data_error_total{{host_data_type=\"{kind}\"}} 1");
+    assert!(
+        counted.len() == 2
+            && counted.iter().all(|line| [series("metaData"), series("networkData")].contains(&line.to_string())),
+        "{counted:?}"
+    );
 }
