@@ -13,6 +13,12 @@ use super::request::accepted;
 use super::status::ApiError;
 use crate::api::Keep;
 
+/// Names of a resource's views, such as `log`.
+pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<String>;
+
+/// What can be done with a view, as with `pods/log`.
+const VIEW_VERBS: [&str; 1] = ["get"];
+
 /// Version of the Kubernetes API that is served.
 const MINOR: u32 = 34;
 
@@ -67,8 +73,8 @@ fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
 }
 
 /// `/api`
-pub(super) fn core_versions(registry: &Registry, headers: &HeaderMap) -> Result<Response, ApiError> {
-    answer(headers, &[("", vec!["v1"])], registry, || {
+pub(super) fn core_versions(registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
+    answer(headers, &[("", vec!["v1"])], registry, views, || {
         json!({
             "kind": "APIVersions",
             "versions": ["v1"],
@@ -78,9 +84,9 @@ pub(super) fn core_versions(registry: &Registry, headers: &HeaderMap) -> Result<
 }
 
 /// `/apis`
-pub(super) fn groups(registry: &Registry, headers: &HeaderMap) -> Result<Response, ApiError> {
+pub(super) fn groups(registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
     let groups = registry.groups();
-    answer(headers, &groups, registry, || {
+    answer(headers, &groups, registry, views, || {
         let groups: Vec<Value> = groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     })
@@ -90,13 +96,14 @@ fn answer(
     headers: &HeaderMap,
     groups: &[(&str, Vec<&str>)],
     registry: &Registry,
+    views: Views,
     legacy: impl FnOnce() -> Value,
 ) -> Result<Response, ApiError> {
     let (body, media) = match negotiate(headers)? {
         Form::Legacy => (legacy(), "application/json".to_owned()),
         Form::Aggregated(version) => {
             let media = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-            (aggregated(version, groups, registry), media)
+            (aggregated(version, groups, registry, views), media)
         }
     };
     Ok(Document::new(body.to_string()).send(headers, &media))
@@ -121,7 +128,7 @@ pub(super) fn group(registry: &Registry, name: &str) -> Result<Value, ApiError> 
 }
 
 /// `/api/v1` and `/apis/G/V`
-pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Result<Value, ApiError> {
+pub(super) fn resources(registry: &Registry, views: Views, group: &str, version: &str) -> Result<Value, ApiError> {
     if !registry.has_version(group, version) {
         return Err(ApiError::no_such_path());
     }
@@ -144,6 +151,15 @@ pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
             entry["categories"] = resource.categories.clone().into();
         }
         resources.push(entry);
+        for view in views(resource) {
+            resources.push(json!({
+                "name": format!("{}/{view}", resource.plural),
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": VIEW_VERBS,
+            }));
+        }
         if resource.status {
             resources.push(json!({
                 "name": format!("{}/status", resource.plural),
@@ -193,15 +209,17 @@ fn storage_hash(resource: &Resource) -> String {
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
-fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry) -> Value {
+fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry, views: Views) -> Value {
     let items: Vec<Value> = groups
         .iter()
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
-                    let resources: Vec<Value> =
-                        registry.of_version(group, version).map(|resource| aggregated_resource(resource)).collect();
+                    let resources: Vec<Value> = registry
+                        .of_version(group, version)
+                        .map(|resource| aggregated_resource(resource, views))
+                        .collect();
                     json!({"version": version, "freshness": "Current", "resources": resources})
                 })
                 .collect();
@@ -221,7 +239,7 @@ fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry) -> 
     })
 }
 
-fn aggregated_resource(resource: &Resource) -> Value {
+fn aggregated_resource(resource: &Resource, views: Views) -> Value {
     let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
     let mut entry = json!({
         "resource": resource.plural,
@@ -237,6 +255,9 @@ fn aggregated_resource(resource: &Resource) -> Value {
         entry["categories"] = resource.categories.clone().into();
     }
     let mut subresources = Vec::new();
+    for view in views(resource) {
+        subresources.push(json!({"subresource": view, "responseKind": kind, "verbs": VIEW_VERBS}));
+    }
     if resource.status {
         subresources.push(json!({"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}));
     }
@@ -282,16 +303,17 @@ mod tests {
     fn the_types_of_kube_read_it() {
         use kube::core::discovery::v2::APIGroupDiscoveryList;
         let registry = Registry::new(&crate::api::kinds()).unwrap();
-        let value = aggregated("v2", &registry.groups(), &registry);
+        let value = aggregated("v2", &registry.groups(), &registry, &|_| Vec::new());
         let list: APIGroupDiscoveryList = serde_json::from_value(value).unwrap();
         let metal3 = list
             .items
             .iter()
             .find(|item| item.metadata.as_ref().and_then(|meta| meta.name.as_deref()) == Some("metal3.io"));
         assert_eq!(metal3.unwrap().versions[0].resources[0].resource.as_deref(), Some("baremetalhosts"));
-        let legacy = resources(&registry, "slipway.dev", "v1alpha1").unwrap();
+        let none: Views = &|_| Vec::new();
+        let legacy = resources(&registry, none, "slipway.dev", "v1alpha1").unwrap();
         let lease = legacy["resources"].as_array().unwrap().iter().find(|r| r["name"] == "dhcpleases").unwrap();
         assert_eq!(lease["verbs"], json!(["get", "list", "watch"]));
-        assert!(resources(&registry, "slipway.dev", "v9").is_err());
+        assert!(resources(&registry, none, "slipway.dev", "v9").is_err());
     }
 }

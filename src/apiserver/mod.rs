@@ -324,6 +324,15 @@ impl ApiServer {
         all.insert((resource.to_owned(), name.to_owned()), view);
     }
 
+    /// Names of a resource's views, in order.
+    fn views(&self, resource: &Resource) -> Vec<String> {
+        let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<_> =
+            all.keys().filter(|(of, _)| **of == *resource.storage).map(|(_, name)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     fn view(&self, resource: &Resource, name: &str) -> Option<View> {
         let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
         all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
@@ -529,10 +538,12 @@ async fn serve(
         Route::Root => Ok(ok(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),
-        Route::CoreVersions => discovery::core_versions(&registry, &parts.headers),
-        Route::Groups => discovery::groups(&registry, &parts.headers),
+        Route::CoreVersions => discovery::core_versions(&registry, &|of| api.views(of), &parts.headers),
+        Route::Groups => discovery::groups(&registry, &|of| api.views(of), &parts.headers),
         Route::Group(group) => discovery::group(&registry, &group).map(ok),
-        Route::Resources(group, version) => discovery::resources(&registry, &group, &version).map(ok),
+        Route::Resources(group, version) => {
+            discovery::resources(&registry, &|of| api.views(of), &group, &version).map(ok)
+        }
         Route::TokenKeys => Ok(ok(api.auth().key_set())),
         Route::TokenIssuer => {
             let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());

@@ -147,6 +147,7 @@ mod tests {
     use futures::AsyncReadExt;
     use kube::Api;
     use kube::api::PostParams;
+    use serde_json::{Value, json};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -201,6 +202,22 @@ mod tests {
         ] {
             assert_eq!(refused(method, path).await.0, code, "{method} {path}");
         }
+        // Listed as a pod's log is: in the old form and in the one that kubectl asks for.
+        let listed = http::Request::get("/apis/metal3.io/v1alpha1").body(Vec::new()).expect("a request");
+        let listed: Value = client.request(listed).await.expect("read");
+        let log = listed["resources"].as_array().expect("a list").iter().find(|r| r["name"] == "baremetalhosts/log");
+        let wanted = json!({ "name": "baremetalhosts/log", "singularName": "", "namespaced": true,
+            "kind": "BareMetalHost", "verbs": ["get"] });
+        assert_eq!(log, Some(&wanted));
+        let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let listed = http::Request::get("/apis").header("accept", kind).body(Vec::new()).expect("a request");
+        let listed: Value = client.request(listed).await.expect("read");
+        let groups = listed["items"].as_array().expect("a list");
+        let metal3 = groups.iter().find(|group| group["metadata"]["name"] == "metal3.io").expect("the group");
+        let hosts = metal3["versions"][0]["resources"].as_array().expect("a list");
+        let hosts = hosts.iter().find(|resource| resource["resource"] == "baremetalhosts").expect("the hosts");
+        let log = hosts["subresources"].as_array().expect("a list").iter().find(|sub| sub["subresource"] == "log");
+        assert_eq!(log.map(|log| &log["verbs"]), Some(&json!(["get"])));
         let mut followed = Vec::new();
         let stream = client.request_stream(request("GET", "h/log?follow=true")).await.expect("a stream");
         Box::pin(stream).read_to_end(&mut followed).await.expect("read");
