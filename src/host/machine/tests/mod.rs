@@ -4,6 +4,7 @@
 
 mod capacity;
 mod delete;
+mod deployments;
 mod detach;
 mod errors;
 mod journeys;
