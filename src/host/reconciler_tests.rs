@@ -36,6 +36,8 @@ mod bad_bmc;
 mod data_image;
 #[path = "profile_tests.rs"]
 mod profile;
+#[path = "secret_tests.rs"]
+mod secret;
 #[path = "twin_tests.rs"]
 mod twin;
 

@@ -203,6 +203,7 @@ async fn every_rule_of_a_spec() {
             OK,
         ),
         ("1.1 hardwareProfile is for the registration to judge", spec(json!({"hardwareProfile": "dell"})), OK),
+        ("1.1 hardwareProfile is for the registration to judge", spec(json!({"hardwareProfile": "warp-drive"})), OK),
         ("1.1 taints are kept", spec(json!({"taints": [{"key": "a", "effect": "NoSchedule"}]})), OK),
         (
             "1.1 firmware is refused",
@@ -614,6 +615,8 @@ async fn every_rule_of_names_and_annotations() {
             "metadata.annotations[reboot.metal3.io/me]: Unsupported value: \"medium\": supported values of mode: \"\", \"hard\", \"soft\"",
         ),
         ("1.3 something else", "reboot.metal3.iota", "hard", &agent, OK),
+        ("1.3 unhealthy holds anything", "capm3.metal3.io/unhealthy", "{", &agent, OK),
+        ("1.3 unhealthy holds anything", "capi.metal3.io/unhealthy", "", &agent, OK),
         ("1.3 inspect", "inspect.metal3.io", "", &agent, OK),
         ("1.3 inspect", "inspect.metal3.io", "disabled", &agent, OK),
         ("1.3 inspect", "inspect.metal3.io", "disabled", &disabled, OK),

@@ -2,6 +2,7 @@
 //!
 //! A file for each section of the reference has a table whose rows are that section's rows.
 
+mod annotations;
 mod capacity;
 mod delete;
 mod deployments;

@@ -1,0 +1,50 @@
+//! What the reconciler writes on a BMC's secret (reference 1.3, 1.4), and that it goes with the last host that uses it.
+
+use super::*;
+use crate::api::metal3::FINALIZER_SECRET;
+
+#[tokio::test]
+async fn a_secret_is_marked_held_and_goes_with_its_last_host() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    let secrets = site.api::<Secret>();
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { "team": "a" }, "finalizers": ["example.com/own"] } }));
+    secrets.patch("bmc", &PatchParams::default(), &patch).await.unwrap();
+    let mut host = site.host();
+    host.spec.externally_provisioned = true;
+    let first = site.create(&host).await;
+    // It has no machine of its own: what counts is that it names the same secret.
+    host.metadata.name = Some("second".into());
+    host.spec.boot_mac_address = Some("02:00:00:00:00:02".into());
+    host.spec.bmc.as_mut().unwrap().address = "ipmi://127.0.0.1:1".into();
+    let second = site.create(&host).await;
+    let owners = async || {
+        let secret = secrets.get("bmc").await.unwrap();
+        let mut owners: Vec<_> = secret.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+        owners.sort();
+        owners
+    };
+    let mut both = [first.uid().unwrap(), second.uid().unwrap()];
+    both.sort();
+    site.until("both hosts own it", async || owners().await == both).await;
+    let secret = secrets.get("bmc").await.unwrap();
+    assert_eq!(secret.labels().get("environment.metal3.io").map(String::as_str), Some("baremetal"));
+    assert_eq!(secret.labels().get("team").map(String::as_str), Some("a"), "what users wrote stays");
+    assert_eq!(secret.finalizers(), ["example.com/own", FINALIZER_SECRET]);
+    assert!(secret.owner_references().iter().all(|owner| owner.controller != Some(true)));
+
+    for name in ["second", "h"] {
+        let hosts = site.api::<BareMetalHost>();
+        let detach = json!({ "metadata": { "annotations": { ANNOTATION_DETACHED: "" } } });
+        hosts.patch(name, &PatchParams::default(), &Patch::Merge(detach)).await.unwrap();
+        hosts.delete(name, &DeleteParams::default()).await.unwrap();
+        site.until("the host is gone", async || hosts.get_opt(name).await.unwrap().is_none()).await;
+        if name == "second" {
+            assert_eq!(owners().await, [first.uid().unwrap()], "the other host still needs it");
+            let secret = secrets.get("bmc").await.unwrap();
+            assert!(secret.finalizers().contains(&FINALIZER_SECRET.to_owned()));
+        }
+    }
+    site.until("it is to go", async || secrets.get("bmc").await.unwrap().metadata.deletion_timestamp.is_some()).await;
+    assert_eq!(secrets.get("bmc").await.unwrap().finalizers(), ["example.com/own"], "held by whoever else holds it");
+}
