@@ -40,10 +40,36 @@ impl Appliance {
 
     /// kill -9, or SIGTERM, and a new process with the same data and port.
     pub async fn restart(&mut self, hard: bool) {
+        self.stop(hard).await;
+        self.process = start(self.folder.path());
+    }
+
+    async fn stop(&mut self, hard: bool) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap());
         let signal = if hard { nix::sys::signal::Signal::SIGKILL } else { nix::sys::signal::Signal::SIGTERM };
         nix::sys::signal::kill(pid, signal).unwrap();
         self.process.wait().await.unwrap();
+    }
+
+    /// SIGTERM, and a new process with the same data, for which the disk is full: it can make no file larger than the
+    /// largest one is by now, but for `room` bytes.
+    pub async fn restart_full(&mut self, room: u64) {
+        self.stop(false).await;
+        let most = largest(&self.folder.path().join("data")) + room;
+        // A file over its limit gets EFBIG; signal 25, SIGXFSZ, would end the process instead.
+        let limit = format!("trap '' 25; ulimit -f {}; exec \"$0\" \"$@\"", most.div_ceil(512));
+        let mut limited = Command::new("/bin/sh");
+        limited.arg("-c").arg(limit).arg(program());
+        self.process = spawn(limited, self.folder.path());
+    }
+
+    /// Waits until it has ended by itself; whether it says that all went well.
+    pub async fn ended(&mut self) -> bool {
+        tokio::time::timeout(DEADLINE, self.process.wait()).await.expect("it ends").unwrap().success()
+    }
+
+    /// A new process with the same data, after one that ended.
+    pub fn start_again(&mut self) {
         self.process = start(self.folder.path());
     }
 
@@ -96,8 +122,12 @@ fn program() -> PathBuf {
 }
 
 fn start(folder: &Path) -> Child {
+    spawn(Command::new(program()), folder)
+}
+
+fn spawn(mut command: Command, folder: &Path) -> Child {
     let log = std::fs::File::options().create(true).append(true).open(folder.join("log")).unwrap();
-    Command::new(program())
+    command
         .arg("serve")
         .arg("--config")
         .arg(folder.join("slipway.toml"))
@@ -107,4 +137,16 @@ fn start(folder: &Path) -> Child {
         .kill_on_drop(true)
         .spawn()
         .unwrap()
+}
+
+/// Size of the largest file in a folder and below it, in bytes.
+fn largest(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let about = entry.metadata().unwrap();
+            if about.is_dir() { largest(&entry.path()) } else { about.len() }
+        })
+        .max()
+        .unwrap_or(0)
 }
