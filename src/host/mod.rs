@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub mod admission;
 mod boot_effect;
+mod caller;
 mod conditions;
 mod crowd;
 pub mod dataimage;

@@ -16,10 +16,11 @@ use axum::{Extension, Json, Router};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use tracing::{info, warn};
 
+use super::caller;
 use super::discovery::Discovery;
 use super::logs::Logs;
 use super::meter::{Meter, Seen};
@@ -27,11 +28,12 @@ use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
 use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
+use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
 use crate::apiserver::tls::Peer;
-use crate::boot::{Claims, HostIndex, Lanes, Tokens, lanes};
+use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
 
 /// How often `lastSeen` is written while an agent only waits.
@@ -239,6 +241,13 @@ impl Sessions {
         for _ in 0..WRITE_TRIES {
             let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
             may_open(&intent, &claims, peer).map_err(&refuse)?;
+            if let Some(reason) = self.another_machine(&host, &intent, call).await? {
+                match self.end_boot(&api, &intent, &reason).await {
+                    Err(kube::Error::Api(error)) if error.is_conflict() => continue,
+                    ended => ended?,
+                }
+                return Err(refuse(reason));
+            }
             let now = Time(Timestamp::now());
             let session = SessionStatus {
                 generation: claims.generation,
@@ -270,6 +279,36 @@ impl Sessions {
             });
         }
         Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+    }
+}
+
+impl Sessions {
+    /// Why the machine that calls is not the host's.
+    async fn another_machine(
+        &self,
+        host: &BootHost,
+        intent: &BootIntent,
+        call: &OpenSession,
+    ) -> Result<Option<String>, Refused> {
+        let hosts = Api::<BareMetalHost>::namespaced(self.0.client.clone(), &host.namespace);
+        let stored = hosts.get_opt(&host.name).await?.filter(|stored| stored.uid().as_ref() == Some(&host.uid));
+        let stored = stored.ok_or_else(|| Refused(StatusCode::FORBIDDEN, "the host is gone".into()))?;
+        Ok(caller::another(&stored, intent, &caller::addresses(call)))
+    }
+
+    /// Ends a boot before its session: the operator must see why, and not after the deadline only. What a session has
+    /// begun it goes on with.
+    async fn end_boot(&self, api: &Api<BootIntent>, intent: &BootIntent, reason: &str) -> Result<(), kube::Error> {
+        let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
+        let Some(step) = next_of(intent, "") else { return Ok(()) };
+        if session.is_some_and(|session| session.generation == intent.spec.generation) {
+            return Ok(());
+        }
+        let (id, finished) = (step.id.clone(), Some(Time(Timestamp::now())));
+        let result = StepResult { id, succeeded: false, message: reason.to_owned(), finished };
+        let status = BootIntentStatus { results: vec![result], ..BootIntentStatus::default() };
+        let changed = BootIntent { status: Some(status), ..intent.clone() };
+        api.replace_status(&intent.name_any(), &PostParams::default(), &changed).await.map(drop)
     }
 }
 

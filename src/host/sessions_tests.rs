@@ -45,7 +45,7 @@ impl Site {
         let shutdown = CancellationToken::new();
         let client = ApiServer::new(store, &kinds(), shutdown.clone()).await.unwrap().client();
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), "default");
-        let spec = BareMetalHostSpec { boot_mac_address: Some("02:00:00:00:00:01".into()), ..Default::default() };
+        let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..Default::default() };
         let host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
         let (index, intents) = (HostIndex::default(), Intents::default());
         let (ready, mut listed) = watch::channel(false);
@@ -107,11 +107,17 @@ impl Site {
     }
 
     async fn open(&self, peer: &str, token: &str) -> (u16, Value) {
-        let hello = json!({ "token": token, "version": "0", "macAddresses": [], "uuid": "", "uefi": false });
+        self.open_by(&[MAC], peer, token).await
+    }
+
+    /// From a machine with these MAC addresses.
+    async fn open_by(&self, macs: &[&str], peer: &str, token: &str) -> (u16, Value) {
+        let hello = json!({ "token": token, "version": "0", "macAddresses": macs, "uuid": "", "uefi": false });
         self.call(peer, "", "POST", "session", hello).await
     }
 }
 
+const MAC: &str = "02:00:00:00:00:01";
 const NODE: &str = "10.0.0.5";
 const STRANGER: &str = "10.0.0.66";
 
@@ -134,6 +140,31 @@ async fn a_boot_token_opens_one_session_and_no_second() {
     let (status, step) = site.call(NODE, bearer, "GET", "step", Value::Null).await;
     assert_eq!((status, &step["id"], &step["action"]), (200, &json!("7.1"), &json!("inspect")));
     assert_eq!(site.open(NODE, &token).await.0, 403);
+}
+
+#[tokio::test]
+async fn another_machine_than_the_hosts_gets_nothing_and_the_boot_ends_with_the_reason() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    // A boot by a virtual CD: the token is bound to no address, the BMC is whose the operator typed.
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    for macs in [&["02:00:00:00:00:66", "02:00:00:00:00:67"][..], &[]] {
+        let (status, refusal) = site.open_by(macs, NODE, &token).await;
+        let reason = refusal["reason"].as_str().unwrap();
+        assert!(status == 403 && reason.contains("spec.bootMACAddress is 02:00:00:00:00:01"), "{reason}");
+    }
+    let status = site.status().await;
+    assert_eq!(status.session, None);
+    let [StepResult { id, succeeded: false, message, .. }] = &status.results[..] else { panic!("{status:?}") };
+    assert_eq!(id, "7.1");
+    assert!(message.contains("the machine has 02:00:00:00:00:66, 02:00:00:00:00:67"), "{message}");
+    // The host's own is taken all the same, and then nothing that another one says ends its work.
+    let (status, session) = site.open_by(&["02:00:00:00:00:02", "02-00-00-00-00-01"], NODE, &token).await;
+    assert_eq!(status, 200);
+    assert_eq!(site.status().await.results, []);
+    assert_eq!(site.open_by(&["02:00:00:00:00:66"], NODE, &token).await.0, 403);
+    assert_eq!(site.status().await.results, []);
+    let bearer = session["session"].as_str().unwrap();
+    assert_eq!(site.call(NODE, bearer, "GET", "step", Value::Null).await.0, 200);
 }
 
 #[tokio::test]

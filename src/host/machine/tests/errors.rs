@@ -157,6 +157,38 @@ fn a_bmc_that_knows_nothing_of_the_hardware_fails_the_fast_inspection() {
 }
 
 #[test]
+fn a_boot_that_reached_another_machine_fails_with_that_and_is_tried_again() {
+    for (state, error_type) in [
+        ("inspecting", ErrorType::Inspection),
+        ("preparing", ErrorType::Preparation),
+        ("deprovisioning", ErrorType::Provisioning),
+    ] {
+        let mut model = Model::in_state(state);
+        // The ramdisk was not opened by anybody yet.
+        if let Some(intent) = &mut model.intent {
+            intent.status = None;
+            intent.spec.target = BootTarget::Disk;
+        }
+        model.settle();
+        let intent = model.intent.as_mut().expect("an intent");
+        assert_eq!(intent.spec.target, BootTarget::Ramdisk, "{state}");
+        let result = StepResult {
+            id: intent.spec.steps[0].id.clone(),
+            message: "this is another machine".into(),
+            ..StepResult::default()
+        };
+        intent.status.get_or_insert_default().results = vec![result];
+        let before = intent.spec.generation;
+        let (_, until) = model.settle();
+        let status = model.status();
+        assert_eq!((status.error_type, status.error_message.as_str()), (Some(error_type), "this is another machine"));
+        model.now = until;
+        model.settle();
+        assert_eq!(model.intent.as_ref().expect("an intent").spec.generation, before + 1, "{state}");
+    }
+}
+
+#[test]
 fn a_step_back_in_time_is_no_end_of_a_rest() {
     let mut model = Model::in_state("provisioned");
     let (status, note) = fail(&model.status(), ErrorType::PowerManagement, "why");
