@@ -268,6 +268,7 @@ mod tests {
         BootHost {
             namespace: "default".into(),
             created: 0,
+            standing: Default::default(),
             name: "web-1".into(),
             uid: "u".into(),
             macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],

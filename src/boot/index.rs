@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
@@ -24,6 +24,17 @@ pub struct BootHost {
     pub intent: Option<IndexedIntent>,
     /// What discovery has to do with it.
     pub discovery: Discovery,
+    /// How firmly it has its machine.
+    pub standing: Standing,
+}
+
+/// How firmly a host has its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// `spec.bootMACAddress`.
+    pub boot_mac: Option<MacAddress>,
+    /// Whether it was registered with the machine that it names now.
+    pub registered: bool,
 }
 
 /// What discovery has to do with a host.
@@ -109,6 +120,16 @@ impl HostIndex {
         self.read().by_name.values().find(|host| host.uid == uid).cloned()
     }
 
+    /// Another host than this one that is registered and has one of these addresses as its boot address, with the address.
+    pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
+        let hosts = self.read();
+        let mut others = hosts.by_name.values().filter(|host| host.uid != uid && host.standing.registered);
+        others.find_map(|host| {
+            let mac = host.standing.boot_mac.filter(|mac| macs.contains(mac))?;
+            Some((mac, host.clone()))
+        })
+    }
+
     /// Whether a host's boot intent names this live ISO.
     pub fn boots_live(&self, digest: &str) -> bool {
         let names = |host: &BootHost| host.intent.as_ref()?.live_iso.as_deref().map(|named| named == digest);
@@ -169,6 +190,7 @@ mod tests {
         BootHost {
             namespace: "ns".into(),
             created: 0,
+            standing: Default::default(),
             name: name.into(),
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
@@ -198,6 +220,26 @@ mod tests {
             index.remove("ns", "a");
             assert_eq!(owner(&index, 1).as_deref(), Some("b"), "{order:?}");
         }
+    }
+
+    #[test]
+    fn a_machine_is_contested_by_another_registered_host_with_its_boot_address() {
+        let index = HostIndex::default();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered };
+        index.insert(BootHost { standing: standing(1, true), ..host("a", &[1, 2]) });
+        index.insert(BootHost { standing: standing(2, false), ..host("b", &[2, 9]) });
+        let rival = |uid: &str, macs: &[u8]| {
+            let found = index.rival(uid, &macs.iter().map(|last| mac(*last)).collect());
+            found.map(|(mac, host)| (mac.0[5], host.name.clone()))
+        };
+        assert_eq!(rival("b", &[1, 2]), Some((1, "a".into())));
+        // Who is not registered blocks nobody, nor does a card that is no boot address: some are alike on every board.
+        assert_eq!(rival("a", &[1, 2]), None);
+        assert_eq!(rival("b", &[2, 9]), None);
+        index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
+        assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
+        assert_eq!(rival("a", &[]), None);
     }
 
     #[test]

@@ -29,6 +29,7 @@ fn host(digest: &str) -> BootHost {
         name: "h".into(),
         uid: "u".into(),
         created: 0,
+        standing: Default::default(),
         macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
         intent: Some(IndexedIntent {
             generation: 1,

@@ -59,6 +59,7 @@ impl Setup {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
+            standing: Default::default(),
             name: "web-1".into(),
             uid: "uid-1".into(),
             macs: vec![MacAddress([0x52, 0x54, 0, 0, 0, 1])],

@@ -21,7 +21,7 @@ pub use files::{
     NameError, TFTP_FILES, lookup,
 };
 pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
-pub use index::{BootHost, Discovery, HostIndex, IndexedIntent};
+pub use index::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 pub use iso::IsoLayout;
 pub use lanes::Lanes;
 pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};

@@ -83,6 +83,7 @@ impl World {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
+            standing: Default::default(),
             name: format!("web-{number}"),
             uid: "u".into(),
             macs: vec![MacAddress(mac(number))],

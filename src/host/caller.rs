@@ -7,6 +7,7 @@ use crate::agent::protocol::OpenSession;
 use crate::api::MacAddress;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{BootIntent, StepAction};
+use crate::boot::BootHost;
 
 /// More addresses than any machine has.
 const MAX_ADDRESSES: usize = 256;
@@ -39,6 +40,14 @@ pub(super) fn another(host: &BareMetalHost, intent: &BootIntent, own: &BTreeSet<
             shown(&known)
         )
     })
+}
+
+/// Why a machine is nobody's: another host has one of its addresses as its boot address.
+pub(super) fn contested(mac: MacAddress, rival: &BootHost) -> String {
+    format!(
+        "the machine has the MAC address {mac}, which is the boot address of BareMetalHost {}/{}: one of the two hosts names the wrong address or BMC",
+        rival.namespace, rival.name
+    )
 }
 
 fn shown(addresses: &BTreeSet<MacAddress>) -> String {

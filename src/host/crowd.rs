@@ -2,6 +2,7 @@
 //! busy. Kept by the watch, so that an answer costs the same in a rack of any size.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -9,8 +10,9 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use super::view::HostView;
-use super::{places, view};
-use crate::api::metal3::HardwareSystemVendor;
+use super::{machine, places, view};
+use crate::api::MacAddress;
+use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::Endpoint;
 
@@ -26,8 +28,8 @@ pub(super) struct Crowd(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     hosts: HashMap<Key, Member>,
-    /// By MAC address in small letters, the first one first.
-    by_mac: HashMap<String, BTreeSet<(Age, Key)>>,
+    /// By the MAC addresses of their machines, the first one first.
+    by_mac: HashMap<MacAddress, BTreeSet<(Age, Key)>>,
     /// By protocol, address and port of the BMC, the first one first; with the system behind it, where one is named.
     by_bmc: HashMap<String, BTreeMap<(Age, Key), Option<String>>>,
     /// By maker and serial number, the first one first.
@@ -39,7 +41,8 @@ struct Known {
 
 struct Member {
     age: Age,
-    mac: Option<String>,
+    registered: bool,
+    macs: Vec<MacAddress>,
     bmc: Option<String>,
     board: Option<String>,
 }
@@ -55,6 +58,24 @@ fn place(address: &BmcAddress) -> (String, Option<String>) {
 
 pub(super) fn age(host: &impl ResourceExt) -> Age {
     (host.creation_timestamp().map(|time| time.0), host.uid())
+}
+
+/// A host that claims a machine.
+pub(super) trait Claimant: ResourceExt {
+    /// Whether it was registered with the machine that it names now.
+    fn is_registered(&self) -> bool;
+}
+
+impl Claimant for HostView {
+    fn is_registered(&self) -> bool {
+        self.is_registered()
+    }
+}
+
+impl Claimant for BareMetalHost {
+    fn is_registered(&self) -> bool {
+        machine::is_registered(self)
+    }
 }
 
 impl Crowd {
@@ -77,23 +98,28 @@ impl Crowd {
         }
     }
 
-    /// Another host with this boot MAC address that was there before this one: `namespace/name`.
-    pub(super) fn mac_owner(&self, host: &impl ResourceExt, mac: &str) -> Option<String> {
+    /// Another host whose machine has this host's boot MAC address, as its own boot address or as a card that inspection
+    /// found: `namespace/name`. Of two that are not registered yet it is the first one's; who is registered has it
+    /// already, and of two such nobody can say whose it is.
+    pub(super) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, key) = known.by_mac.get(&mac.to_ascii_lowercase())?.first()?;
-        let (namespace, name) = key;
-        (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+        let (own, own_age, registered) = (key(host), age(host), host.is_registered());
+        let counts =
+            |(age, key): &&(Age, Key)| *key != own && (known.is_registered(key) || (!registered && *age < own_age));
+        known.by_mac.get(&mac.parse().ok()?)?.iter().find(counts).map(|(_, key)| label(key))
     }
 
-    /// Another host with the machine behind this BMC address that was there before this one: `namespace/name`.
-    pub(super) fn bmc_owner(&self, host: &impl ResourceExt, address: &BmcAddress) -> Option<String> {
+    /// Another host with the machine behind this BMC address: one that is registered with it, or was there before this
+    /// one: `namespace/name`.
+    pub(super) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (bmc, wanted) = place(address);
-        let own = age(host);
-        let before = known.by_bmc.get(&bmc)?.iter().take_while(|((age, _), _)| *age < own);
+        let (own, rank) = (key(host), (!host.is_registered(), age(host)));
         let same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
-        let ((_, (namespace, name)), _) = before.into_iter().find(|(_, system)| same(system))?;
-        Some(format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+        let counts = |((age, key), system): &(&(Age, Key), &Option<String>)| {
+            *key != own && same(system) && (!known.is_registered(key), age.clone()) < rank
+        };
+        known.by_bmc.get(&bmc)?.iter().find(counts).map(|((_, key), _)| label(key))
     }
 
     /// Another host that was there before this one and whose hardware has the same maker and serial number:
@@ -101,8 +127,8 @@ impl Crowd {
     pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
         let board = view::identity(vendor)?;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, (namespace, name)) = known.by_board.get(&board)?.first()?;
-        (*first < age(host)).then(|| format!("{}/{name}", namespace.as_deref().unwrap_or_default()))
+        let (first, key) = known.by_board.get(&board)?.first()?;
+        (*first < age(host)).then(|| label(key))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
@@ -113,18 +139,21 @@ impl Crowd {
 }
 
 impl Known {
+    fn is_registered(&self, key: &Key) -> bool {
+        self.hosts.get(key).is_some_and(|member| member.registered)
+    }
+
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         self.remove(&key);
         let bmc = host.bmc_address().and_then(|address| BmcAddress::parse(address).ok()).map(|address| place(&address));
-        let mac = host.boot_mac_address().map(str::to_ascii_lowercase);
-        let board = host.board().map(str::to_owned);
-        let member = Member { age: age(host), mac, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()), board };
+        let (registered, macs, board) = (host.is_registered(), host.macs().collect(), host.board().map(str::to_owned));
+        let member = Member { age: age(host), registered, macs, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()), board };
         if let Some((bmc, system)) = bmc {
             self.by_bmc.entry(bmc).or_default().insert((member.age.clone(), key.clone()), system);
         }
-        if let Some(mac) = &member.mac {
-            self.by_mac.entry(mac.clone()).or_default().insert((member.age.clone(), key.clone()));
+        for mac in &member.macs {
+            self.by_mac.entry(*mac).or_default().insert((member.age.clone(), key.clone()));
         }
         if let Some(board) = &member.board {
             self.by_board.entry(board.clone()).or_default().insert((member.age.clone(), key.clone()));
@@ -139,15 +168,11 @@ impl Known {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
         let member_key = (member.age, key.clone());
-        for (place, by_place) in [(member.mac, &mut self.by_mac), (member.board, &mut self.by_board)] {
-            if let Some(place) = place
-                && let Some(all) = by_place.get_mut(&place)
-            {
-                all.remove(&member_key);
-                if all.is_empty() {
-                    by_place.remove(&place);
-                }
-            }
+        for mac in member.macs {
+            take_out(&mut self.by_mac, &mac, &member_key);
+        }
+        if let Some(board) = member.board {
+            take_out(&mut self.by_board, &board, &member_key);
         }
         if let Some(bmc) = member.bmc
             && let Some(all) = self.by_bmc.get_mut(&bmc)
@@ -160,8 +185,20 @@ impl Known {
     }
 }
 
+fn take_out<K: Eq + Hash>(by_place: &mut HashMap<K, BTreeSet<(Age, Key)>>, place: &K, member: &(Age, Key)) {
+    let Some(all) = by_place.get_mut(place) else { return };
+    all.remove(member);
+    if all.is_empty() {
+        by_place.remove(place);
+    }
+}
+
 fn key(host: &impl ResourceExt) -> Key {
     (host.namespace(), host.name_any())
+}
+
+fn label((namespace, name): &Key) -> String {
+    format!("{}/{name}", namespace.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -199,6 +236,64 @@ mod tests {
         let twin = host("a-twin", 2, Some(0xAB), false);
         crowd.take(&Event::Apply(twin.clone()));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("rack/a-twin"));
+    }
+
+    /// A host with this boot address (0: none), whose inspection found these cards.
+    fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> HostView {
+        let mac = |last: u8| format!("02:00:00:00:00:{last:02x}");
+        let nics: Vec<_> = cards.iter().map(|last| json!({ "mac": mac(*last) })).collect();
+        let uid = format!("u-{name}");
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "rack", "uid": uid,
+                "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+            "spec": {"online": true, "bmc": {"address": "ipmi://10.0.0.1", "credentialsName": "s"},
+                "bootMACAddress": (boot > 0).then(|| mac(boot))},
+            "status": {"provisioning": {"state": "available", "ID": if registered { uid.as_str() } else { "" }},
+                "hardware": {"nics": nics}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_host_keeps_its_machine_against_a_newcomer_and_of_two_registered_ones_nobody_has_it() {
+        // who asks for the address 7, who else has it, whether that one counts
+        let rows = [
+            // A slip: the other host's second card, which only inspection knows.
+            (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1, 7], true), true),
+            (owner("new", 1, 7, &[], false), owner("old", 9, 1, &[1, 7], true), true),
+            (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], false), false),
+            // One that is older and had no address until now.
+            (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], true), true),
+            (owner("new", 9, 7, &[], true), owner("old", 1, 7, &[], true), true),
+            (owner("new", 9, 7, &[], false), owner("old", 1, 7, &[], false), true),
+            (owner("old", 1, 7, &[], false), owner("new", 9, 7, &[], false), false),
+            (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1], true), false),
+        ];
+        for (asks, other, counts) in rows {
+            let crowd = Crowd::default();
+            crowd.take(&Event::Apply(asks.clone()));
+            crowd.take(&Event::Apply(other.clone()));
+            let expected = counts.then(|| format!("rack/{}", other.name_any()));
+            assert_eq!(crowd.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
+            for host in [asks, other] {
+                crowd.take(&Event::Delete(host));
+            }
+            let known = crowd.0.lock().unwrap();
+            assert!(known.by_mac.is_empty() && known.by_bmc.is_empty() && known.hosts.is_empty());
+        }
+        let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+        for (asks, other, counts) in [
+            (owner("old", 1, 0, &[], false), owner("new", 9, 0, &[], true), true),
+            (owner("new", 9, 0, &[], true), owner("old", 1, 0, &[], false), false),
+            (owner("new", 9, 0, &[], true), owner("old", 1, 0, &[], true), true),
+            (owner("old", 1, 0, &[], true), owner("new", 9, 0, &[], true), false),
+        ] {
+            let crowd = Crowd::default();
+            crowd.take(&Event::Apply(asks.clone()));
+            crowd.take(&Event::Apply(other.clone()));
+            let expected = counts.then(|| format!("rack/{}", other.name_any()));
+            assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
+        }
     }
 
     #[test]

@@ -293,7 +293,9 @@ impl Sessions {
         let hosts = Api::<BareMetalHost>::namespaced(self.0.client.clone(), &host.namespace);
         let stored = hosts.get_opt(&host.name).await?.filter(|stored| stored.uid().as_ref() == Some(&host.uid));
         let stored = stored.ok_or_else(|| Refused(StatusCode::FORBIDDEN, "the host is gone".into()))?;
-        Ok(caller::another(&stored, intent, &caller::addresses(call)))
+        let own = caller::addresses(call);
+        let rival = || self.0.index.rival(&host.uid, &own).map(|(mac, rival)| caller::contested(mac, &rival));
+        Ok(caller::another(&stored, intent, &own).or_else(rival))
     }
 
     /// Ends a boot before its session: the operator must see why, and not after the deadline only. What a session has

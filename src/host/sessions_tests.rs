@@ -23,6 +23,7 @@ struct Site {
     router: Router,
     client: Client,
     tokens: Arc<Tokens>,
+    index: HostIndex,
     uid: String,
     metrics: Metrics,
     shutdown: CancellationToken,
@@ -55,7 +56,7 @@ impl Site {
         let library = Library::open(path.join("images"), None).unwrap();
         let sessions = Sessions::new(
             client.clone(),
-            index,
+            index.clone(),
             intents,
             tokens.clone(),
             library,
@@ -65,7 +66,7 @@ impl Site {
         let metrics = Metrics::default();
         let sessions = sessions.with_metrics(metrics.clone());
         let uid = host.metadata.uid.unwrap();
-        let site = Self { router: sessions.router(), client, tokens, uid, metrics, shutdown, _folder: folder };
+        let site = Self { router: sessions.router(), client, tokens, index, uid, metrics, shutdown, _folder: folder };
         let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {
             id: format!("7.{}", number + 1),
             action: *action,
@@ -165,6 +166,30 @@ async fn another_machine_than_the_hosts_gets_nothing_and_the_boot_ends_with_the_
     assert_eq!(site.status().await.results, []);
     let bearer = session["session"].as_str().unwrap();
     assert_eq!(site.call(NODE, bearer, "GET", "step", Value::Null).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_machine_that_is_another_registered_hosts_as_well_gets_nothing() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    // The host names the second port of a machine that another host has: a slip.
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let spec = BareMetalHostSpec { boot_mac_address: Some("02:00:00:00:00:0B".into()), ..Default::default() };
+    let mut other = hosts.create(&PostParams::default(), &BareMetalHost::new("other", spec)).await.unwrap();
+    let mut status = crate::api::metal3::BareMetalHostStatus::default();
+    status.provisioning.id = other.metadata.uid.clone().unwrap();
+    other.status = Some(status);
+    hosts.replace_status("other", &PostParams::default(), &other).await.unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !site.index.by_name("default", "other").is_some_and(|other| other.standing.registered) {
+        assert!(tokio::time::Instant::now() < deadline, "the other host is never known");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (status, refusal) = site.open_by(&[MAC, "02:00:00:00:00:0b"], NODE, &token).await;
+    let reason = refusal["reason"].as_str().unwrap();
+    assert!(status == 403 && reason.contains("boot address of BareMetalHost default/other"), "{reason}");
+    assert_eq!(site.status().await.results[0].message, reason);
+    assert_eq!(site.open_by(&[MAC], NODE, &token).await.0, 200);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::discovery::rules;
 use super::machine;
+use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState};
 
 /// A BareMetalHost without most of it.
@@ -48,26 +49,53 @@ struct StatusView {
     operational_status: OperationalStatus,
     #[serde(default)]
     provisioning: ProvisioningView,
-    #[serde(default, deserialize_with = "board")]
-    hardware: Option<String>,
+    #[serde(default)]
+    hardware: HardwareView,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 struct ProvisioningView {
     #[serde(default)]
     state: ProvisioningState,
+    #[serde(default, rename = "ID")]
+    id: String,
 }
 
-/// Who made the machine and its serial number, when that is one: all that is kept of its hardware.
-fn board<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Hardware {
-        #[serde(default)]
-        system_vendor: Option<HardwareSystemVendor>,
+/// What tells a machine from another, by its hardware.
+#[derive(Clone, Debug, Default)]
+struct HardwareView {
+    /// Who made it and its serial number, when that is one.
+    board: Option<String>,
+    /// MAC addresses of its cards.
+    macs: Vec<MacAddress>,
+}
+
+/// More cards than any machine has.
+const MAX_CARDS: usize = 256;
+
+impl<'de> Deserialize<'de> for HardwareView {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Hardware {
+            #[serde(default)]
+            system_vendor: Option<HardwareSystemVendor>,
+            #[serde(default)]
+            nics: Vec<Card>,
+        }
+        #[derive(Deserialize)]
+        struct Card {
+            #[serde(default)]
+            mac: String,
+        }
+        let hardware = Option::<Hardware>::deserialize(deserializer)?.unwrap_or_default();
+        let mut macs: Vec<MacAddress> = hardware.nics.iter().filter_map(|card| card.mac.parse().ok()).collect();
+        macs.sort_unstable();
+        macs.dedup();
+        macs.truncate(MAX_CARDS);
+        macs.shrink_to_fit();
+        Ok(Self { board: hardware.system_vendor.as_ref().and_then(identity), macs })
     }
-    let hardware = Option::<Hardware>::deserialize(deserializer)?;
-    Ok(hardware.and_then(|hardware| identity(&hardware.system_vendor?)))
 }
 
 /// The same for the same machine only: maker and serial number.
@@ -108,7 +136,20 @@ impl HostView {
 
     /// Maker and serial number of the machine, when they tell it from another.
     pub fn board(&self) -> Option<&str> {
-        self.status.hardware.as_deref()
+        self.status.hardware.board.as_deref()
+    }
+
+    /// The MAC addresses of its machine: the boot address, then those that inspection found.
+    pub fn macs(&self) -> impl Iterator<Item = MacAddress> {
+        let boot: Option<MacAddress> = self.boot_mac_address().and_then(|mac| mac.parse().ok());
+        let cards = self.status.hardware.macs.iter().copied();
+        boot.into_iter().chain(cards.filter(move |mac| Some(*mac) != boot))
+    }
+
+    /// Whether this host was registered with the machine that it names now.
+    pub fn is_registered(&self) -> bool {
+        let (uid, id) = (self.metadata.uid.as_deref().unwrap_or_default(), &self.status.provisioning.id);
+        machine::registered(uid, id, self.status.operational_status)
     }
 
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
@@ -163,7 +204,8 @@ mod tests {
             "spec": { "online": true, "bootMACAddress": "02:00:00:00:00:01", "image": { "url": "http://x/i" },
                 "bmc": { "address": "ipmi://10.0.0.1", "credentialsName": "s" } },
             "status": { "operationalStatus": "OK", "provisioning": { "state": "inspecting", "ID": "" },
-                "hardware": { "hostname": "large", "systemVendor": { "manufacturer": "Maker", "serialNumber": " S1 " } } }
+                "hardware": { "hostname": "large", "nics": [{ "mac": "02:00:00:00:00:02", "ip": "10.0.0.1" },
+                    { "mac": "02:00:00:00:00:01" }, { "mac": "02:00:00:00:00:02" }, { "mac": "none" }, {}], "systemVendor": { "manufacturer": "Maker", "serialNumber": " S1 " } } }
         });
         let view: HostView = serde_json::from_value(whole).unwrap();
         assert_eq!(view.boot_mac_address(), Some("02:00:00:00:00:01"));
@@ -171,6 +213,9 @@ mod tests {
         assert_eq!(view.image().map(|image| image.url.as_str()), Some("http://x/i"));
         assert!(view.takes_place());
         assert_eq!(view.board(), Some("maker/s1"));
+        let macs: Vec<String> = view.macs().map(|mac| mac.to_string()).collect();
+        assert_eq!(macs, ["02:00:00:00:00:01", "02:00:00:00:00:02"]);
+        assert!(!view.is_registered());
         let filler = json!({ "metadata": {}, "spec": {}, "status": { "hardware": {
             "systemVendor": { "manufacturer": "Maker", "serialNumber": "To be filled by O.E.M." } } } });
         assert_eq!(serde_json::from_value::<HostView>(filler).unwrap().board(), None);

@@ -10,10 +10,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, BootIntent, DISCOVERED_PENDING};
-use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent};
+use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 
 type Key = (String, String);
 
@@ -199,6 +200,8 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
             macs.push(mac);
         }
     }
+    let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
+    let standing = Standing { boot_mac, registered: machine::is_registered(host) };
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),
@@ -207,6 +210,7 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
         macs,
         intent: None,
         discovery,
+        standing,
     }
 }
 

@@ -561,6 +561,7 @@ fn serve() {
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
+            standing: Default::default(),
             name: name.into(),
             uid: name.into(),
             macs: vec![mac.parse().expect("a MAC address")],

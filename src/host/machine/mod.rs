@@ -49,6 +49,9 @@ const RARE_POLL: Duration = Duration::from_secs(600);
 /// The operation of the intent that ends an agent's session because the host is detached.
 const DETACH: &str = "detach";
 
+/// The operation of the intent that keeps a machine from booting while two hosts name it.
+const CONTESTED: &str = "contested";
+
 /// Everything that a decision may look at.
 #[derive(Clone, Copy, Debug)]
 pub struct World<'a> {
@@ -257,6 +260,17 @@ pub fn fail(status: &BareMetalHostStatus, error_type: ErrorType, message: &str) 
         ErrorType::Detach => "DetachError",
     };
     (status, Note { reason, message: message.to_owned(), warning: true })
+}
+
+/// Whether a host was registered with the machine that it names now.
+pub fn is_registered(host: &BareMetalHost) -> bool {
+    let uid = host.metadata.uid.as_deref().unwrap_or_default();
+    host.status.as_ref().is_some_and(|status| registered(uid, &status.provisioning.id, status.operational_status))
+}
+
+/// The same by its parts. One that is detached may get another machine.
+pub fn registered(uid: &str, provisioning_id: &str, operational: OperationalStatus) -> bool {
+    !uid.is_empty() && provisioning_id == uid && operational != OperationalStatus::Detached
 }
 
 /// Name of the library's Image for an image of a host: the same source with the same checksum is the same Image.

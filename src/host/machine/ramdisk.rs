@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Effect, Life};
+use super::{CONTESTED, Effect, Life};
 use crate::api::metal3::ErrorType;
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction, StepProgress};
 use crate::bmc::BootDevice;
@@ -26,12 +26,10 @@ impl Life<'_> {
     /// When the host already shows this type of error, the attempt's failure is known and its rest is over: the next
     /// attempt begins.
     pub(super) fn in_ramdisk(&self, operation: &str, wanted: Vec<IntentStep>, error_type: ErrorType) -> Stage {
-        let Some(intent) = self.world.intent else {
-            return Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted));
+        let Some(intent) = self.world.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk) else {
+            let contested = self.contested();
+            return contested.unwrap_or_else(|| Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted)));
         };
-        if intent.spec.target != BootTarget::Ramdisk {
-            return Stage::Do(self.fresh_boot(BootTarget::Ramdisk, operation, wanted));
-        }
         let steps: Vec<&IntentStep> = intent.spec.steps.iter().filter(|s| s.operation == operation).collect();
         let actions = |steps: &[&IntentStep]| steps.iter().map(|s| s.action).collect::<Vec<_>>();
         let planned = actions(&steps) == actions(&wanted.iter().collect::<Vec<_>>());
@@ -39,6 +37,10 @@ impl Life<'_> {
             return Stage::Done;
         }
         let alive = self.session_alive(intent);
+        // Whose machine is up was asked when its session was opened.
+        if !alive && let Some(contested) = self.contested() {
+            return contested;
+        }
         if let Some(reason) = self.attempt_failed(intent, &steps) {
             if self.status.error_type != Some(error_type) && planned {
                 return Stage::Failed(reason);
@@ -70,6 +72,18 @@ impl Life<'_> {
         }
     }
 
+    /// What comes instead of a boot when another host has this one's boot address, so that either one's machine could be
+    /// what boots: nothing, and a boot that was wanted is wanted no more.
+    fn contested(&self) -> Option<Stage> {
+        let reason = self.conflict()?;
+        let wanted = self.world.intent.is_some_and(|intent| intent.spec.target != BootTarget::Disk);
+        Some(if wanted {
+            Stage::Do(self.fresh_boot(BootTarget::Disk, CONTESTED, Vec::new()))
+        } else {
+            Stage::Failed(reason)
+        })
+    }
+
     /// Takes the boot of the host's own system one stage further: from its disk or a live ISO, which may both write to
     /// the disks.
     pub(super) fn onto(&self, target: BootTarget, operation: &str) -> Stage {
@@ -77,11 +91,16 @@ impl Life<'_> {
             Some(intent) if intent.spec.target == target && intent.spec.operation == operation => {
                 match intent.spec.started {
                     None if target == BootTarget::Disk => Stage::Do(Effect::Boot(BootDevice::Disk)),
-                    None => Stage::Do(Effect::Boot(BootDevice::Pxe)),
+                    None => self.contested().unwrap_or(Stage::Do(Effect::Boot(BootDevice::Pxe))),
                     Some(_) => Stage::Done,
                 }
             }
             _ => {
+                if target == BootTarget::LiveIso
+                    && let Some(contested) = self.contested()
+                {
+                    return contested;
+                }
                 let spec = self.fresh_intent(target, operation, Vec::new());
                 Stage::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })))
             }

@@ -189,6 +189,52 @@ fn a_boot_that_reached_another_machine_fails_with_that_and_is_tried_again() {
 }
 
 #[test]
+fn nothing_boots_the_ramdisk_while_another_host_has_its_boot_address() {
+    for (state, error_type) in [("inspecting", ErrorType::Inspection), ("deprovisioning", ErrorType::Provisioning)] {
+        let mut model = Model::in_state(state);
+        model.walk_until(|model| model.boots.last() == Some(&BootDevice::Pxe));
+        // The address was given to the host only now, and is another's.
+        model.mac_owner = Some("ns/other".into());
+        let (_, until) = model.settle();
+        let intent = &model.intent.as_ref().expect("an intent").spec;
+        assert_eq!((intent.target, intent.steps.len()), (BootTarget::Disk, 0), "{state}: what boots now is left alone");
+        let status = model.status();
+        assert_eq!((model.state(), status.error_type), (state, Some(error_type)));
+        assert!(status.error_message.contains("is already that of BareMetalHost ns/other"), "{}", status.error_message);
+        model.forget_what_happened();
+        model.now = until;
+        model.settle();
+        assert_eq!((model.boots.len(), model.status().error_count), (0, 2), "{state}");
+        model.mac_owner = None;
+        model.edited();
+        model.run_until("available");
+        assert!(model.boots.contains(&BootDevice::Pxe), "{state}");
+    }
+}
+
+#[test]
+fn a_session_that_was_opened_goes_on_whatever_another_host_names() {
+    let mut model = Model::in_state("inspecting");
+    model.settle();
+    model.agent_acts();
+    model.mac_owner = Some("ns/other".into());
+    model.run_until("preparing");
+    assert_eq!(model.status().error_type, None);
+}
+
+#[test]
+fn nothing_boots_a_live_iso_while_another_host_has_its_boot_address() {
+    let mut model = Model::in_state("provisioning");
+    if let Some(image) = &mut model.host.spec.image {
+        image.format = Some("live-iso".into());
+    }
+    model.mac_owner = Some("ns/other".into());
+    model.settle();
+    assert_eq!((model.boots.as_slice(), model.state()), (&[][..], "provisioning"));
+    assert!(model.status().error_message.contains("ns/other"), "{}", model.status().error_message);
+}
+
+#[test]
 fn a_step_back_in_time_is_no_end_of_a_rest() {
     let mut model = Model::in_state("provisioned");
     let (status, note) = fail(&model.status(), ErrorType::PowerManagement, "why");

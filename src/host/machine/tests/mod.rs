@@ -394,8 +394,12 @@ impl Model {
 
     /// One turn at a time, until the state was stored.
     fn walk_to(&mut self, state: &str) {
+        self.walk_until(|model| model.state() == state);
+    }
+
+    fn walk_until(&mut self, met: impl Fn(&Self) -> bool) {
         for _ in 0..200 {
-            if self.state() == state {
+            if met(self) {
                 return;
             }
             let turn = self.turn();
@@ -409,6 +413,6 @@ impl Model {
                 Next::Again | Next::Gone | Next::Still => {}
             }
         }
-        panic!("never {state}: {} {:?}", self.state(), self.status().error_message);
+        panic!("never there: {} {:?}", self.state(), self.status().error_message);
     }
 }
