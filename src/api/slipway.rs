@@ -191,6 +191,15 @@ pub struct BootIntentSpec {
     pub host_generation: i64,
 }
 
+impl BootIntent {
+    /// Whether it is of the host with this UID. A host of the same name that was made anew begins with an intent of its
+    /// own; one that nobody owns was made by hand, and is the host's of its name.
+    pub fn is_of(&self, uid: &str) -> bool {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        owners.iter().find(|owner| owner.controller == Some(true)).is_none_or(|owner| owner.uid == uid)
+    }
+}
+
 /// What a machine boots.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]

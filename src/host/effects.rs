@@ -1,7 +1,7 @@
 //! What the state machine asks for, done. Every effect may be done twice without harm.
 
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 use tracing::info;
@@ -196,7 +196,18 @@ async fn forget_intent(reconciler: &Reconciler, intent: Option<&BootIntent>) -> 
     if namespace.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
         return Err(EffectError::NotYet);
     }
-    Ok(let_intent_go(reconciler, intent).await?)
+    let_intent_go(reconciler, intent).await?;
+    if intent.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    // Of a former host: the collector may not have come yet.
+    let this = Preconditions { uid: intent.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
+    let api = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+    match api.delete(&intent.name_any(), &params).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        deleted => Ok(deleted.map(drop)?),
+    }
 }
 
 /// The host's BMC, and the version of the credentials it is spoken to with.

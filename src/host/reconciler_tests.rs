@@ -354,6 +354,31 @@ async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
 }
 
 #[tokio::test]
+async fn a_host_made_anew_begins_with_an_intent_of_its_own() {
+    let site = Site::idle().await;
+    let secret = site.api::<Secret>().get("bmc").await.unwrap();
+    // Of somebody who is there, so that nobody but the host itself takes it away.
+    let metadata = ObjectMeta {
+        name: Some("h".into()),
+        owner_references: secret.controller_owner_ref(&()).map(|owner| vec![owner]),
+        finalizers: Some(vec![crate::api::slipway::FINALIZER_INTENT.into()]),
+        ..ObjectMeta::default()
+    };
+    let spec = BootIntentSpec { generation: 30, disks_clean: true, ..BootIntentSpec::default() };
+    let intents = site.api::<BootIntent>();
+    intents.create(&PostParams::default(), &BootIntent { metadata, spec, status: None }).await.unwrap();
+    let host = site.create(&site.host()).await;
+    site.reconcile().await;
+    site.until("the intent is the host's own", async || {
+        intents.get_opt("h").await.unwrap().is_some_and(|intent| {
+            let owner = intent.owner_references().first().map(|owner| owner.uid.clone());
+            owner == host.uid() && intent.spec.generation < 30 && !intent.spec.disks_clean
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn hardware_data_may_be_deleted_and_goes_with_its_host() {
     let site = Site::provisioned().await;
     let (hosts, all) = (site.api::<BareMetalHost>(), site.api::<HardwareData>());

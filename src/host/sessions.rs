@@ -240,6 +240,9 @@ impl Sessions {
         let api = self.api(&host.namespace);
         for _ in 0..WRITE_TRIES {
             let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
+            if !intent.is_of(&host.uid) {
+                return Err(refuse("the boot intent is that of a former host of this name".into()));
+            }
             may_open(&intent, &claims, peer).map_err(&refuse)?;
             if let Some(reason) = self.another_machine(&host, &intent, call).await? {
                 match self.end_boot(&api, &intent, &reason).await {

@@ -175,7 +175,8 @@ impl Known {
     fn publish(&self, key: &Key, index: &HostIndex) {
         match self.hosts.get(key) {
             Some(host) => {
-                let intent = self.intents.get(key).map(|intent| indexed(intent));
+                let own = self.intents.get(key).filter(|intent| intent.is_of(&host.uid));
+                let intent = own.map(|intent| indexed(intent));
                 index.insert(BootHost { intent, ..host.clone() });
             }
             None => index.remove(&key.0, &key.1),

@@ -199,7 +199,7 @@ pub enum Effect {
     },
     /// Take out of the virtual CD drive what the DataImage says.
     EjectDataImage,
-    /// Let the intent go, which somebody deleted: a new one begins afresh.
+    /// Let the intent go, which somebody deleted or which is of a former host of this name: a new one begins afresh.
     ForgetIntent,
     /// Drop the intent and every finalizer that the host holds, its own last.
     Release,

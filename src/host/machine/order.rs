@@ -66,8 +66,11 @@ impl Life<'_> {
         if self.deleting() {
             return None;
         }
+        let uid = self.world.host.metadata.uid.as_deref().unwrap_or_default();
         match self.world.intent {
             Some(intent) if intent.metadata.deletion_timestamp.is_some() => Some(Next::Do(Effect::ForgetIntent)),
+            // What it says of the disks and of an agent is of another machine.
+            Some(intent) if !intent.is_of(uid) => Some(Next::Do(Effect::ForgetIntent)),
             Some(_) => None,
             None if matches!(self.status.provisioning.state, State::None | State::Unmanaged) => None,
             None => Some(Next::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()))),

@@ -1,5 +1,6 @@
 //! Reference 1.3: what a host brings along.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use super::*;
@@ -150,5 +151,21 @@ fn the_architecture_comes_from_the_hardware_unless_it_is_given() {
         model.host.spec.architecture = given.map(str::to_owned);
         model.settle();
         assert_eq!(model.host.spec.architecture.as_deref(), expected);
+    }
+}
+
+#[test]
+fn a_host_made_anew_takes_nothing_over_from_its_namesakes_intent() {
+    let owner = |uid: &str| OwnerReference { uid: uid.into(), controller: Some(true), ..OwnerReference::default() };
+    for (owners, forgotten) in [(vec![owner("former")], true), (vec![owner("uid")], false), (vec![], false)] {
+        let mut model = Model::in_state("available");
+        let mut left = model.intent.take().expect("an intent");
+        assert!(left.spec.disks_clean);
+        left.metadata.owner_references = Some(owners);
+        let mut model = Model::new();
+        model.intent = Some(left);
+        model.host.spec.inspection_mode = Some(InspectionMode::Disabled);
+        model.run_until("available");
+        assert_eq!(model.wipes, usize::from(forgotten), "its own disks are wiped before anything is written to one");
     }
 }
