@@ -104,7 +104,7 @@ pub enum Action {
     WriteImage {
         /// Digest of the manifest.
         digest: String,
-        /// Which disk; the smallest over 4 GiB when there are no hints.
+        /// Which disk; the smallest over 4 GiB that is not removable when there are no hints.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         root_device_hints: Option<RootDeviceHints>,
     },

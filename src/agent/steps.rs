@@ -65,7 +65,8 @@ impl Node {
     /// The device of the root disk, by the same rule for every step of an intent.
     async fn root_disk(&self, hints: Option<&RootDeviceHints>, progress: &Progress) -> Result<PathBuf, StepError> {
         let disks = self.disks(progress).await;
-        let chosen = hints::choose(&disks, hints).map_err(|error| StepError(error.to_string()))?;
+        let removable = |disk: &Storage| disks::is_removable(&self.root, disk);
+        let chosen = hints::choose(&disks, hints, removable).map_err(|error| StepError(error.to_string()))?;
         let device = device_path(chosen);
         tracing::info!("the root disk is {} ({}, {} bytes)", device.display(), chosen.name, chosen.size_bytes);
         Ok(device)

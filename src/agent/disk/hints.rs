@@ -15,22 +15,29 @@ pub enum NoRootDisk {
     /// Each disk with what excludes it.
     #[error("no disk matches the root device hints: {}", .0.join("; "))]
     NoMatch(Vec<String>),
-    /// Each disk with its size.
-    #[error("no disk is larger than 4 GiB, and there are no root device hints: {}", .0.join("; "))]
-    AllSmall(Vec<String>),
+    /// Each disk with its size, and whether it is removable.
+    #[error("no fixed disk is larger than 4 GiB, and there are no root device hints: {}", .0.join("; "))]
+    NoneFit(Vec<String>),
 }
 
-/// The root disk: the first that fits every hint; without hints the smallest over 4 GiB.
+/// The root disk: the first that fits every hint; without hints the smallest over 4 GiB that is not `removable`: a stick
+/// that somebody forgot, or what a BMC shows as one, is no disk of the server.
 ///
 /// Model and vendor match a part, everything else the whole; case does not count.
-pub fn choose<'a>(disks: &'a [Storage], hints: Option<&RootDeviceHints>) -> Result<&'a Storage, NoRootDisk> {
+pub fn choose<'a>(
+    disks: &'a [Storage],
+    hints: Option<&RootDeviceHints>,
+    removable: impl Fn(&Storage) -> bool,
+) -> Result<&'a Storage, NoRootDisk> {
     if disks.is_empty() {
         return Err(NoRootDisk::NoDisks);
     }
     let Some(hints) = hints.filter(|hints| **hints != RootDeviceHints::default()) else {
-        let fit = disks.iter().filter(|disk| disk.size_bytes > SMALLEST);
+        let fit = disks.iter().filter(|disk| disk.size_bytes > SMALLEST && !removable(disk));
         return fit.min_by_key(|disk| disk.size_bytes).ok_or_else(|| {
-            NoRootDisk::AllSmall(disks.iter().map(|d| format!("{}: {}", shown(d), gib(d.size_bytes))).collect())
+            let what = |disk| if removable(disk) { ", removable" } else { "" };
+            let each = disks.iter().map(|disk| format!("{}: {}{}", shown(disk), gib(disk.size_bytes), what(disk)));
+            NoRootDisk::NoneFit(each.collect())
         });
     };
     let mut reasons = Vec::new();
@@ -120,6 +127,10 @@ mod tests {
         ]
     }
 
+    fn fixed(_: &Storage) -> bool {
+        false
+    }
+
     #[test]
     fn hints_choose_by_all_of_them() {
         type Set = fn(&mut RootDeviceHints);
@@ -145,24 +156,42 @@ mod tests {
         for (number, (set, expected)) in cases.iter().enumerate() {
             let mut hints = RootDeviceHints::default();
             set(&mut hints);
-            let found = choose(&disks, Some(&hints)).ok().map(shown);
-            assert_eq!(found.as_deref(), *expected, "case {number}: {hints:?}");
+            for removable in [false, true] {
+                let found = choose(&disks, Some(&hints), |_| removable && hints != RootDeviceHints::default());
+                assert_eq!(found.ok().map(shown).as_deref(), *expected, "case {number}: {hints:?}");
+            }
         }
-        assert_eq!(choose(&disks, None).map(shown), Ok("/dev/sdc".into()));
+        assert_eq!(choose(&disks, None, fixed).map(shown), Ok("/dev/sdc".into()));
+    }
+
+    #[test]
+    fn without_hints_no_removable_disk_is_the_root_disk() {
+        let mut disks = disks();
+        // An 8 GB stick, and one of 16 GB: both smaller than every disk of the server.
+        for (name, bytes) in [("sdd", 8_000_000_000), ("sde", 16_000_000_000)] {
+            let names = vec![format!("/dev/{name}")];
+            disks.push(Storage { size_bytes: bytes, alternate_names: names, ..disks[0].clone() });
+        }
+        let stick = |disk: &Storage| ["/dev/sdd", "/dev/sde"].contains(&shown(disk).as_str());
+        assert_eq!(choose(&disks, None, stick).map(shown), Ok("/dev/sdc".into()));
+        let hints = RootDeviceHints { device_name: Some("/dev/sde".into()), ..RootDeviceHints::default() };
+        assert_eq!(choose(&disks, Some(&hints), stick).map(shown), Ok("/dev/sde".into()), "who names it wants it");
+        let error = choose(&disks[4..], None, stick).expect_err("sticks alone").to_string();
+        assert!(error.ends_with("hints: /dev/sdd: 7.4 GiB, removable; /dev/sde: 14.9 GiB, removable"), "{error}");
     }
 
     #[test]
     fn the_error_says_what_excluded_each_disk() {
         let hints =
             RootDeviceHints { min_size_gigabytes: Some(3000), rotational: Some(false), ..RootDeviceHints::default() };
-        let error = choose(&disks()[..2], Some(&hints)).expect_err("none").to_string();
+        let error = choose(&disks()[..2], Some(&hints), fixed).expect_err("none").to_string();
         assert_eq!(
             error,
             "no disk matches the root device hints: /dev/sda: size 4 GiB < 3000 GiB; \
              /dev/sdb: size 2000 GiB < 3000 GiB, rotational"
         );
-        let error = choose(&disks()[..1], None).expect_err("small").to_string();
+        let error = choose(&disks()[..1], None, fixed).expect_err("small").to_string();
         assert!(error.ends_with("no root device hints: /dev/sda: 4 GiB"), "{error}");
-        assert_eq!(choose(&[], None), Err(NoRootDisk::NoDisks));
+        assert_eq!(choose(&[], None, fixed), Err(NoRootDisk::NoDisks));
     }
 }

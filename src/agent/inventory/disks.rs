@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::path_id;
+use crate::agent::disk::device_path;
 use crate::api::metal3::Storage;
 
 /// Read-only devices below this size in bytes are installation media and the like, not disks.
@@ -22,6 +23,16 @@ pub fn disks(root: &Path) -> Vec<Storage> {
     // sdb before sdaa, nvme2n1 before nvme10n1.
     found.sort_by(|(a, _), (b, _)| (a.len(), a).cmp(&(b.len(), b)));
     found.into_iter().map(|(_, disk)| disk).collect()
+}
+
+/// Whether a disk is a USB stick, a card in a USB reader, or what a BMC shows as one. Other buses are not asked: kernels
+/// have called the disks of hot-plug SATA bays removable.
+pub fn is_removable(root: &Path, disk: &Storage) -> bool {
+    let device = device_path(disk);
+    // The kernel writes `!` where a device's name has a `/`.
+    let Some(name) = device.to_str().and_then(|path| path.strip_prefix("/dev/")) else { return false };
+    let Ok(path) = std::fs::canonicalize(root.join("sys/block").join(name.replace('/', "!"))) else { return false };
+    text(&path.join("removable")) == "1" && path.to_string_lossy().contains("/usb")
 }
 
 fn disk(root: &Path, name: &str, link: &Path) -> Option<Storage> {

@@ -223,3 +223,24 @@ fn odd_pages_and_ids_are_harmless() {
     identity.take_wwid("naa.5000c500a0b1c2d3");
     assert_eq!((identity.wwn.as_str(), identity.extension.as_str()), ("0x5000c500a0b1c2d3", ""));
 }
+
+#[test]
+fn a_stick_is_removable_and_a_hot_plug_bay_is_not() {
+    let machine = Machine::new();
+    let usb = format!("{ROOT}/0000:00:14.0@pci/usb1@usb/1-3@usb/1-3:1.0@usb");
+    let sata = format!("{ROOT}/0000:00:1f.2@pci/ata1");
+    for (way, name, removable) in [
+        (format!("{usb}/host6/target6:0:0/6:0:0:0@scsi"), "sda", "1"),
+        (format!("{usb}/host6/target6:0:0/6:0:0:1@scsi"), "sdb", "0"),
+        (format!("{sata}/host0/target0:0:0/0:0:0:0@scsi"), "sdc", "1"),
+        (format!("{ROOT}/0000:01:00.0@pci/cciss0/c0d0"), "cciss!c0d0", "0"),
+    ] {
+        machine.disk(&way, name, 16 * GIB, &[("removable", removable)]);
+    }
+    let root = machine.0.path();
+    let found: Vec<_> = disks(root).iter().map(|disk| (device_path(disk), is_removable(root, disk))).collect();
+    let expected = [("/dev/sda", true), ("/dev/sdb", false), ("/dev/sdc", false), ("/dev/cciss!c0d0", false)];
+    assert_eq!(found, expected.map(|(name, removable)| (name.into(), removable)));
+    let nowhere = Storage { name: "/dev/disk/by-path/x".into(), ..Storage::default() };
+    assert!(!is_removable(root, &nowhere));
+}
