@@ -205,6 +205,10 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
             reasons.push(format!("boot intent {generation} is the ramdisk, but there is none for {}", client.firmware));
             Boot::LocalDisk
         }
+        BootTarget::Ramdisk if host.standing.paused => {
+            reasons.push(format!("boot intent {generation} is the ramdisk, but the host is paused: local disk"));
+            Boot::LocalDisk
+        }
         BootTarget::Ramdisk => {
             reasons.push(format!("boot intent {generation} is the ramdisk"));
             Boot::Ramdisk { generation }
@@ -370,6 +374,23 @@ mod tests {
             assert_eq!(decision.boot, boot, "{kind:?} {firmware:?} {host:?}");
             let last = decision.reasons.last().expect("a reason");
             assert!(last.contains(reason), "{last}");
+        }
+    }
+
+    #[test]
+    fn a_paused_host_gets_no_ramdisk_and_its_live_system_starts_on() {
+        let client =
+            BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
+        for (target, paused, boot) in [
+            (BootTarget::Ramdisk, false, Boot::Ramdisk { generation: 7 }),
+            (BootTarget::Ramdisk, true, Boot::LocalDisk),
+            (BootTarget::LiveIso, true, Boot::LiveIso { generation: 7, digest: "d1".into() }),
+            (BootTarget::Disk, true, Boot::LocalDisk),
+        ] {
+            let intent = IndexedIntent { generation: 7, target, session_open: false, live_iso: Some("d1".into()) };
+            let mut host = host(Some(intent));
+            host.standing.paused = paused;
+            assert_eq!(decide(&client, Some(&host), &Stranger::Ignored).boot, boot, "{target:?} {paused}");
         }
     }
 

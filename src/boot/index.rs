@@ -35,6 +35,8 @@ pub struct Standing {
     pub boot_mac: Option<MacAddress>,
     /// Whether it was registered with the machine that it names now.
     pub registered: bool,
+    /// Whether somebody paused it: nothing further is done with its machine.
+    pub paused: bool,
 }
 
 /// What discovery has to do with a host.
@@ -226,7 +228,7 @@ mod tests {
     fn a_machine_is_contested_by_another_registered_host_with_its_boot_address() {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
-        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered };
+        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered, paused: false };
         index.insert(BootHost { standing: standing(1, true), ..host("a", &[1, 2]) });
         index.insert(BootHost { standing: standing(2, false), ..host("b", &[2, 9]) });
         let rival = |uid: &str, macs: &[u8]| {

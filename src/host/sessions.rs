@@ -28,7 +28,7 @@ use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
 use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
-use crate::api::metal3::BareMetalHost;
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
@@ -237,6 +237,11 @@ impl Sessions {
         }
         let host = self.0.index.by_uid(&claims.uid);
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
+        if host.standing.paused {
+            // It may be for a moment only: the agent asks again for as long as its token is good.
+            let reason = format!("the host is paused by its annotation {ANNOTATION_PAUSED}");
+            return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason));
+        }
         let api = self.api(&host.namespace);
         for _ in 0..WRITE_TRIES {
             let intent = api.get_opt(&host.name).await?.ok_or_else(|| refuse("the host has no boot intent".into()))?;
@@ -364,8 +369,11 @@ async fn next_step(
         let Some(intent) = intent.filter(|intent| intent.spec.generation == caller.generation) else {
             return Err(Refused(StatusCode::UNAUTHORIZED, "this session has ended".into()));
         };
-        if let Some(step) = next_of(&intent, &after) {
-            let Sessions(inner) = &sessions;
+        let Sessions(inner) = &sessions;
+        let host = inner.index.by_name(&caller.namespace, &caller.name);
+        // What is under way comes to its end; nothing is begun.
+        let paused = host.is_some_and(|host| host.standing.paused);
+        if let Some(step) = next_of(&intent, &after).filter(|_| !paused) {
             let metrics = inner.metrics.get_or_init(Metrics::default);
             let (namespace, name) = (&caller.namespace, &caller.name);
             match payload::render(&inner.client, metrics, namespace, name, caller.generation, step).await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use kube::api::ObjectMeta;
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -107,6 +107,14 @@ impl Site {
         (status, serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
+    async fn until(&self, what: &str, met: impl Fn() -> bool) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !met() {
+            assert!(tokio::time::Instant::now() < deadline, "not within 30 s: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     async fn open(&self, peer: &str, token: &str) -> (u16, Value) {
         self.open_by(&[MAC], peer, token).await
     }
@@ -180,16 +188,39 @@ async fn a_machine_that_is_another_registered_hosts_as_well_gets_nothing() {
     status.provisioning.id = other.metadata.uid.clone().unwrap();
     other.status = Some(status);
     hosts.replace_status("other", &PostParams::default(), &other).await.unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    while !site.index.by_name("default", "other").is_some_and(|other| other.standing.registered) {
-        assert!(tokio::time::Instant::now() < deadline, "the other host is never known");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let known = || site.index.by_name("default", "other").is_some_and(|other| other.standing.registered);
+    site.until("the other host is known", known).await;
     let (status, refusal) = site.open_by(&[MAC, "02:00:00:00:00:0b"], NODE, &token).await;
     let reason = refusal["reason"].as_str().unwrap();
     assert!(status == 403 && reason.contains("boot address of BareMetalHost default/other"), "{reason}");
     assert_eq!(site.status().await.results[0].message, reason);
     assert_eq!(site.open_by(&[MAC], NODE, &token).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_paused_host_opens_no_session_and_begins_no_step() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let pause = async |paused: bool| {
+        let value = if paused { json!("") } else { Value::Null };
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: value } } });
+        let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+        hosts.patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        site.until("it is known", || site.index.by_name("default", "h").unwrap().standing.paused == paused).await;
+    };
+    pause(true).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let (status, refusal) = site.open(NODE, &token).await;
+    assert!(status == 503 && refusal["reason"].as_str().unwrap().contains("paused"), "{status} {refusal}");
+    pause(false).await;
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    assert_eq!(site.call(NODE, &session, "GET", "step", Value::Null).await.1["id"], "7.1");
+    pause(true).await;
+    // What was begun may end.
+    let done = json!({ "step": "7.1", "succeeded": true, "message": "" });
+    assert_eq!(site.call(NODE, &session, "POST", "result", done).await.0, 204);
+    assert_eq!(site.call(NODE, &session, "GET", "step?after=7.1", Value::Null).await, (204, Value::Null));
+    pause(false).await;
+    assert_eq!(site.call(NODE, &session, "GET", "step?after=7.1", Value::Null).await.1["id"], "7.2");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::machine;
 use crate::api::MacAddress;
-use crate::api::metal3::BareMetalHost;
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, BootIntent, DISCOVERED_PENDING};
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 
@@ -202,7 +202,8 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
         }
     }
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
-    let standing = Standing { boot_mac, registered: machine::is_registered(host) };
+    let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
+    let standing = Standing { boot_mac, registered: machine::is_registered(host), paused };
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),

@@ -35,7 +35,7 @@ pub fn choose<'a>(
     let Some(hints) = hints.filter(|hints| **hints != RootDeviceHints::default()) else {
         let fit = disks.iter().filter(|disk| disk.size_bytes > SMALLEST && !removable(disk));
         return fit.min_by_key(|disk| disk.size_bytes).ok_or_else(|| {
-            let what = |disk| if removable(disk) { ", removable" } else { "" };
+            let what = |disk: &Storage| if removable(disk) { ", removable" } else { "" };
             let each = disks.iter().map(|disk| format!("{}: {}{}", shown(disk), gib(disk.size_bytes), what(disk)));
             NoRootDisk::NoneFit(each.collect())
         });
