@@ -49,9 +49,10 @@ pub struct Discovery {
 }
 
 impl BootHost {
-    /// How good its claim of an address is; the lowest has it.
-    fn rank(&self, mac: MacAddress) -> (bool, i64, &str) {
-        (self.macs.first() != Some(&mac), self.created, &self.uid)
+    /// How good its claim of an address is; the lowest has it. Whatever reported itself and was not accepted has the
+    /// worst.
+    fn rank(&self, mac: MacAddress) -> (bool, bool, i64, &str) {
+        (self.discovery.waiting, self.macs.first() != Some(&mac), self.created, &self.uid)
     }
 }
 
@@ -262,6 +263,20 @@ mod tests {
         assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2));
         index.insert(host("b", &[2]));
         assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted");
+    }
+
+    #[test]
+    fn a_host_goes_before_one_that_waits_to_be_accepted() {
+        let index = HostIndex::default();
+        let waiting = Discovery { waiting: true, ..Discovery::default() };
+        index.insert(BootHost { discovery: waiting.clone(), ..host("a", &[1]) });
+        assert_eq!(owner(&index, 1).as_deref(), Some("a"));
+        index.insert(BootHost { created: 9, ..host("b", &[1]) });
+        assert_eq!(owner(&index, 1).as_deref(), Some("b"));
+        index.insert(BootHost { discovery: waiting, ..host("a", &[1]) });
+        assert_eq!(owner(&index, 1).as_deref(), Some("b"));
+        index.insert(host("a", &[1]));
+        assert_eq!(owner(&index, 1).as_deref(), Some("a"), "accepted, it is the older one");
     }
 
     #[test]

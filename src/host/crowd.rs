@@ -146,8 +146,11 @@ impl Known {
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         self.remove(&key);
-        let bmc = host.bmc_address().and_then(|address| BmcAddress::parse(address).ok()).map(|address| place(&address));
-        let (registered, macs, board) = (host.is_registered(), host.macs().collect(), host.board().map(str::to_owned));
+        // A machine that only reported itself keeps no other host from its own.
+        let claims = Some(host).filter(|host| !host.waits());
+        let bmc = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok()).map(|address| place(&address));
+        let macs = claims.into_iter().flat_map(HostView::macs).collect();
+        let (registered, board) = (host.is_registered(), host.board().map(str::to_owned));
         let member = Member { age: age(host), registered, macs, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()), board };
         if let Some((bmc, system)) = bmc {
             self.by_bmc.entry(bmc).or_default().insert((member.age.clone(), key.clone()), system);
@@ -203,10 +206,12 @@ fn label((namespace, name): &Key) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::Resource;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 
     fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
         let state = if busy { "inspecting" } else { "available" };
@@ -294,6 +299,23 @@ mod tests {
             let expected = counts.then(|| format!("rack/{}", other.name_any()));
             assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
         }
+    }
+
+    #[test]
+    fn a_host_that_waits_to_be_accepted_has_neither_address_nor_bmc() {
+        let crowd = Crowd::default();
+        let (stranger, own) = (owner("stranger", 1, 7, &[7, 8], false), owner("own", 9, 7, &[], false));
+        let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+        let owners = || (crowd.mac_owner(&own, "02:00:00:00:00:07"), crowd.bmc_owner(&own, &address));
+        crowd.take(&Event::Apply(own.clone()));
+        let annotated = json!({ ANNOTATION_DISCOVERED: DISCOVERED_PENDING });
+        let mut waiting = stranger.clone();
+        waiting.meta_mut().annotations = serde_json::from_value(annotated).unwrap();
+        crowd.take(&Event::Apply(waiting));
+        assert_eq!(owners(), (None, None));
+        // Accepted, it is a host as every other.
+        crowd.take(&Event::Apply(stranger));
+        assert_eq!(owners(), (Some("rack/stranger".into()), Some("rack/stranger".into())));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::discovery::rules;
 use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 
 /// A BareMetalHost without most of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -108,7 +109,8 @@ pub(super) fn identity(vendor: &HardwareSystemVendor) -> Option<String> {
 fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut meta = ObjectMeta::deserialize(deserializer)?;
     meta.managed_fields = None;
-    meta.annotations = None;
+    let waits = meta.annotations.take().and_then(|mut all| all.remove_entry(ANNOTATION_DISCOVERED));
+    meta.annotations = waits.map(|waits| [waits].into());
     meta.labels = None;
     Ok(meta)
 }
@@ -144,6 +146,12 @@ impl HostView {
         let boot: Option<MacAddress> = self.boot_mac_address().and_then(|mac| mac.parse().ok());
         let cards = self.status.hardware.macs.iter().copied();
         boot.into_iter().chain(cards.filter(move |mac| Some(*mac) != boot))
+    }
+
+    /// Whether it reported itself and waits to be accepted: what it says of itself is nobody's word but its own.
+    pub fn waits(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.get(ANNOTATION_DISCOVERED)).is_some_and(|value| value == DISCOVERED_PENDING)
     }
 
     /// Whether this host was registered with the machine that it names now.
@@ -215,7 +223,10 @@ mod tests {
         assert_eq!(view.board(), Some("maker/s1"));
         let macs: Vec<String> = view.macs().map(|mac| mac.to_string()).collect();
         assert_eq!(macs, ["02:00:00:00:00:01", "02:00:00:00:00:02"]);
-        assert!(!view.is_registered());
+        assert!(!view.is_registered() && !view.waits());
+        let waiting = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: DISCOVERED_PENDING, "a": "b" } }, "spec": {} });
+        let waiting: HostView = serde_json::from_value(waiting).unwrap();
+        assert!(waiting.waits() && waiting.metadata.annotations.as_ref().is_some_and(|kept| kept.len() == 1));
         let filler = json!({ "metadata": {}, "spec": {}, "status": { "hardware": {
             "systemVendor": { "manufacturer": "Maker", "serialNumber": "To be filled by O.E.M." } } } });
         assert_eq!(serde_json::from_value::<HostView>(filler).unwrap().board(), None);
