@@ -5,19 +5,22 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
-use serde_json::json;
+use kube::api::PostParams;
 use tracing::{info, warn};
 
-use super::effects::{EffectError, connect, patch_intent};
+use super::effects::{EffectError, connect};
 use super::media;
 use super::reconciler::{Reconciler, label};
 use crate::api::metal3::{BareMetalHost, BootMode};
-use crate::api::slipway::{BootIntent, BootTarget};
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
 use crate::boot::media::is_ours;
 
 /// Fewer characters than any ticket has.
 const TICKET_LEAST: usize = 90;
+
+/// Tries of a write that collides with another.
+const WRITE_TRIES: usize = 8;
 
 /// How long a machine may take to power itself off after its agent said that it would.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
@@ -38,14 +41,14 @@ pub(super) async fn boot(
     }
     let (bmc, version) = connect(reconciler, host).await?;
     let uid = host.uid().unwrap_or_default();
-    let started = |at: Time| patch_intent(reconciler, intent, json!({ "spec": { "started": at } }));
+    let started = |at: Time| note(reconciler, intent, move |spec| spec.started = Some(at.clone()));
     // Unless this is a later start of the same boot, as of a live system.
     let begun = intent.spec.powering_on.clone().filter(|_| intent.spec.started.is_none());
     if bmc.power().await? == PowerState::On {
         if let Some(begun) = begun {
             reconciler.power.put(&uid, &version, PowerState::On);
             info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
-            return Ok(started(begun).await?);
+            return started(begun).await;
         }
         let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
         if !off_by_itself {
@@ -61,7 +64,8 @@ pub(super) async fn boot(
         started(now.clone()).await?;
     } else {
         // Nobody else would switch this one on. Done twice, it would cost the firmware's start again.
-        patch_intent(reconciler, intent, json!({ "spec": { "poweringOn": now } })).await?;
+        let at = now.clone();
+        note(reconciler, intent, move |spec| spec.powering_on = Some(at.clone())).await?;
     }
     bmc.set_power(PowerAction::On).await?;
     reconciler.power.put(&uid, &version, PowerState::On);
@@ -70,6 +74,27 @@ pub(super) async fn boot(
         started(now).await?;
     }
     Ok(())
+}
+
+/// Notes in the intent how far its boot is, unless it is another boot by now: that one has to be started itself.
+pub(super) async fn note(
+    reconciler: &Reconciler,
+    intent: &BootIntent,
+    change: impl Fn(&mut BootIntentSpec),
+) -> Result<(), EffectError> {
+    let api = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+    for _ in 0..WRITE_TRIES {
+        let stored = api.get_opt(&intent.name_any()).await?.filter(|stored| stored.uid() == intent.uid());
+        let same = stored.filter(|stored| stored.spec.generation == intent.spec.generation);
+        let Some(mut stored) = same else { return Err(EffectError::NotYet) };
+        change(&mut stored.spec);
+        match api.replace(&intent.name_any(), &PostParams::default(), &stored).await {
+            // The agent may have written its part.
+            Err(kube::Error::Api(error)) if error.is_conflict() => {}
+            noted => return Ok(noted.map(drop)?),
+        }
+    }
+    Err(EffectError::NotYet)
 }
 
 /// Makes the BMC start the machine from the disk, or from whatever its address stands for.

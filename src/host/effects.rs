@@ -135,7 +135,7 @@ async fn drop_annotations(reconciler: &Reconciler, host: &BareMetalHost, keys: &
     patch_metadata(reconciler, host, json!({ "annotations": gone })).await
 }
 
-pub(super) async fn patch_intent(
+async fn patch_intent(
     reconciler: &Reconciler,
     intent: &BootIntent,
     patch: serde_json::Value,

@@ -25,6 +25,7 @@ use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
 use crate::bmc::{Health, Settings};
+use crate::host::boot_effect;
 use crate::host::watches::{self, Intents};
 use crate::store::{Store as Database, StoreOptions};
 
@@ -126,6 +127,25 @@ impl Site {
         let service = RedfishSim::new(vec![self.machine.clone()], account, options);
         tokio::spawn(service.clone().run(listener, None, end.clone()));
         (service, end)
+    }
+
+    /// A reconciler that does nothing by itself.
+    fn reconciler(&self) -> Reconciler {
+        let (places, _woken) = Places::new(20);
+        Reconciler {
+            client: self.client.clone(),
+            bmcs: Registry::default(),
+            index: HostIndex::default(),
+            settings: HostConfig::default(),
+            power: Readings::default(),
+            fence: Fence::open(),
+            metrics: Metrics::default(),
+            media: None,
+            places,
+            up_since: Timestamp::now(),
+            crowd: Arc::default(),
+            turns: tokio::sync::Semaphore::new(1),
+        }
     }
 
     /// Starts the reconciler.
@@ -625,21 +645,7 @@ async fn a_host_goes_from_every_state_that_it_is_deleted_in() {
 #[tokio::test]
 async fn what_was_decided_on_an_old_host_is_not_stored() {
     let site = Site::idle().await;
-    let (places, _woken) = Places::new(20);
-    let reconciler = Reconciler {
-        client: site.client.clone(),
-        bmcs: Registry::default(),
-        index: HostIndex::default(),
-        settings: HostConfig::default(),
-        power: Readings::default(),
-        fence: Fence::open(),
-        metrics: Metrics::default(),
-        media: None,
-        places,
-        up_since: Timestamp::now(),
-        crowd: Arc::default(),
-        turns: tokio::sync::Semaphore::new(1),
-    };
+    let reconciler = site.reconciler();
     let mut host = site.host();
     host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
     let host = site.create(&host).await;
@@ -675,4 +681,32 @@ async fn two_hosts_cannot_have_one_bmc() {
     hosts.delete("twin", &DeleteParams::default()).await.unwrap();
     site.until("the second is gone", async || hosts.get_opt("twin").await.unwrap().is_none()).await;
     assert!(site.machine.is_on(), "and stays as it was");
+}
+
+#[tokio::test]
+async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
+    let site = Site::idle().await;
+    let (reconciler, intents) = (site.reconciler(), site.api::<BootIntent>());
+    let note = async |of: &BootIntent| {
+        let at = Some(Time(Timestamp::now()));
+        boot_effect::note(&reconciler, of, move |spec| spec.started = at.clone()).await
+    };
+    let spec = BootIntentSpec { generation: 5, target: BootTarget::Ramdisk, ..BootIntentSpec::default() };
+    let first = intents.create(&PostParams::default(), &BootIntent::new("h", spec.clone())).await.unwrap();
+    // The agent was faster.
+    let status = Patch::Merge(json!({ "status": { "log": ["here I am"] } }));
+    intents.patch_status("h", &PatchParams::default(), &status).await.unwrap();
+    note(&first).await.unwrap();
+    let noted = intents.get("h").await.unwrap();
+    assert!(noted.spec.started.is_some() && noted.status.is_some_and(|status| status.log.len() == 1));
+
+    let next = Patch::Merge(json!({ "spec": { "generation": 6, "started": null } }));
+    let second = intents.patch("h", &PatchParams::default(), &next).await.unwrap();
+    assert!(matches!(note(&first).await, Err(effects::EffectError::NotYet)));
+    intents.delete("h", &DeleteParams::default()).await.unwrap();
+    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)));
+    let spec = BootIntentSpec { generation: 6, ..spec };
+    intents.create(&PostParams::default(), &BootIntent::new("h", spec)).await.unwrap();
+    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
+    assert_eq!(intents.get("h").await.unwrap().spec.started, None);
 }
