@@ -1,9 +1,12 @@
 //! A host that is to be left alone (reference 2.7): nothing is asked of its BMC, and its state stays as it is.
 
 use super::annotations;
-use super::{DETACH, Life, Next, RARE_POLL};
+use super::{DETACH, Effect, Life, Next, RARE_POLL};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
-use crate::api::slipway::BootTarget;
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
+
+/// The operation of the intent of a host that came back from being detached, until its next boot.
+const ATTACH: &str = "attach";
 
 impl Life<'_> {
     /// Detaches, stays detached, or comes back. `None` while the state goes on as it is.
@@ -42,11 +45,23 @@ impl Life<'_> {
         Some(self.wait(reason, self.world.now + RARE_POLL))
     }
 
-    /// The next turn registers the machine as if for the first time: its BMC may be another one by now.
+    /// The next turn registers the machine as if for the first time: its BMC may be another one by now, and what is on
+    /// the disks is not known any more.
     fn attach(&mut self) -> Next {
+        if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
+            let operation = ATTACH.to_owned();
+            let spec = BootIntentSpec { operation, disks_clean: false, ..intent.spec.clone() };
+            return Next::Do(Effect::Intent(Box::new(spec)));
+        }
         self.status.operational_status =
             if self.status.error_type.is_some() { OperationalStatus::Error } else { OperationalStatus::OK };
         self.status.provisioning.id.clear();
         Next::Again
+    }
+
+    /// Whether the disks were clean when the host was detached, and nobody knows what was written to them since.
+    pub(super) fn was_away(&self) -> bool {
+        let away = |intent: &BootIntent| intent.spec.operation == ATTACH && !intent.spec.disks_clean;
+        self.cleans() && self.world.intent.is_some_and(away)
     }
 }

@@ -74,6 +74,10 @@ impl Life<'_> {
     }
 
     fn begin_provisioning(&mut self) -> Next {
+        if self.was_away() {
+            // What is left on the other disks would come up in the new system.
+            return self.enter(State::Preparing);
+        }
         if let Some(next) = self.without_capacity() {
             return next;
         }
@@ -89,6 +93,10 @@ impl Life<'_> {
         let attempted = self.status.provisioning.image.as_ref().or(self.status.last_attempted_image.as_ref());
         if wanted::cancelled(spec, attempted, self.status.provisioning.custom_deploy.as_ref()) {
             return self.begin_deprovisioning("Image provisioning cancelled: another one is asked for, or none");
+        }
+        if self.was_away() {
+            return self
+                .begin_deprovisioning("Image provisioning begins again, because the host was detached meanwhile");
         }
         if let Some(next) = self.without_capacity() {
             return next;

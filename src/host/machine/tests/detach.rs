@@ -116,6 +116,31 @@ fn coming_back_registers_the_machine_in_place() {
 }
 
 #[test]
+fn what_was_clean_is_wiped_again_before_it_is_written_when_the_host_was_away() {
+    // by force, cleaning; how often the disks are wiped
+    for (state, cleans, wipes) in [("available", true, 1), ("available", false, 0), ("provisioning", true, 1)] {
+        let mut model = Model::in_state(state);
+        assert!(model.intent.as_ref().expect("an intent").spec.disks_clean, "{state}");
+        model.annotate(ANNOTATION_DETACHED, r#"{"force":true}"#);
+        model.settle();
+        model.unannotate(ANNOTATION_DETACHED);
+        if !cleans {
+            model.host.spec.automated_cleaning_mode = Some(crate::api::metal3::AutomatedCleaningMode::Disabled);
+        }
+        model.settle();
+        if state == "available" {
+            assert_eq!((model.state(), model.boots.as_slice()), ("available", &[][..]), "nothing is done before");
+            model.want_image(Some("http://x/a.qcow2"));
+        }
+        model.forget_what_happened();
+        model.run_until("provisioned");
+        assert_eq!(model.wipes, wipes, "{state} {cleans}: {:?}", model.states);
+        let events = model.events.iter().filter(|event| **event == "ProvisioningError").count();
+        assert_eq!((events, model.status().provisioning_fail_count), (0, 0), "{state}");
+    }
+}
+
+#[test]
 fn a_machine_that_somebody_else_has_by_now_is_not_taken_back() {
     let mut model = Model::in_state("provisioned");
     model.annotate(ANNOTATION_DETACHED, "");
