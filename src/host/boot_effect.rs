@@ -44,19 +44,21 @@ pub(super) async fn boot(
     let started = |at: Time| note(reconciler, intent, move |spec| spec.started = Some(at.clone()));
     // Unless this is a later start of the same boot, as of a live system.
     let begun = intent.spec.powering_on.clone().filter(|_| intent.spec.started.is_none());
-    if bmc.power().await? == PowerState::On {
-        if let Some(begun) = begun {
-            reconciler.power.put(&uid, &version, PowerState::On);
-            info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
-            return started(begun).await;
-        }
+    let on = bmc.power().await? == PowerState::On;
+    if on && let Some(begun) = begun {
+        reconciler.power.put(&uid, &version, PowerState::On);
+        info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
+        return started(begun).await;
+    }
+    let source = source(reconciler, host, intent, device).await?;
+    if on {
         let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
         if !off_by_itself {
             bmc.set_power(PowerAction::ForceOff).await?;
         }
         reconciler.power.put(&uid, &version, PowerState::Off);
     }
-    prepare(reconciler, host, intent, bmc.as_ref(), device).await?;
+    prepare(host, bmc.as_ref(), &source).await?;
     let now = Time(Timestamp::now());
     if device == BootDevice::Disk {
         // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
@@ -97,22 +99,25 @@ pub(super) async fn note(
     Err(EffectError::NotYet)
 }
 
-/// Makes the BMC start the machine from the disk, or from whatever its address stands for.
-async fn prepare(
+/// Where the machine is to boot from.
+enum Source {
+    Disk,
+    Network,
+    /// The virtual CD with this URL.
+    Cd(String),
+    /// What UEFI firmware loads from this URL.
+    Url(String),
+}
+
+/// What the machine is to boot from. Nothing is done yet, so that what is wrong with it costs no running system.
+async fn source(
     reconciler: &Reconciler,
     host: &BareMetalHost,
     intent: &BootIntent,
-    bmc: &dyn Bmc,
     device: BootDevice,
-) -> Result<(), EffectError> {
-    let mode = firmware_mode(host);
-    let interface = interface(host);
+) -> Result<Source, EffectError> {
     if device != BootDevice::Pxe {
-        // What was for the ramdisk must not come before the disk when its turn is over.
-        if interface == Some(BootInterface::VirtualMedia) {
-            eject_ours(bmc).await?;
-        }
-        return Ok(bmc.set_boot_device(device, mode).await?);
+        return Ok(Source::Disk);
     }
     // A fault in it would show only as a machine that never calls.
     media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
@@ -129,21 +134,35 @@ async fn prepare(
         }
         Ok(media.url(&host.uid().unwrap_or_default(), intent.spec.generation, &address).await?)
     };
-    match interface.unwrap_or(BootInterface::Pxe) {
-        BootInterface::Pxe => bmc.set_boot_device(BootDevice::Pxe, mode).await?,
-        BootInterface::VirtualMedia => {
-            bmc.insert_media(&url().await?).await?;
-            bmc.set_boot_device(BootDevice::Cd, mode).await?;
-        }
-        BootInterface::UefiHttp if mode == FirmwareMode::Bios => {
-            return Err(BmcError::Refused(
-                "bootMode legacy cannot boot from a URL: use redfish-virtualmedia or redfish, or bootMode UEFI".into(),
-            )
-            .into());
-        }
-        BootInterface::UefiHttp => bmc.boot_from_url(&url().await?).await?,
+    match interface(host).unwrap_or(BootInterface::Pxe) {
+        BootInterface::Pxe => Ok(Source::Network),
+        BootInterface::VirtualMedia => Ok(Source::Cd(url().await?)),
+        BootInterface::UefiHttp if firmware_mode(host) == FirmwareMode::Bios => Err(BmcError::Refused(
+            "bootMode legacy cannot boot from a URL: use redfish-virtualmedia or redfish, or bootMode UEFI".into(),
+        )
+        .into()),
+        BootInterface::UefiHttp => Ok(Source::Url(url().await?)),
     }
-    Ok(())
+}
+
+/// Makes the BMC start the machine from there.
+async fn prepare(host: &BareMetalHost, bmc: &dyn Bmc, source: &Source) -> Result<(), BmcError> {
+    let mode = firmware_mode(host);
+    match source {
+        Source::Disk => {
+            // What was for the ramdisk must not come before the disk when its turn is over.
+            if interface(host) == Some(BootInterface::VirtualMedia) {
+                eject_ours(bmc).await?;
+            }
+            bmc.set_boot_device(BootDevice::Disk, mode).await
+        }
+        Source::Network => bmc.set_boot_device(BootDevice::Pxe, mode).await,
+        Source::Cd(url) => {
+            bmc.insert_media(url).await?;
+            bmc.set_boot_device(BootDevice::Cd, mode).await
+        }
+        Source::Url(url) => bmc.boot_from_url(url).await,
+    }
 }
 
 /// How the ramdisk reaches the host's machine, by its BMC's address.

@@ -15,6 +15,7 @@ use super::*;
 use crate::api::kinds;
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
+use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, Machine, MediaFault, Profile, RedfishOptions, RedfishSim};
 use crate::bmc::{Registry, Settings};
 use crate::boot::{BootFiles, HostIndex, Tokens};
@@ -180,6 +181,26 @@ async fn a_url_is_handed_to_the_firmware() {
     assert_eq!(site.machine.boots()[0].device, Some(BootDevice::UefiHttp));
     site.ticket(&site.machine.http_uri().expect("a URL"));
     assert_eq!(site.machine.media(), None);
+}
+
+#[tokio::test]
+async fn what_stands_in_the_way_is_said_before_a_machine_that_runs_is_touched() {
+    for (scheme, more, error) in [
+        ("redfish-virtualmedia", json!({}), "no ISO to boot from"),
+        ("redfish-uefihttp", json!({ "bootMode": "legacy" }), "bootMode legacy cannot boot from a URL"),
+        ("redfish-virtualmedia", json!({ "preprovisioningNetworkDataName": "net" }), "links must be a list"),
+        ("redfish", json!({ "preprovisioningNetworkDataName": "none" }), "there is no secret none"),
+    ] {
+        let site = Site::start(RedfishOptions::default()).await;
+        site.machine.power(PowerCommand::On);
+        if error != "no ISO to boot from" {
+            site.iso();
+        }
+        site.secret("net", json!({ "networkData": "links: 7" })).await;
+        site.host(scheme, more).await;
+        site.until_error(error).await;
+        assert!(site.machine.is_on() && site.machine.boots().len() == 1, "{scheme} {error}");
+    }
 }
 
 #[tokio::test]
