@@ -25,7 +25,8 @@ const WRITE_TRIES: usize = 8;
 /// How long a machine may take to power itself off after its agent said that it would.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
 
-/// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off.
+/// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off. A machine
+/// whose power must never go off is reset instead.
 pub(super) async fn boot(
     reconciler: &Reconciler,
     host: &BareMetalHost,
@@ -51,7 +52,8 @@ pub(super) async fn boot(
         return started(begun).await;
     }
     let source = source(reconciler, host, intent, device).await?;
-    if on {
+    let reset = on && host.spec.disable_power_off;
+    if on && !reset {
         let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
         if !off_by_itself {
             bmc.set_power(PowerAction::ForceOff).await?;
@@ -64,14 +66,15 @@ pub(super) async fn boot(
         // Noted before it is done: done twice, it would switch off a system in its first boot. If the process ends
         // between the two, the power is switched on because the host is to be online.
         started(now.clone()).await?;
-    } else {
+    } else if !reset {
         // Nobody else would switch this one on. Done twice, it would cost the firmware's start again.
         let at = now.clone();
         note(reconciler, intent, move |spec| spec.powering_on = Some(at.clone())).await?;
     }
-    bmc.set_power(PowerAction::On).await?;
+    let action = if reset { PowerAction::Reset } else { PowerAction::On };
+    bmc.set_power(action).await?;
     reconciler.power.put(&uid, &version, PowerState::On);
-    info!(host = %label(host), ?device, generation = intent.spec.generation, "powered on");
+    info!(host = %label(host), ?device, ?action, generation = intent.spec.generation, "started");
     if device != BootDevice::Disk {
         started(now).await?;
     }

@@ -184,6 +184,25 @@ async fn a_url_is_handed_to_the_firmware() {
 }
 
 #[tokio::test]
+async fn a_machine_whose_power_must_not_go_off_is_reset() {
+    for (on, boots, switches) in [(true, 2, 2), (false, 1, 1)] {
+        let site = Site::start(RedfishOptions::default()).await;
+        if on {
+            site.machine.power(PowerCommand::On);
+        }
+        site.host("redfish", json!({ "disablePowerOff": true })).await;
+        let intents = site.api::<BootIntent>();
+        site.until("it has booted the ramdisk", async || {
+            intents.get_opt("h").await.unwrap().is_some_and(|intent| intent.spec.started.is_some())
+        })
+        .await;
+        let starts = site.machine.boots();
+        assert_eq!((starts.len(), starts[boots - 1].device), (boots, Some(BootDevice::Pxe)), "{on}");
+        assert_eq!(site.machine.switched(0).await.switches, switches, "{on}: it was never off in between");
+    }
+}
+
+#[tokio::test]
 async fn what_stands_in_the_way_is_said_before_a_machine_that_runs_is_touched() {
     for (scheme, more, error) in [
         ("redfish-virtualmedia", json!({}), "no ISO to boot from"),

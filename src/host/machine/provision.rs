@@ -153,7 +153,12 @@ impl Life<'_> {
                 steps.push(on_root(StepAction::WriteConfigDrive));
             }
             steps.push(on_root(StepAction::SetBootEntry));
-            steps.push(if self.starts_by_kexec() { on_root(StepAction::Kexec) } else { one(StepAction::PowerOff) });
+            if self.starts_by_kexec() {
+                steps.push(on_root(StepAction::Kexec));
+            } else if !self.world.host.spec.disable_power_off {
+                // Otherwise the reset that starts the system ends the agent.
+                steps.push(one(StepAction::PowerOff));
+            }
             match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
                 Stage::Done => {}
                 stage => return Ok(stage),

@@ -134,6 +134,23 @@ fn power_that_must_not_go_off_is_reset() {
 }
 
 #[test]
+fn nor_does_a_deployment_power_it_off() {
+    for (disabled, off) in [(true, false), (false, true)] {
+        let mut model = Model::in_state("provisioning");
+        model.host.spec.disable_power_off = disabled;
+        model.walk_until(|model| {
+            let steps = model.intent.iter().flat_map(|intent| &intent.spec.steps);
+            steps.clone().any(|step| step.action == StepAction::WriteImage)
+        });
+        let steps = &model.intent.as_ref().expect("an intent").spec.steps;
+        assert_eq!(steps.iter().any(|step| step.action == StepAction::PowerOff), off, "{steps:?}");
+        model.run_until("provisioned");
+        assert_eq!(model.boots.last(), Some(&BootDevice::Disk));
+        assert!(!model.bmc.contains(&"off"), "{:?}", model.bmc);
+    }
+}
+
+#[test]
 fn insisting_on_a_reboot_begins_an_operation_again() {
     for (state, purpose) in [("inspecting", "inspect@"), ("provisioning", "provision@")] {
         let mut model = Model::in_state(state);
