@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::engine::{External, Fence};
 use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
-use crate::host::media::{HostNetworkData, Media};
+use crate::host::media::{HostNetworkData, Media, ToMachines};
 use crate::host::sessions::Sessions;
 use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
@@ -218,6 +218,10 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
         files: files.clone(),
         port: config.boot.listen.port(),
         advertise: config.boot.advertise_to_bmcs.or(specific(config.boot.listen)),
+        machines: ToMachines {
+            advertise: config.boot.advertise.or(specific(config.boot.listen)),
+            own: first_own_address(config),
+        },
     };
     let site = site
         .on(grounds(config, leases.as_ref(), &index))

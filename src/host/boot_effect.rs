@@ -9,8 +9,9 @@ use kube::api::PostParams;
 use tracing::{info, warn};
 
 use super::effects::{EffectError, connect};
-use super::media;
+use super::media::{self, Fetcher};
 use super::reconciler::{Reconciler, label};
+use crate::agent::net::plan::Plan;
 use crate::api::metal3::{BareMetalHost, BootMode};
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
@@ -123,28 +124,29 @@ async fn source(
         return Ok(Source::Disk);
     }
     // A fault in it would show only as a machine that never calls.
-    media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
+    let network = media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
         .await
         .inspect_err(|_| reconciler.metrics.no_data("networkData"))
         .map_err(BmcError::Refused)?;
-    let url = async || -> Result<String, EffectError> {
+    let plan = network.as_deref().and_then(|network| Plan::parse(network).ok().flatten());
+    let url = async |fetcher: &Fetcher<'_>| -> Result<String, EffectError> {
         let details = host.spec.bmc.clone().unwrap_or_default();
         let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;
         let media = reconciler.media.as_ref();
         let media = media.ok_or_else(|| BmcError::Refused("this process serves no media to boot from".into()))?;
         if let Some(digest) = intent.spec.live_iso.as_deref().filter(|_| intent.spec.target == BootTarget::LiveIso) {
-            return Ok(media.live_url(digest, &address).await?);
+            return Ok(media.live_url(digest, &address, fetcher).await?);
         }
-        Ok(media.url(&host.uid().unwrap_or_default(), intent.spec.generation, &address).await?)
+        Ok(media.url(&host.uid().unwrap_or_default(), intent.spec.generation, &address, fetcher).await?)
     };
     match interface(host).unwrap_or(BootInterface::Pxe) {
         BootInterface::Pxe => Ok(Source::Network),
-        BootInterface::VirtualMedia => Ok(Source::Cd(url().await?)),
+        BootInterface::VirtualMedia => Ok(Source::Cd(url(&Fetcher::Bmc).await?)),
         BootInterface::UefiHttp if firmware_mode(host) == FirmwareMode::Bios => Err(BmcError::Refused(
             "bootMode legacy cannot boot from a URL: use redfish-virtualmedia or redfish, or bootMode UEFI".into(),
         )
         .into()),
-        BootInterface::UefiHttp => Ok(Source::Url(url().await?)),
+        BootInterface::UefiHttp => Ok(Source::Url(url(&Fetcher::Firmware(plan.as_ref())).await?)),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::bmc::{Registry, Settings};
 use crate::boot::{BootFiles, HostIndex, Tokens};
 use crate::config::HostConfig;
 use crate::engine::Fence;
-use crate::host::media::Media;
+use crate::host::media::{Media, ToMachines};
 use crate::host::metrics::Metrics;
 use crate::host::reconciler::{Hardware, run};
 use crate::host::watches::{self, Intents};
@@ -44,6 +44,10 @@ impl Drop for Site {
 
 impl Site {
     async fn start(options: RedfishOptions) -> Self {
+        Self::start_with(options, ToMachines::default()).await
+    }
+
+    async fn start_with(options: RedfishOptions, machines: ToMachines) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         let store = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
@@ -63,7 +67,8 @@ impl Site {
         let namespace: Namespace = serde_json::from_value(namespace).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
-        let media = Media { tokens: tokens.clone(), files: BootFiles::new(path), port: 8080, advertise: None };
+        let files = BootFiles::new(path);
+        let media = Media { tokens: tokens.clone(), files, port: 8080, advertise: None, machines };
         let (index, (ready, mut listed)) = (HostIndex::default(), watch::channel(false));
         tokio::spawn(watches::keep(client.clone(), index.clone(), Intents::default(), ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
@@ -181,6 +186,29 @@ async fn a_url_is_handed_to_the_firmware() {
     assert_eq!(site.machine.boots()[0].device, Some(BootDevice::UefiHttp));
     site.ticket(&site.machine.http_uri().expect("a URL"));
     assert_eq!(site.machine.media(), None);
+}
+
+#[tokio::test]
+async fn the_firmware_is_told_the_address_for_machines_and_the_bmc_the_one_for_bmcs() {
+    let network = json!({ "networkData": r#"{"links": [{"id": "a", "type": "phy", "ethernet_mac_address": "02:00:00:00:00:01"}],
+        "networks": [{"id": "n", "type": "ipv4", "link": "a", "ip_address": "127.0.0.5/8"}]}"# });
+    let (advertise, own) = (Some([192, 0, 2, 1].into()), Some([192, 0, 2, 2].into()));
+    for (scheme, machines, planned, told) in [
+        ("redfish-virtualmedia", ToMachines { advertise, own }, false, "127.0.0.1"),
+        ("redfish-uefihttp", ToMachines { advertise, own }, true, "192.0.2.1"),
+        ("redfish-uefihttp", ToMachines { advertise: None, own }, false, "192.0.2.2"),
+        ("redfish-uefihttp", ToMachines { advertise: None, own }, true, "127.0.0.1"),
+        ("redfish-uefihttp", ToMachines::default(), false, "127.0.0.1"),
+    ] {
+        let site = Site::start_with(RedfishOptions::default(), machines).await;
+        site.iso();
+        site.secret("net", network.clone()).await;
+        let more = if planned { json!({ "preprovisioningNetworkDataName": "net" }) } else { json!({}) };
+        site.host(scheme, more).await;
+        site.until("the machine starts", async || site.machine.is_on()).await;
+        let url = site.machine.http_uri().or(site.machine.media()).expect("a URL");
+        assert!(url.starts_with(&format!("http://{told}:8080/boot/iso/")), "{scheme} {machines:?}: {url}");
+    }
 }
 
 #[tokio::test]

@@ -30,6 +30,25 @@ pub struct Media {
     pub port: u16,
     /// This appliance's address as BMCs reach it; found by routing when unset.
     pub advertise: Option<IpAddr>,
+    /// This appliance's addresses as machines reach it.
+    pub machines: ToMachines,
+}
+
+/// This appliance's addresses as machines reach it, whose network is often another than their BMCs'.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToMachines {
+    /// In any case this one.
+    pub advertise: Option<IpAddr>,
+    /// This one where nothing leads to a better one.
+    pub own: Option<IpAddr>,
+}
+
+/// Who fetches a medium.
+pub(super) enum Fetcher<'a> {
+    /// The BMC, for its virtual drive.
+    Bmc,
+    /// The machine's firmware; its network as far as that is known.
+    Firmware(Option<&'a Plan>),
 }
 
 impl Media {
@@ -37,7 +56,13 @@ impl Media {
     ///
     /// # Errors
     /// There is no ISO, or no way to the BMC; the text says what to do.
-    pub(super) async fn url(&self, uid: &str, generation: i64, bmc: &BmcAddress) -> Result<String, BmcError> {
+    pub(super) async fn url(
+        &self,
+        uid: &str,
+        generation: i64,
+        bmc: &BmcAddress,
+        fetcher: &Fetcher<'_>,
+    ) -> Result<String, BmcError> {
         let refuse = |reason: String| BmcError::Refused(reason);
         let files = self.files.clone();
         let layout = tokio::task::spawn_blocking(move || files.iso_layout()).await;
@@ -53,20 +78,32 @@ impl Media {
             Err(error) => return Err(refuse(format!("the appliance's ISO cannot be read: {error}"))),
         }
         let ticket = self.tokens.mint_media(uid, generation).map_err(|error| refuse(error.to_string()))?;
-        Ok(format!("{}{}", self.base(bmc).await?, iso_path(&ticket)))
+        Ok(format!("{}{}", self.base(bmc, fetcher).await?, iso_path(&ticket)))
     }
 
     /// The URL of a live ISO of the library.
     ///
     /// # Errors
     /// There is no way to the BMC.
-    pub(super) async fn live_url(&self, digest: &str, bmc: &BmcAddress) -> Result<String, BmcError> {
-        Ok(format!("{}{}", self.base(bmc).await?, live::path(digest)))
+    pub(super) async fn live_url(
+        &self,
+        digest: &str,
+        bmc: &BmcAddress,
+        fetcher: &Fetcher<'_>,
+    ) -> Result<String, BmcError> {
+        Ok(format!("{}{}", self.base(bmc, fetcher).await?, live::path(digest)))
     }
 
-    /// Boot HTTP as the BMC reaches it.
-    async fn base(&self, bmc: &BmcAddress) -> Result<String, BmcError> {
-        let own = match self.advertise {
+    /// Boot HTTP as who fetches reaches it.
+    async fn base(&self, bmc: &BmcAddress, fetcher: &Fetcher<'_>) -> Result<String, BmcError> {
+        let to_machine = match fetcher {
+            Fetcher::Bmc => None,
+            Fetcher::Firmware(plan) => {
+                let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
+                self.machines.advertise.or_else(planned).or(self.machines.own)
+            }
+        };
+        let own = match to_machine.or(self.advertise) {
             Some(address) => address,
             None => local_address_to(resolve(bmc).await?).ok_or_else(|| BmcError::Unreachable {
                 peer: bmc.peer(),
