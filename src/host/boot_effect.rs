@@ -176,9 +176,9 @@ fn interface(host: &BareMetalHost) -> Option<BootInterface> {
     Some(address.capabilities().boot)
 }
 
-/// A machine that is off has no more use for a medium of ours: at the next power-on it would boot from it again where
-/// the firmware tries CDs first. Another one, which the operator wanted, stays.
-pub(super) async fn after_off(host: &BareMetalHost, bmc: &dyn Bmc) {
+/// A machine that is off, or about to run its own system, has no more use for a medium of ours: at the next start it would
+/// boot from it again where the firmware tries CDs first. Another one, which the operator wanted, stays.
+pub(super) async fn take_out(host: &BareMetalHost, bmc: &dyn Bmc) {
     if interface(host) != Some(BootInterface::VirtualMedia) {
         return;
     }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::boot_effect;
 use super::fenced::Fenced;
@@ -57,6 +57,14 @@ pub(super) async fn perform(
             Ok(())
         }
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
+        Effect::HandOver(spec) => {
+            match connect(reconciler, host).await {
+                Ok((bmc, _)) => boot_effect::take_out(host, bmc.as_ref()).await,
+                // The system is on its way whatever the BMC says.
+                Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
+            }
+            store_intent(reconciler, host, intent, spec).await
+        }
         Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).await,
         Effect::PowerOn => {
             let (bmc, _) = connect(reconciler, host).await?;
@@ -243,7 +251,7 @@ async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerA
     };
     reconciler.power.put(&host.uid().unwrap_or_default(), &version, power);
     if power == PowerState::Off {
-        boot_effect::after_off(host, bmc.as_ref()).await;
+        boot_effect::take_out(host, bmc.as_ref()).await;
     }
     Ok(())
 }

@@ -710,3 +710,36 @@ async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
     assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
     assert_eq!(intents.get("h").await.unwrap().spec.started, None);
 }
+
+#[tokio::test]
+async fn a_system_that_the_agent_starts_finds_no_cd_of_ours() {
+    let mut site = Site::idle().await;
+    site.redfish(RedfishOptions::default()).await;
+    let reconciler = site.reconciler();
+    let spec = BootIntentSpec { generation: 2, target: BootTarget::Disk, ..BootIntentSpec::default() };
+    for (scheme, url, stays) in [
+        ("redfish-virtualmedia", "http://10.0.0.1/boot/iso/ticket.iso", false),
+        ("redfish-virtualmedia", "http://x/data.iso", true),
+        ("redfish", "http://10.0.0.1/boot/iso/ticket.iso", true),
+    ] {
+        site.machine.set_media(Some(url.into()));
+        let mut host = site.host();
+        host.spec.bmc.as_mut().unwrap().address = site.bmc.replacen("redfish", scheme, 1);
+        let host = site.create(&host).await;
+        let effect = machine::Effect::HandOver(Box::new(spec.clone()));
+        effects::perform(&reconciler, &host, None, &effect).await.unwrap();
+        assert_eq!(site.machine.media().is_some(), stays, "{scheme} {url}");
+        assert_eq!(site.api::<BootIntent>().get("h").await.unwrap().spec, spec);
+        site.delete().await;
+        let intents = site.api::<BootIntent>();
+        let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        intents.patch("h", &PatchParams::default(), &free).await.unwrap();
+        intents.delete("h", &DeleteParams::default()).await.ok();
+        site.until("the intent is gone", async || intents.get_opt("h").await.unwrap().is_none()).await;
+    }
+    // A BMC that cannot be reached does not hold up what runs already.
+    let mut host = site.host();
+    host.spec.bmc.as_mut().unwrap().credentials_name = "none".into();
+    let host = site.create(&host).await;
+    effects::perform(&reconciler, &host, None, &machine::Effect::HandOver(Box::new(spec))).await.unwrap();
+}

@@ -163,6 +163,9 @@ pub enum Effect {
     ReadPower,
     /// Store the boot intent.
     Intent(Box<BootIntentSpec>),
+    /// Take the CD that the ramdisk came on out of the drive, then store this boot intent of a system that the agent
+    /// starts by itself.
+    HandOver(Box<BootIntentSpec>),
     /// Power off, boot once, power on; then note the time in the intent. From the disk, or ([`BootDevice::Pxe`]) what
     /// the intent's target says, by the way that goes with the BMC's address.
     Boot(BootDevice),

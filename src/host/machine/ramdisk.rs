@@ -114,7 +114,7 @@ impl Life<'_> {
             _ => {
                 let started = Some(Time(self.world.now));
                 let spec = self.fresh_intent(BootTarget::Disk, operation, Vec::new());
-                Stage::Do(Effect::Intent(Box::new(BootIntentSpec { started, ..spec })))
+                Stage::Do(Effect::HandOver(Box::new(BootIntentSpec { started, ..spec })))
             }
         }
     }

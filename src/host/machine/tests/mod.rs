@@ -223,7 +223,7 @@ impl Model {
                 self.edited();
             }
             Effect::ReadPower => self.power_known = true,
-            Effect::Intent(spec) => {
+            Effect::Intent(spec) | Effect::HandOver(spec) => {
                 let clean = self.intent.as_ref().is_some_and(|intent| intent.spec.disks_clean);
                 self.wipes += usize::from(spec.disks_clean && !clean);
                 let status = self.intent.take().and_then(|intent| intent.status);
