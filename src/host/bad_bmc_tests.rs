@@ -122,8 +122,8 @@ async fn a_redfish_service_that_misbehaves_harms_nobody() {
 async fn a_controller_that_misbehaves_over_ipmi_harms_nobody() {
     let pair = Pair::new(false, RedfishOptions::default()).await;
     pair.suffers(&[
-        (Fault::Silence, Scope::All, "cannot reach"),
-        (Fault::Garbage, Scope::All, "cannot reach"),
+        (Fault::Silence, Scope::All, "the BMC at"),
+        (Fault::Garbage, Scope::All, "the BMC at"),
         (Fault::Fail, Scope::Read, "answered"),
     ])
     .await;

@@ -217,6 +217,7 @@ impl Reconciler {
         let mut known: Option<(BareMetalHost, Around)> = None;
         for _ in 0..MAX_TURNS {
             // None only when it was closed, which nobody does.
+            // Boxed below: hundreds wait at once, and what is not under way should take nothing.
             let place = self.turns.acquire().await.ok();
             let (host, around) = match known.take() {
                 Some(known) => known,
@@ -225,7 +226,7 @@ impl Reconciler {
                         self.places.leave(&key);
                         return Ok(Action::await_change());
                     };
-                    let around = self.look_around(&host).await?;
+                    let around = Box::pin(self.look_around(&host)).await?;
                     (host, around)
                 }
             };
@@ -240,7 +241,7 @@ impl Reconciler {
                 // Before the error itself: or it would look as if the spec had changed since, and never rest.
                 effects::note_tried(self, &host, intent).await?;
             }
-            let host = match self.save(&host, &turn).await {
+            let host = match Box::pin(self.save(&host, &turn)).await {
                 Err(kube::Error::Api(error)) if error.is_conflict() => continue,
                 saved => saved?,
             };
@@ -262,7 +263,7 @@ impl Reconciler {
                     // It may take minutes; what it does not need, it does not hold.
                     drop((around.hardware, around.image));
                     debug!(host = %label(&host), ?effect, "doing");
-                    match effects::perform(self, &host, intent, &effect).await {
+                    match Box::pin(effects::perform(self, &host, intent, &effect)).await {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.

@@ -22,7 +22,7 @@ use tracing::warn;
 use super::events;
 use super::machine::Note;
 use super::progress::is_moving;
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, OperationalStatus};
+use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BareMetalHostStatus, OperationalStatus, ProvisionStatus};
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -182,10 +182,17 @@ fn forget(stuck: &Stuck, host: &Kept) -> bool {
 }
 
 fn take(all: &mut HashMap<String, Kept>, mut host: BareMetalHost, now: Instant) {
+    // What is asked of it below, and what events say of it.
     host.metadata.managed_fields = None;
-    if let Some(status) = &mut host.status {
-        status.hardware = None;
-    }
+    host.spec = BareMetalHostSpec::default();
+    host.status = host.status.map(|status| BareMetalHostStatus {
+        operational_status: status.operational_status,
+        error_message: status.error_message,
+        error_count: status.error_count,
+        provisioning: ProvisionStatus { state: status.provisioning.state, ..ProvisionStatus::default() },
+        progress: status.progress,
+        ..BareMetalHostStatus::default()
+    });
     let (uid, mark) = (host.uid().unwrap_or_default(), mark(host.status.as_ref().unwrap_or(&Default::default())));
     match all.get_mut(&uid) {
         Some(kept) => {

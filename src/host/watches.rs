@@ -166,6 +166,10 @@ impl Known {
     fn put_intent(&mut self, mut intent: BootIntent, intents: &Intents) -> Key {
         let key = key(&intent);
         intent.metadata.managed_fields = None;
+        // Nobody here asks for it, and it is larger than all the rest.
+        if let Some(status) = &mut intent.status {
+            status.inventory = None;
+        }
         let intent = Arc::new(intent);
         intents.set(key.clone(), Some(intent.clone()));
         self.intents.insert(key.clone(), intent);

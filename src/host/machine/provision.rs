@@ -174,7 +174,7 @@ impl Life<'_> {
     fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
         let digest = self.library_image(image)?;
         match self.onto(BootTarget::LiveIso, operation) {
-            Stage::Do(Effect::Intent(spec)) => {
+            Stage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {
                 Ok(Stage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
             }
             stage => Ok(stage),

@@ -131,7 +131,7 @@ impl Life<'_> {
         }
     }
 
-    fn conflict(&self) -> Option<String> {
+    pub(super) fn conflict(&self) -> Option<String> {
         let owner = self.world.mac_owner?;
         let mac = self.world.host.spec.boot_mac_address.as_deref().unwrap_or_default();
         Some(format!("MAC address {mac} is already that of BareMetalHost {owner}: correct one of the two"))

@@ -206,7 +206,7 @@ fn nothing_boots_the_ramdisk_while_another_host_has_its_boot_address() {
         model.settle();
         assert_eq!((model.boots.len(), model.status().error_count), (0, 2), "{state}");
         model.mac_owner = None;
-        model.edited();
+        model.want_image(None);
         model.run_until("available");
         assert!(model.boots.contains(&BootDevice::Pxe), "{state}");
     }
