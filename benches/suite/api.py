@@ -101,7 +101,7 @@ def run(part, results):
             memory = appliance.memory()
             part.add(Figure("API: memory with these hosts", f"{GOALS['memory']} MB", f"{memory['VmRSS']:.1f} MB", "",
                             memory["VmRSS"] <= GOALS["memory"],
-                            f"VmRSS after the above, {hosts}; highest {memory['VmHWM']:.1f} MB; MALLOC_ARENA_MAX=2 as in the unit"))
+                            f"VmRSS after the above, {hosts}; highest {memory['VmHWM']:.1f} MB"))
             created = load(part, address, folder, "create", WRITERS)
             idle(part, appliance, address, folder, appliance.memory())
         puts = etcd(part, folder, results)

@@ -65,7 +65,7 @@ def run(part, _results):
                             f"{memory:.1f} MB; {summary['counted']['boots']:,} boots"))
             if of_goal:
                 part.add(Figure("memory with 1,000 machines", f"{GOAL_MB} MB", f"{memory:.1f} MB", "", memory <= GOAL_MB,
-                                "highest VmRSS (VmHWM) of the appliance, MALLOC_ARENA_MAX=2 as in the unit"))
+                                "highest VmRSS (VmHWM) of the appliance"))
                 work = summary["reconciles"]
                 part.add(Figure("reconciliations over 50 ms, 1,000 machines", "none", f"{work['over50Ms']} of {work['count']:,}", "",
                                 work["over50Ms"] == 0, f"{1000 * work['seconds'] / work['count']:.2f} ms each; time of the processor, "

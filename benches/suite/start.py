@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import os
 import re
 import shutil
 import socket
@@ -64,8 +63,7 @@ class Appliance:
         with self.log.open("ab") as log:
             self.began = time.monotonic()
             self.process = subprocess.Popen([binary(), "serve", "--config", self.config], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=subprocess.STDOUT,
-                                            env=os.environ | {"MALLOC_ARENA_MAX": "2"})
+                                            stdout=log, stderr=subprocess.STDOUT)
         return self
 
     def __exit__(self, *_):

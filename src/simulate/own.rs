@@ -83,8 +83,6 @@ impl Own {
         let mut process = Command::new(&program)
             .args(["serve", "--config"])
             .arg(&file)
-            // As the unit has it.
-            .env("MALLOC_ARENA_MAX", "2")
             .env_remove("SLIPWAY_CONFIG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
