@@ -150,7 +150,8 @@ impl Appliance {
 
 struct Rack {
     client: kube::Client,
-    address: String,
+    /// Of a BMC for each host.
+    addresses: Vec<String>,
     machine: Arc<Machine>,
 }
 
@@ -163,7 +164,7 @@ impl Rack {
         let spec = BareMetalHostSpec {
             online: true,
             bmc: Some(BmcDetails {
-                address: self.address.clone(),
+                address: self.addresses[usize::from(number) - 1].clone(),
                 credentials_name: "bmc".into(),
                 ..BmcDetails::default()
             }),
@@ -237,15 +238,19 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     assert!(!printed && said.contains("engine.kubeconfig"), "{said}");
 
     // A host is registered through a BMC, and everything about it stands in that API server.
-    let machine = Arc::new(Machine::new(Profile::default()));
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("ipmi://{}", socket.local_addr().unwrap());
     let account =
         Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
     let stop = CancellationToken::new();
-    let bmc = IpmiSim::new(machine.clone(), vec![account], &[CipherSuite::Sha256]);
-    tokio::spawn(bmc.run(socket, stop.clone()));
-    let rack = Rack { client: client.clone(), address, machine };
+    let machine = Arc::new(Machine::new(Profile::default()));
+    let others = [(); 2].map(|()| Arc::new(Machine::new(Profile::default())));
+    let mut addresses = Vec::new();
+    for machine in std::iter::once(&machine).chain(&others) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(format!("ipmi://{}", socket.local_addr().unwrap()));
+        let bmc = IpmiSim::new(machine.clone(), vec![account.clone()], &[CipherSuite::Sha256]);
+        tokio::spawn(bmc.run(socket, stop.clone()));
+    }
+    let rack = Rack { client: client.clone(), addresses, machine };
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": "rack"}})).unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
     let secret = json!({"metadata": {"name": "bmc"}, "stringData": {"username": "admin", "password": "secret"}});
