@@ -78,6 +78,7 @@ impl Life<'_> {
             }
             return self.enter(State::Deleting);
         }
-        Next::Do(Effect::PowerOff { soft: false })
+        // An agent that was heard lately is no proof that the machine is still on.
+        Next::Do(if self.world.power.is_none() { Effect::ReadPower } else { Effect::PowerOff { soft: false } })
     }
 }

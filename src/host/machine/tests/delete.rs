@@ -161,3 +161,18 @@ fn what_a_data_image_put_into_the_drive_is_taken_out_and_not_for_ever_tried() {
     assert_eq!(way_out(&mut detached), ["deleting"]);
     assert!(detached.bmc.is_empty());
 }
+
+/// As after a start of the appliance: the agent was heard a moment ago, and the power is not known.
+#[test]
+fn a_machine_that_may_be_off_already_is_asked_before_it_is_switched_off() {
+    let mut model = Model::in_state("available");
+    assert!(model.turn().status.error_type.is_none());
+    model.delete();
+    model.walk_to("powering off before delete");
+    let intent = model.intent.as_ref().expect("an intent");
+    assert!(intent.status.as_ref().is_some_and(|status| status.session.is_some()), "its agent is up");
+    (model.power, model.power_known) = (PowerState::Off, false);
+    model.bmc.clear();
+    way_out(&mut model);
+    assert_eq!((model.gone, model.bmc), (true, vec!["read"]));
+}
