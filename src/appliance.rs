@@ -254,20 +254,17 @@ async fn serve(config: &Config, pki: &Pki, store: &Store, shutdown: &Cancellatio
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
 fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> boot::Grounds {
-    let dhcp = leases.cloned().map(|leases| {
+    let explained = leases.cloned().map(|leases| {
         let hosts = hosts.clone();
         let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = Arc::new(move |mac| leases.explain(mac, &hosts));
         explain
     });
     let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let networks = config.networks.clone();
     boot::Grounds {
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
-        holders: leases.map(|leases| {
-            let holder: Arc<dyn Fn(Ipv4Addr) -> boot::Holder + Send + Sync> =
-                Arc::new(move |address| leases.holder(address));
-            holder
-        }),
-        dhcp,
+        holders: Some(Arc::new(move |address| dhcp::holder(&networks, leases.as_ref(), address))),
+        dhcp: explained,
     }
 }
 

@@ -36,6 +36,10 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 const OTHER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x11]);
 /// Somebody with an address of his own making.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
+/// Somebody on a network where another server gives the addresses.
+const BESIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+/// Somebody on no network of the configuration: whoever reaches the appliance's port.
+const OUTSIDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 88);
 const USER_DATA: &str = "the secret user data";
 
 struct Appliance {
@@ -101,6 +105,8 @@ impl Appliance {
             holders: Some(Arc::new(|address| match address {
                 NODE => Holder::Machine(MAC),
                 OTHER => Holder::Machine(OTHER_MAC),
+                BESIDE => Holder::Elsewhere,
+                OUTSIDER => Holder::Outside,
                 _ => Holder::Nobody,
             })),
             ..Grounds::default()
@@ -241,7 +247,11 @@ async fn s2_a_script_with_a_token_goes_only_to_the_address_that_was_leased_to_th
         let script = appliance.token(address, MAC).await.unwrap_err();
         assert!(script.contains("did not get that address here"), "{script}");
     }
+    let script = appliance.token(OUTSIDER, MAC).await.unwrap_err();
+    assert!(script.contains("127.0.0.88 asks for the script") && script.contains("in no network"), "{script}");
     appliance.token(NODE, MAC).await.unwrap();
+    // The limit: where another server gives the addresses nobody can say whose they are.
+    appliance.token(BESIDE, MAC).await.unwrap();
 }
 
 #[tokio::test]

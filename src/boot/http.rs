@@ -61,7 +61,7 @@ pub struct Site {
 pub struct Grounds {
     /// Networks where unknown machines report themselves.
     pub discovery: Vec<Ipv4Network>,
-    /// Who holds an address.
+    /// Who holds an address. None: that is nowhere known, and scripts go to everybody.
     pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
@@ -76,7 +76,9 @@ impl std::fmt::Debug for Grounds {
 /// Who holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Somebody else gives the addresses there.
+    /// It is in none of the networks of the configuration.
+    Outside,
+    /// The configuration has its network, and says that somebody else gives the addresses there.
     Elsewhere,
     /// This appliance gives the addresses there, and this one is nobody's.
     Nobody,
@@ -159,17 +161,25 @@ impl Site {
     /// Why the machine cannot be the one that asks.
     fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Option<Ipv4Addr>, String> {
         let (local, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
-        let (Some(holders), IpAddr::V4(peer)) = (&self.grounds.holders, peer) else { return Ok(None) };
+        let Some(holders) = &self.grounds.holders else { return Ok(None) };
         if local == peer {
             // A program on this box, as `slipway simulate`: no machine of the network.
             return Ok(None);
         }
-        match holders(peer) {
-            Holder::Elsewhere => Ok(None),
-            Holder::Machine(holder) if holder == mac => Ok(Some(peer)),
-            Holder::Machine(_) | Holder::Nobody => {
+        let holder = match peer {
+            IpAddr::V4(peer) => holders(peer),
+            // DHCP is of IPv4: no machine learns its script's address over the other.
+            IpAddr::V6(_) => Holder::Outside,
+        };
+        match (holder, peer) {
+            (Holder::Elsewhere, _) => Ok(None),
+            (Holder::Machine(holder), IpAddr::V4(peer)) if holder == mac => Ok(Some(peer)),
+            (Holder::Machine(_) | Holder::Nobody, _) => {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }
+            (Holder::Outside, _) => Err(format!(
+                "{peer} asks for the script of {mac} and is in no network of slipway.toml: where another server gives the addresses, a network with mode proxy or off says so"
+            )),
         }
     }
 

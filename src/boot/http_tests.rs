@@ -111,6 +111,7 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
         (Holder::Elsewhere, Some(None)),
         (Holder::Machine(other), None),
         (Holder::Nobody, None),
+        (Holder::Outside, None),
     ] {
         let setup = setup_on(Grounds { holders: Some(Arc::new(move |_| holder)), ..Grounds::default() });
         setup.ramdisk();
@@ -121,6 +122,27 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
         let bound = token.map(|token| setup.tokens.verify(token).expect("good").address);
         assert_eq!(bound, address, "{holder:?}");
         assert_eq!(token.is_none(), body.contains("172.22.0.100 asks for the script of 52:54:00:12:34:56"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
+    let setup = setup_on(Grounds { holders: Some(Arc::new(|_| Holder::Outside)), ..Grounds::default() });
+    setup.ramdisk();
+    setup.host(BootTarget::Ramdisk, false);
+    let rows: [(std::net::SocketAddr, std::net::SocketAddr, bool); 3] = [
+        (([127, 0, 0, 1], 80).into(), ([127, 0, 0, 1], 5000).into(), true),
+        (([127, 0, 0, 1], 80).into(), ([127, 0, 0, 9], 5000).into(), false),
+        ("[2001:db8::1]:80".parse().expect("an address"), "[2001:db8::2]:5000".parse().expect("an address"), false),
+    ];
+    for (local, peer, told) in rows {
+        let mut request = http::Request::get("/boot/ipxe?mac=52-54-00-12-34-56&arch=7").body(Body::empty());
+        request.as_mut().expect("a request").extensions_mut().insert(Ends { local, peer });
+        let answer = setup.router.clone().oneshot(request.expect("a request")).await.expect("an answer");
+        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        let body = String::from_utf8_lossy(&body);
+        assert_eq!(body.contains("slipway.token"), told, "{peer}: {body}");
+        assert_eq!(body.contains("is in no network of slipway.toml"), !told, "{peer}: {body}");
     }
 }
 

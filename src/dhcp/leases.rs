@@ -132,17 +132,6 @@ impl Leases {
         leased(true).or_else(reserved).or_else(|| leased(false))
     }
 
-    /// Who holds an address, where this appliance gives the addresses.
-    pub fn holder(&self, address: Ipv4Addr) -> Holder {
-        let ours = |network: &&NetworkLeases| {
-            network.config.mode != NetworkMode::Proxy && network.config.subnet.contains(address)
-        };
-        let Some(network) = self.networks.iter().find(ours) else { return Holder::Elsewhere };
-        let table = network.table();
-        let lease = table.get(address).filter(|lease| lease.state == LeaseState::Bound);
-        lease.map_or(Holder::Nobody, |lease| Holder::Machine(lease.client.mac))
-    }
-
     /// What DHCP does for a machine and why, for people.
     pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
         let host = hosts.by_mac(mac);
@@ -180,6 +169,22 @@ impl Leases {
     }
 }
 
+/// Who holds an address. `leases` are given where this appliance alone gives the addresses of its networks; without them
+/// another may have given this one.
+pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4Addr) -> Holder {
+    let Some(network) = networks.iter().find(|network| network.subnet.contains(address)) else {
+        return Holder::Outside;
+    };
+    match (network.mode, leases) {
+        (NetworkMode::Proxy | NetworkMode::Off, _) | (_, None) => Holder::Elsewhere,
+        (NetworkMode::Authoritative | NetworkMode::Reservations, Some(leases)) => {
+            let bound = |lease: &Lease| (lease.state == LeaseState::Bound).then_some(lease.client.mac);
+            let mac = leases.with_lease(address, |_, lease| bound(lease)).flatten();
+            mac.map_or(Holder::Nobody, Holder::Machine)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -200,6 +205,16 @@ mod tests {
         [[network.reservation]]
         mac = '02:00:00:00:00:09'
         address = '10.0.0.9'
+        [[network]]
+        name = 'beside'
+        interface = 'eth0'
+        subnet = '10.2.0.0/24'
+        mode = 'proxy'
+        [[network]]
+        name = 'theirs'
+        interface = 'eth0'
+        subnet = '10.3.0.0/24'
+        mode = 'off'
     ";
 
     fn open(folder: &Path) -> Store {
@@ -248,10 +263,21 @@ mod tests {
         assert_eq!(leases.address_of(mac(3)), None, "removed");
         assert_eq!(leases.address_of(mac(4)), None, "not a network of the configuration");
         assert_eq!(leases.address_of(mac(9)), Some(at(9)), "reserved");
-        assert_eq!(leases.holder(at(101)), Holder::Machine(mac(1)));
-        for (address, holder) in [(at(102), Holder::Nobody), (at(9), Holder::Nobody), (elsewhere, Holder::Elsewhere)] {
-            assert_eq!(leases.holder(address), holder, "{address}");
+        let rows = [
+            (at(101), Holder::Machine(mac(1))),
+            (at(102), Holder::Nobody),
+            (at(9), Holder::Nobody),
+            (elsewhere, Holder::Outside),
+            (Ipv4Addr::new(10, 2, 0, 7), Holder::Elsewhere),
+            (Ipv4Addr::new(10, 3, 0, 7), Holder::Elsewhere),
+        ];
+        for (address, wanted) in rows {
+            assert_eq!(holder(&networks, Some(&leases), address), wanted, "{address}");
         }
+        // Beside other appliances leases say nothing; that a network is none of ours is known all the same.
+        assert_eq!(holder(&networks, None, at(101)), Holder::Elsewhere);
+        assert_eq!(holder(&networks, None, elsewhere), Holder::Outside);
+        assert_eq!(holder(&[], None, at(101)), Holder::Outside);
         let text = leases.explain(mac(1), &HostIndex::default());
         assert!(text.contains("10.0.0.101, bound, end 1970-01-01T00:50:00Z"), "{text}");
         assert!(text.contains("its firmware is told nothing to boot: no BareMetalHost"), "{text}");
