@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, SecretReference};
+use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction};
 use slipway::api::{MacAddress, kinds};
 use slipway::apiserver::{self, ApiServer};
@@ -125,6 +125,11 @@ impl Appliance {
     }
 
     async fn host(&self, name: &str, mac: MacAddress) {
+        self.host_at(name, mac, "ipmi://192.0.2.1").await;
+    }
+
+    /// A host whose BMC has this address.
+    async fn host_at(&self, name: &str, mac: MacAddress, bmc: &str) {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), "default");
         let data = [("userData".to_owned(), USER_DATA.to_owned())].into();
         let metadata = ObjectMeta { name: Some(format!("{name}-data")), ..ObjectMeta::default() };
@@ -133,6 +138,7 @@ impl Appliance {
         let spec = BareMetalHostSpec {
             online: true,
             boot_mac_address: Some(mac.to_string()),
+            bmc: Some(BmcDetails { address: bmc.to_owned(), ..BmcDetails::default() }),
             user_data: Some(SecretReference { name: Some(format!("{name}-data")), namespace: None }),
             ..BareMetalHostSpec::default()
         };
@@ -411,4 +417,21 @@ async fn s9_a_machine_that_reports_itself_can_do_that_and_nothing_else() {
     assert_eq!(hosts.list(&Default::default()).await.unwrap().items.len(), 2);
     appliance.intend("node", MAC, 7).await;
     assert!(appliance.index.by_mac(unknown).is_none(), "not the host's address");
+}
+
+#[tokio::test]
+async fn s10_a_machine_that_boots_from_a_virtual_cd_or_a_url_is_served_by_its_ticket_and_not_by_its_address() {
+    let appliance = Appliance::new(false).await;
+    for (last, scheme, reason) in
+        [(0x20, "redfish-virtualmedia", "from a virtual CD"), (0x21, "redfish-uefihttp", "by a URL")]
+    {
+        let mac = MacAddress([2, 0, 0, 0, 0, last]);
+        let name = format!("host-{last}");
+        appliance.host_at(&name, mac, &format!("{scheme}://192.0.2.1")).await;
+        appliance.intend(&name, mac, 3).await;
+        for address in [BESIDE, STRANGER, NODE] {
+            let script = appliance.token(address, mac).await.unwrap_err();
+            assert!(script.contains(reason), "{script}");
+        }
+    }
 }

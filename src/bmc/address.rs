@@ -131,9 +131,10 @@ const REMOVED: [(&str, &str); 6] = [
 ];
 
 /// How the deploy ramdisk reaches the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BootInterface {
     /// DHCP and iPXE.
+    #[default]
     Pxe,
     /// A virtual CD.
     VirtualMedia,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
+use crate::bmc::BootInterface;
 
 use super::{BootHost, IndexedIntent};
 
@@ -195,6 +196,14 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
             reasons.push(format!("boot intent {generation} is its local disk"));
             Boot::LocalDisk
         }
+        // Its ticket is a secret that its BMC alone was told; a script by the MAC address would go to anybody.
+        BootTarget::Ramdisk if host.way != BootInterface::Pxe => {
+            let way = if host.way == BootInterface::UefiHttp { "by a URL" } else { "from a virtual CD" };
+            reasons.push(format!(
+                "boot intent {generation} is the ramdisk, which its BMC makes it boot {way}: from the network it has its local disk"
+            ));
+            Boot::LocalDisk
+        }
         BootTarget::Ramdisk if session_open => {
             reasons.push(format!(
                 "boot intent {generation} is the ramdisk, and its one session was opened already: local disk until the next intent"
@@ -277,6 +286,7 @@ mod tests {
             uid: "u".into(),
             macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
             intent,
+            way: Default::default(),
             discovery: Default::default(),
         }
     }
@@ -391,6 +401,25 @@ mod tests {
             let mut host = host(Some(intent));
             host.standing.paused = paused;
             assert_eq!(decide(&client, Some(&host), &Stranger::Ignored).boot, boot, "{target:?} {paused}");
+        }
+    }
+
+    #[test]
+    fn what_boots_from_a_medium_gets_no_ramdisk_from_the_network() {
+        for (way, reason) in [(BootInterface::VirtualMedia, "from a virtual CD"), (BootInterface::UefiHttp, "by a URL")]
+        {
+            for kind in [ClientKind::Pxe, ClientKind::HttpBoot, ClientKind::Ipxe] {
+                let intent = |target, live_iso| IndexedIntent { generation: 7, target, session_open: false, live_iso };
+                let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind };
+                let medium = BootHost { way, ..host(Some(intent(BootTarget::Ramdisk, None))) };
+                let decision = decide(&client, Some(&medium), &Stranger::Discovered);
+                assert_eq!(decision.boot, Boot::LocalDisk, "{way:?} {kind:?}");
+                assert!(decision.reasons.concat().contains(reason), "{:?}", decision.reasons);
+                // A live ISO is no secret, and there is no token with it.
+                let live = BootHost { way, ..host(Some(intent(BootTarget::LiveIso, Some("d1".into())))) };
+                let decision = decide(&client, Some(&live), &Stranger::Discovered);
+                assert_eq!(decision.boot, Boot::LiveIso { generation: 7, digest: "d1".into() }, "{way:?} {kind:?}");
+            }
         }
     }
 

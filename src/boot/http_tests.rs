@@ -50,6 +50,7 @@ impl Setup {
             uid: "uid-1".into(),
             macs: vec![MAC],
             intent: Some(IndexedIntent { generation: 7, target, session_open, live_iso: None }),
+            way: Default::default(),
             discovery: Default::default(),
         });
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, RwLock};
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
+use crate::bmc::BootInterface;
 
 use super::Stranger;
 
@@ -20,6 +21,8 @@ pub struct BootHost {
     pub created: i64,
     /// Hardware addresses it is known by: `spec.bootMACAddress` first, then those that inspection found.
     pub macs: Vec<MacAddress>,
+    /// How the ramdisk reaches it.
+    pub way: BootInterface,
     /// What it is to boot.
     pub intent: Option<IndexedIntent>,
     /// What discovery has to do with it.
@@ -197,6 +200,7 @@ mod tests {
             name: name.into(),
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
+            way: BootInterface::Pxe,
             intent: None,
             discovery: Discovery::default(),
         }

@@ -37,6 +37,7 @@ fn host(digest: &str) -> BootHost {
             session_open: false,
             live_iso: Some(digest.into()),
         }),
+        way: Default::default(),
         discovery: Default::default(),
     }
 }

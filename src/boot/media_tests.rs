@@ -64,6 +64,7 @@ impl Setup {
             uid: "uid-1".into(),
             macs: vec![MacAddress([0x52, 0x54, 0, 0, 0, 1])],
             intent: Some(IndexedIntent { generation, target, session_open, live_iso: None }),
+            way: Default::default(),
             discovery: Default::default(),
         });
     }

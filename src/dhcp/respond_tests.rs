@@ -88,6 +88,7 @@ impl World {
             uid: "u".into(),
             macs: vec![MacAddress(mac(number))],
             intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false, live_iso: None }),
+            way: Default::default(),
             discovery: Default::default(),
         });
         self

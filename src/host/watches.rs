@@ -14,6 +14,7 @@ use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, BootIntent, DISCOVERED_PENDING};
+use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 
 type Key = (String, String);
@@ -208,12 +209,14 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     let standing = Standing { boot_mac, registered: machine::is_registered(host), paused };
+    let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),
         uid: host.uid().unwrap_or_default(),
         created: host.creation_timestamp().map_or(0, |created| created.0.as_second()),
         macs,
+        way: bmc.map(|address| address.capabilities().boot).unwrap_or_default(),
         intent: None,
         discovery,
         standing,

@@ -566,6 +566,7 @@ fn serve() {
             uid: name.into(),
             macs: vec![mac.parse().expect("a MAC address")],
             intent: (boots == "true").then_some(intent),
+            way: Default::default(),
             discovery: Default::default(),
         });
     }
