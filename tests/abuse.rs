@@ -109,8 +109,17 @@ impl Door {
 
     /// Resident memory in KiB.
     fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most that was ever resident, in KiB.
+    fn peak(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, key: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.appliance.pid())).unwrap();
-        let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
@@ -289,5 +298,36 @@ async fn a_watch_that_is_never_read_costs_no_memory() {
     let after = door.memory();
     println!("memory before and after 30 MB of changes for 20 deaf watches: {before} and {after} KiB");
     assert!(after < before + 200_000, "{after} KiB");
+    door.is_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_agents_say_costs_nothing_before_they_are_known() {
+    let door = Door::new().await;
+    let before = door.peak();
+    // Four megabytes that become a hundred times as large when they are read.
+    let entries = "{},".repeat(1_300_000);
+    let body = format!(r#"{{"step":"","succeeded":true,"message":"","inventory":{{"nics":[{entries}{{}}]}}}}"#);
+    for path in ["result", "event", "log", "session"] {
+        let head = format!("POST /agent/v1/{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+        let bytes = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        for answer in join_all((0..4).map(|_| door.raw(bytes.as_bytes()))).await {
+            // It may be gone with the connection, on which nobody read the rest.
+            let status = if path == "session" { "HTTP/1.1 413" } else { "HTTP/1.1 401" };
+            assert!(answer.is_empty() || answer.starts_with(status), "{path}: {answer}");
+        }
+    }
+    let after = door.peak();
+    println!("most memory before and after 16 reports of nobody: {before} and {after} KiB");
+    assert!(after < before + 60_000, "{after} KiB");
+    // A body that is announced and does not come holds its connection for a time, not for ever.
+    let mut stream = door.tls(&door.nobody).await;
+    let head =
+        "POST /agent/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(DEADLINE, stream.read_to_end(&mut answer)).await.expect("it waits for ever").ok();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     door.is_well().await;
 }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::protocol::{
-    CHUNK_SIZE, Event, MAX_BODY, Manifest, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, Step, StepOutcome,
+    CHUNK_SIZE, Event, MAX_CALL, Manifest, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, Step, StepOutcome,
 };
 use super::tls;
 
@@ -188,7 +188,7 @@ impl Client {
     /// [`CallError::Refused`] with the appliance's reason when the token is not good.
     pub async fn open(&self, hello: &OpenSession) -> Result<Session, CallError> {
         let answer = self.send(self.request(Method::POST, "session", &[])?.json(hello)).await?;
-        let session: Session = json(answer, MAX_BODY).await?;
+        let session: Session = json(answer, MAX_CALL).await?;
         *self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.session.clone().into());
         Ok(session)
     }

@@ -33,8 +33,10 @@ pub const NETWORK_FILE: &str = "slipway-network.json";
 
 /// How long the appliance holds a call for the next step, in seconds.
 pub const STEP_WAIT_SECONDS: u64 = 20;
-/// Largest body of an agent's call, in bytes.
-pub const MAX_BODY: usize = 4 << 20;
+/// Largest outcome of a step, in bytes; of an unknown machine that reports itself the appliance takes a quarter.
+pub const MAX_RESULT: usize = 1 << 20;
+/// Largest body of any other call of an agent, in bytes.
+pub const MAX_CALL: usize = 64 << 10;
 /// Largest piece of log in one call, in bytes.
 pub const MAX_LOG: usize = 64 << 10;
 /// Bytes of the disk that one chunk stands for.

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub mod admission;
+mod agent_body;
 mod boot_effect;
 mod caller;
 mod conditions;

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -20,6 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use tracing::{info, warn};
 
+use super::agent_body::{Intake, Whose};
 use super::caller;
 use super::discovery::Discovery;
 use super::logs::Logs;
@@ -27,7 +29,9 @@ use super::meter::{Meter, Seen};
 use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
-use crate::agent::protocol::{Event, MAX_BODY, MAX_LOG, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome};
+use crate::agent::protocol::{
+    Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
+};
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
@@ -42,6 +46,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 200;
 /// Results kept in an intent.
 const RESULTS: usize = 32;
+/// Largest report of an unknown machine, in bytes: many of them are kept.
+const MAX_REPORT: usize = MAX_RESULT / 4;
 /// Tries of a write that collides with another.
 const WRITE_TRIES: usize = 8;
 
@@ -59,6 +65,7 @@ struct Inner {
     meter: Meter,
     discovery: OnceLock<Discovery>,
     lanes: Lanes,
+    intake: Intake,
     metrics: OnceLock<Metrics>,
 }
 
@@ -84,6 +91,35 @@ impl From<kube::Error> for Refused {
     }
 }
 
+/// Who calls, by the headers alone: of nobody's body a byte is read.
+enum Who {
+    /// An unknown machine that reports itself.
+    Visitor(Discovery, Claims),
+    /// A host's agent.
+    Host(Caller),
+}
+
+impl Who {
+    fn whose(&self) -> Whose {
+        match self {
+            Self::Visitor(..) => Whose::Visitor,
+            Self::Host(_) => Whose::Host,
+        }
+    }
+}
+
+impl FromRequestParts<Sessions> for Who {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
+        if let Some((discovery, visit)) = sessions.visitor(&parts.headers) {
+            discovery.still_there(&visit)?;
+            return Ok(Self::Visitor(discovery.clone(), visit));
+        }
+        Ok(Self::Host(sessions.authenticate(&parts.headers).await?))
+    }
+}
+
 /// The session that a call belongs to.
 struct Caller {
     namespace: String,
@@ -103,7 +139,20 @@ impl Sessions {
         lanes: Lanes,
     ) -> Self {
         let (meter, discovery, metrics) = (Meter::default(), OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { client, index, intents, tokens, library, logs, meter, discovery, lanes, metrics }))
+        let intake = Intake::default();
+        Self(Arc::new(Inner {
+            client,
+            index,
+            intents,
+            tokens,
+            library,
+            logs,
+            meter,
+            discovery,
+            lanes,
+            intake,
+            metrics,
+        }))
     }
 
     /// Counts what goes wrong in these.
@@ -136,7 +185,6 @@ impl Sessions {
             .route("/agent/v1/log", post(log))
             .route("/agent/v1/manifest/{digest}", get(manifest))
             .route("/agent/v1/chunk/{sha256}", get(chunk))
-            .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(self)
     }
 
@@ -211,10 +259,12 @@ fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
 async fn open(
     State(sessions): State<Sessions>,
     peer: Option<Extension<Peer>>,
-    Json(call): Json<OpenSession>,
+    body: Body,
 ) -> Result<Json<Session>, Refused> {
     let peer = peer.map_or(IpAddr::from([0, 0, 0, 0]), |Extension(Peer(address))| address.ip());
-    match sessions.open(peer, &call).await {
+    let taken = sessions.0.intake.json::<OpenSession>(Whose::Opening, body, MAX_CALL).await?;
+    let call = &taken.value;
+    match sessions.open(peer, call).await {
         Ok(session) => Ok(Json(session)),
         Err(refused) => {
             warn!(%peer, macs = ?call.mac_addresses, reason = %refused.1, "agent refused");
@@ -427,16 +477,10 @@ fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a IntentStep> {
     (!broken).then_some(step)
 }
 
-async fn event(
-    State(sessions): State<Sessions>,
-    headers: HeaderMap,
-    Json(event): Json<Event>,
-) -> Result<StatusCode, Refused> {
-    if let Some((discovery, visit)) = sessions.visitor(&headers) {
-        discovery.still_there(&visit)?;
-        return Ok(StatusCode::NO_CONTENT);
-    }
-    let caller = sessions.authenticate(&headers).await?;
+async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let event = sessions.0.intake.json::<Event>(who.whose(), body, MAX_CALL).await?.value;
+    // A visitor's progress is of no interest.
+    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     sessions.still_wanted(&caller, &event.step).await?;
     let key = (caller.namespace.clone(), caller.name.clone());
     let Seen { rate, due } = sessions.0.meter.see(key, &event, Instant::now());
@@ -470,18 +514,19 @@ fn progress(event: &Event, before: Option<&StepProgress>, rate: Option<i64>, now
     }
 }
 
-async fn result(
-    State(sessions): State<Sessions>,
-    headers: HeaderMap,
-    Json(outcome): Json<StepOutcome>,
-) -> Result<StatusCode, Refused> {
-    if let Some((discovery, visit)) = sessions.visitor(&headers) {
-        discovery.result(&visit, &outcome).await?;
-        return Ok(StatusCode::NO_CONTENT);
+async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let intake = &sessions.0.intake;
+    match who {
+        Who::Visitor(discovery, visit) => {
+            let outcome = intake.json::<StepOutcome>(Whose::Visitor, body, MAX_REPORT).await?;
+            discovery.result(&visit, &outcome.value).await?;
+        }
+        Who::Host(caller) => {
+            let outcome = intake.json::<StepOutcome>(Whose::Host, body, MAX_RESULT).await?;
+            sessions.still_wanted(&caller, &outcome.value.step).await?;
+            sessions.end_step(&caller, &outcome.value).await?;
+        }
     }
-    let caller = sessions.authenticate(&headers).await?;
-    sessions.still_wanted(&caller, &outcome.step).await?;
-    sessions.end_step(&caller, &outcome).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -528,16 +573,12 @@ impl Sessions {
     }
 }
 
-async fn log(State(sessions): State<Sessions>, headers: HeaderMap, body: Bytes) -> Result<StatusCode, Refused> {
-    if let Some((discovery, visit)) = sessions.visitor(&headers) {
-        // A visitor's is not kept: it would be anybody's way to fill the disk.
-        discovery.still_there(&visit)?;
-        return Ok(StatusCode::NO_CONTENT);
-    }
-    let caller = sessions.authenticate(&headers).await?;
-    let body = body.slice(..body.len().min(MAX_LOG));
+async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let body = sessions.0.intake.bytes(who.whose(), body, MAX_LOG).await?;
+    // A visitor's is not kept: it would be anybody's way to fill the disk.
+    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     let (logs, whose) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
-    let append = move || logs.append(&whose.0, &whose.1, caller.generation, &body);
+    let append = move || logs.append(&whose.0, &whose.1, caller.generation, &body.value);
     match tokio::task::spawn_blocking(append).await {
         Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
         Ok(Err(error)) => {

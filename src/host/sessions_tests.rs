@@ -103,7 +103,7 @@ impl Site {
         let answer = tokio::time::timeout(Duration::from_secs(30), self.router.clone().oneshot(request));
         let answer = answer.await.expect("an answer in time").unwrap();
         let status = answer.status().as_u16();
-        let bytes = axum::body::to_bytes(answer.into_body(), MAX_BODY).await.unwrap();
+        let bytes = axum::body::to_bytes(answer.into_body(), MAX_RESULT).await.unwrap();
         (status, serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
@@ -332,4 +332,38 @@ async fn data_that_a_secret_lacks_is_counted_and_no_fault() {
             && counted.iter().all(|line| [series("metaData"), series("networkData")].contains(&line.to_string())),
         "{counted:?}"
     );
+}
+
+#[tokio::test]
+async fn of_nobodys_body_a_byte_is_read_and_of_a_hosts_no_more_than_its_calls_need() {
+    let site = Site::new(&[StepAction::Inspect]).await;
+    for path in ["event", "result", "log"] {
+        let polled = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = polled.clone();
+        let body = Body::from_stream(futures::stream::poll_fn(move |_| {
+            seen.store(true, std::sync::atomic::Ordering::Relaxed);
+            std::task::Poll::Ready(None::<Result<bytes::Bytes, std::io::Error>>)
+        }));
+        let request = Request::post(format!("/agent/v1/{path}")).header("content-type", "application/json");
+        let answer = site.router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 401, "{path}");
+        assert!(!polled.load(std::sync::atomic::Ordering::Relaxed), "{path}");
+    }
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let outcome = |text: usize| json!({ "step": "7.1", "succeeded": true, "message": "", "log": ["x".repeat(text)] });
+    let hello =
+        |text: usize| json!({ "token": "x".repeat(text), "version": "", "macAddresses": [], "uuid": "", "uefi": true });
+    let event = |text: usize| json!({ "step": "7.1", "phase": "x".repeat(text) });
+    for (path, body, status) in [
+        ("event", event(MAX_CALL), 413),
+        ("event", event(MAX_CALL - 100), 204),
+        ("session", hello(MAX_CALL), 413),
+        ("session", hello(MAX_CALL - 100), 403),
+        ("log", json!("x".repeat(MAX_LOG)), 413),
+        ("result", outcome(MAX_RESULT), 413),
+        ("result", outcome(MAX_RESULT - 100), 204),
+    ] {
+        assert_eq!(site.call(NODE, &session, "POST", path, body).await.0, status, "{path}");
+    }
 }

@@ -1,0 +1,299 @@
+//! Bodies of agents' calls: bounded in bytes, in time, in what all of them hold together and in what is made of them. Who
+//! calls is known before anything is read, except where the body says it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::StatusCode;
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::sessions::Refused;
+
+/// How long a body may take to arrive, and how long one that is there may wait for its turn.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of all bodies together that arrive or are being worked on: of machines that show a boot token, of unknown
+/// machines, of hosts. None of these can take the room of the others.
+const OPENING: usize = 8 << 20;
+const VISITORS: usize = 8 << 20;
+const HOSTS: usize = 32 << 20;
+/// Bodies that are being worked on at once. What is read of one is some times larger than what came.
+const AT_ONCE: usize = 16;
+/// Values in a body, and in one of its lists: more than the largest server has to tell.
+const VALUES: usize = 20_000;
+const ENTRIES: usize = 1024;
+
+/// Whose body it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whose {
+    /// It shows a boot token, which may be good.
+    Opening,
+    /// An unknown machine's that reports itself.
+    Visitor,
+    /// A host's.
+    Host,
+}
+
+/// Takes bodies in.
+#[derive(Debug)]
+pub(super) struct Intake {
+    patience: Duration,
+    opening: Arc<Semaphore>,
+    visitors: Arc<Semaphore>,
+    hosts: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Intake {
+    fn default() -> Self {
+        let room = |bytes| Arc::new(Semaphore::new(bytes));
+        let (opening, visitors, hosts, turns) = (room(OPENING), room(VISITORS), room(HOSTS), room(AT_ONCE));
+        Self { patience: PATIENCE, opening, visitors, hosts, turns }
+    }
+}
+
+/// What was taken in. It keeps its room until it is dropped.
+#[derive(Debug)]
+pub(super) struct Taken<T> {
+    /// The body.
+    pub value: T,
+    _room: Option<OwnedSemaphorePermit>,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+fn busy() -> Refused {
+    Refused(StatusCode::SERVICE_UNAVAILABLE, "the appliance has too much to read at once; try again".into())
+}
+
+impl Intake {
+    /// The bytes of a body, at most so many.
+    ///
+    /// # Errors
+    /// It is longer, does not come in time, or comes with too many others.
+    pub async fn bytes(&self, whose: Whose, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
+        let late = |_| Refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".into());
+        let room = match whose {
+            Whose::Opening => &self.opening,
+            Whose::Visitor => &self.visitors,
+            Whose::Host => &self.hosts,
+        };
+        tokio::time::timeout(self.patience, collect(room, body, most)).await.map_err(late)?
+    }
+
+    /// A body of JSON.
+    ///
+    /// # Errors
+    /// As [`Intake::bytes`]; or it is no such value, or larger than any machine's.
+    pub async fn json<T: DeserializeOwned>(&self, whose: Whose, body: Body, most: usize) -> Result<Taken<T>, Refused> {
+        let bytes = self.bytes(whose, body, most).await?;
+        // Only now: who sends slowly takes nobody's turn.
+        let turn = tokio::time::timeout(self.patience, self.turns.clone().acquire_owned()).await;
+        let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
+        let value = parse(&bytes.value).map_err(|error| {
+            Refused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
+        })?;
+        Ok(Taken { value, _room: bytes._room, _turn: Some(turn) })
+    }
+}
+
+async fn collect(room: &Arc<Semaphore>, mut body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
+    let too_long = || Refused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {most} bytes"));
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_long());
+    }
+    let mut bytes = BytesMut::new();
+    let mut held: Option<OwnedSemaphorePermit> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refused(StatusCode::BAD_REQUEST, "the body was cut off".into()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > most {
+            return Err(too_long());
+        }
+        let count = u32::try_from(data.len()).map_err(|_| too_long())?;
+        let more = room.clone().try_acquire_many_owned(count).map_err(|_| busy())?;
+        match &mut held {
+            Some(held) => held.merge(more),
+            None => held = Some(more),
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(Taken { value: bytes.freeze(), _room: held, _turn: None })
+}
+
+/// Measures first: a list of empty entries becomes a hundred times as large as its text.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    Measure { left: &Cell::new(VALUES) }.deserialize(&mut reader)?;
+    reader.end()?;
+    serde_json::from_slice(bytes)
+}
+
+/// Reads a value and keeps nothing of it.
+#[derive(Clone, Copy)]
+struct Measure<'a> {
+    left: &'a Cell<usize>,
+}
+
+impl Measure<'_> {
+    fn count<E: serde::de::Error>(self) -> Result<(), E> {
+        let left =
+            self.left.get().checked_sub(1).ok_or_else(|| E::custom(format_args!("more than {VALUES} values")))?;
+        self.left.set(left);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Measure<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.count()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Measure<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut entries = 0;
+        while list.next_element_seed(self)?.is_some() {
+            entries += 1;
+            if entries > ENTRIES {
+                return Err(A::Error::custom(format_args!("a list of more than {ENTRIES} entries")));
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_key::<IgnoredAny>()?.is_some() {
+            map.next_value_seed(self)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::agent::protocol::{MAX_CALL, MAX_RESULT, StepOutcome};
+
+    /// A body that comes in these pieces, and then never ends.
+    fn endless(pieces: Vec<&'static [u8]>) -> Body {
+        let pieces = futures::stream::iter(pieces).map(|piece| Ok::<_, std::io::Error>(Bytes::from_static(piece)));
+        Body::from_stream(pieces.chain(futures::stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_not_waited_for() {
+        let intake = Intake { patience: Duration::from_millis(50), ..Intake::default() };
+        let refused = intake.bytes(Whose::Opening, endless(vec![b"x"]), 100).await.expect_err("refused");
+        assert_eq!(refused.0, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(intake.opening.available_permits(), OPENING);
+        // Nor one that comes letter by letter.
+        let slow = futures::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+        });
+        let refused = intake.json::<Value>(Whose::Host, Body::from_stream(slow), 100).await.expect_err("refused");
+        assert_eq!(refused.0, StatusCode::REQUEST_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn all_bodies_together_have_a_bound_and_nobody_takes_the_room_of_others() {
+        let intake = Intake::default();
+        let mut held = Vec::new();
+        let piece: &'static [u8] = &[b' '; MAX_CALL];
+        for _ in 0..OPENING / MAX_CALL {
+            held.push(intake.bytes(Whose::Opening, Body::from(piece), MAX_CALL).await.expect("room"));
+        }
+        let refused = intake.bytes(Whose::Opening, Body::from("x"), MAX_CALL).await.expect_err("full");
+        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+        intake.bytes(Whose::Host, Body::from(piece), MAX_CALL).await.expect("room of its own");
+        held.pop();
+        intake.bytes(Whose::Opening, Body::from("x"), MAX_CALL).await.expect("room again");
+    }
+
+    #[tokio::test]
+    async fn what_is_too_long_is_refused_unread_and_in_the_middle() {
+        let intake = Intake::default();
+        for body in [Body::from("x".repeat(101)), endless(vec![&[b'x'; 60], &[b'x'; 60]])] {
+            let refused = intake.bytes(Whose::Host, body, 100).await.expect_err("refused");
+            assert_eq!(refused.0, StatusCode::PAYLOAD_TOO_LARGE);
+        }
+        assert_eq!(intake.bytes(Whose::Host, Body::empty(), 0).await.expect("nothing").value, Bytes::new());
+    }
+
+    #[tokio::test]
+    async fn reports_of_the_largest_servers_are_taken_and_lists_without_end_are_not() {
+        let intake = Intake::default();
+        let outcome =
+            |inventory: Value| json!({ "step": "1", "succeeded": true, "message": "", "inventory": inventory });
+        let nic = json!({ "name": "enp216s0f1np1v255", "model": "0x15b3 0x101d", "mac": "02:00:00:00:00:01",
+            "ip": "10.0.0.5", "speedGbps": 100, "pciAddress": "0000:d8:00.1",
+            "lldp": { "switchID": "aa:bb", "portID": "Ethernet1/1", "switchSystemName": "tor-1" } });
+        let disk = json!({ "name": "/dev/disk/by-path/pci-0000:5e:00.0-scsi-0:0:1:0", "alternateNames": ["/dev/sda"],
+            "type": "SSD", "sizeBytes": 1, "vendor": "V", "model": "M", "serialNumber": "S", "wwn": "0x1", "hctl": "0:0:1:0" });
+        let flags: Vec<String> = (0..400).map(|number| format!("flag_{number}")).collect();
+        let large = json!({ "nics": vec![nic; 512], "storage": vec![disk; 512], "cpu": { "flags": flags } });
+        let read = |value: Value| {
+            let intake = &intake;
+            async move { intake.json::<StepOutcome>(Whose::Host, Body::from(value.to_string()), MAX_RESULT).await }
+        };
+        let taken = read(outcome(large)).await.expect("taken").value.inventory.expect("an inventory");
+        assert_eq!((taken.nics.len(), taken.storage.len()), (512, 512));
+        let vlans = json!({ "vlans": vec![json!({}); 1000] });
+        for (inventory, reason) in [
+            (json!({ "nics": vec![json!({}); 1025] }), "a list of more than 1024"),
+            (json!({ "nics": vec![vlans; 30] }), "more than 20000 values"),
+            (json!({ "nics": 7 }), "cannot read this call"),
+        ] {
+            let refused = read(outcome(inventory)).await.expect_err(reason);
+            assert!(refused.0 == StatusCode::BAD_REQUEST && refused.1.contains(reason), "{refused:?}");
+        }
+        let deep = format!("{}1{}", "[".repeat(500), "]".repeat(500));
+        for bad in ["", "{", "{} {}", &deep, "\u{fffd}"] {
+            let read = intake.json::<Value>(Whose::Host, Body::from(bad.to_owned()), 1 << 20).await;
+            assert_eq!(read.expect_err("refused").0, StatusCode::BAD_REQUEST, "{bad:.20}");
+        }
+        assert_eq!(intake.hosts.available_permits(), HOSTS);
+        assert_eq!(intake.turns.available_permits(), AT_ONCE);
+    }
+}
