@@ -126,7 +126,7 @@ pub enum Stranger {
     Ignored,
     /// It may report itself.
     Discovered,
-    /// It may not: as many discovered hosts as are allowed wait to be accepted.
+    /// It may not: as many discovered hosts as are allowed wait to be accepted or inspected.
     TooMany(usize),
     /// It did, and is another address of this host, `namespace/name`.
     Reported(String),
@@ -249,7 +249,7 @@ fn unknown(client: &BootClient, stranger: &Stranger, reasons: &mut Vec<String>) 
         Stranger::TooMany(limit) => {
             reasons.push(nobody);
             reasons.push(format!(
-                "{limit} discovered hosts wait to be accepted, which is discovery.limit: local disk until one is accepted or deleted"
+                "{limit} discovered hosts wait to be accepted or inspected, which is discovery.limit: local disk until one is through or deleted"
             ));
         }
         Stranger::Reported(host) => {

@@ -47,6 +47,8 @@ pub struct Standing {
 pub struct Discovery {
     /// It reported itself and was not accepted yet.
     pub waiting: bool,
+    /// It counts towards the limit: nobody but its machine has said yet that there is such a machine.
+    pub counts: bool,
     /// Addresses of unknown machines that turned out to be this one. They have no part in what is the host's.
     pub reported: Vec<MacAddress>,
 }
@@ -77,7 +79,7 @@ pub struct IndexedIntent {
 pub struct HostIndex {
     // std's lock: held for a map operation, never across an await.
     hosts: Arc<RwLock<Hosts>>,
-    /// Discovered hosts that may wait to be accepted; 0: not limited here.
+    /// Discovered hosts that may wait to be accepted or inspected; 0: not limited here.
     waiting_limit: Arc<AtomicUsize>,
 }
 
@@ -94,7 +96,7 @@ impl HostIndex {
         self.read().by_mac.get(&mac).cloned()
     }
 
-    /// Sets how many discovered hosts may wait to be accepted (at least 1): as many strangers are let in.
+    /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1): as many strangers are let in.
     pub fn limit_waiting(&self, limit: usize) {
         self.waiting_limit.store(limit.max(1), Ordering::Relaxed);
     }
@@ -112,7 +114,7 @@ impl HostIndex {
             return Stranger::Reported(format!("{}/{}", host.namespace, host.name));
         }
         let limit = self.waiting_limit.load(Ordering::Relaxed);
-        let full = limit > 0 && hosts.by_name.values().filter(|host| host.discovery.waiting).count() >= limit;
+        let full = limit > 0 && hosts.by_name.values().filter(|host| host.discovery.counts).count() >= limit;
         if full { Stranger::TooMany(limit) } else { Stranger::Discovered }
     }
 
@@ -254,8 +256,11 @@ mod tests {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
         index.limit_waiting(2);
-        let waiting =
-            |reported: &[u8]| Discovery { waiting: true, reported: reported.iter().map(|last| mac(*last)).collect() };
+        let waiting = |reported: &[u8]| Discovery {
+            waiting: true,
+            counts: true,
+            reported: reported.iter().map(|last| mac(*last)).collect(),
+        };
         assert_eq!(index.stranger(mac(9), false), Stranger::Ignored);
         assert_eq!(index.stranger(mac(9), true), Stranger::Discovered);
         index.insert(BootHost { discovery: waiting(&[9]), ..host("a", &[1]) });
@@ -265,8 +270,10 @@ mod tests {
         assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
         index.insert(BootHost { discovery: waiting(&[]), ..host("b", &[2]) });
         assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2));
+        index.insert(BootHost { discovery: Discovery { counts: true, ..Discovery::default() }, ..host("b", &[2]) });
+        assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2), "b was accepted, and not seen yet");
         index.insert(host("b", &[2]));
-        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted");
+        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted and inspected");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tracing::warn;
 use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
-use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, BootIntent, DISCOVERED_PENDING};
+use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 
@@ -226,7 +226,8 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
 fn discovery(host: &BareMetalHost) -> Discovery {
     let reported = host.annotations().get(ANNOTATION_REPORTED).map(String::as_str).unwrap_or_default();
     Discovery {
-        waiting: host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING),
+        waiting: super::discovery::waits(host),
+        counts: super::discovery::counts(host),
         reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).collect(),
     }
 }

@@ -15,3 +15,4 @@ mod tests;
 mod visit;
 
 pub use visit::{Discovery, DiscoveryError};
+pub(in crate::host) use visit::{counts, waits};

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -283,4 +283,50 @@ async fn what_was_begun_before_a_crash_is_finished_and_names_and_namespaces_that
     let outcome = json!({ "step": "0.1", "succeeded": true, "message": "", "inventory": inventory("", again) });
     assert_eq!(site.call(NODE, bearer, "POST", "result", outcome).await.0, 204);
     assert!(data.get("begun").await.is_ok() && site.hosts().await.len() == 3);
+}
+
+#[tokio::test]
+async fn the_limit_holds_for_visits_that_began_before_it_was_reached_and_for_hosts_that_a_rule_accepts() {
+    let rule = "[[discovery.rule]]\naccept = true\ncredentials_name = 'bmc'";
+    for (rules, waits) in [("", true), (rule, false)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let site = Site::new(folder.path(), &format!("[discovery]\nlimit = 2\n{rules}")).await;
+        let mac = |last| MacAddress([2, 0, 0, 0, 1, last]);
+        let mut visits = Vec::new();
+        for last in 0..6 {
+            let token = site.tokens.mint_visit(mac(last), None).expect("a token");
+            let (status, session) = site.open(NODE, &token, mac(last)).await;
+            assert_eq!(status, 200, "{session}");
+            visits.push((last, session["session"].as_str().expect("a session").to_owned()));
+        }
+        let mut answers = Vec::new();
+        for (last, bearer) in &visits {
+            let inventory = json!({ "nics": [{ "mac": mac(*last) }] });
+            let outcome = json!({ "step": "0.1", "succeeded": true, "message": "", "inventory": inventory,
+                "bmc": { "address": format!("10.1.0.{last}"), "ipmi": true } });
+            let (status, answer) = site.call(NODE, bearer, "POST", "result", outcome).await;
+            let limited = answer["reason"].as_str().is_some_and(|reason| reason.contains("discovery.limit"));
+            assert_eq!(limited, status == 401, "{answer}");
+            answers.push(status);
+        }
+        assert_eq!(answers, [204, 204, 401, 401, 401, 401], "{rules}");
+        let hosts = site.hosts().await;
+        assert_eq!(hosts.len(), 2);
+        assert!(hosts.iter().all(|host| host.annotations().contains_key(ANNOTATION_DISCOVERED) == waits));
+        let full = || site.index.stranger(mac(9), true) == Stranger::TooMany(2);
+        site.until("the limit to be known", full).await;
+        // Once one is inspected there is room again.
+        let all = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+        let name = hosts[0].name_any();
+        let accepted = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: null } } });
+        all.patch(&name, &PatchParams::default(), &Patch::Merge(accepted)).await.expect("accepted");
+        let inspected = json!({ "status": { "provisioning": { "state": "available", "ID": "1" } } });
+        all.patch_status(&name, &PatchParams::default(), &Patch::Merge(inspected)).await.expect("inspected");
+        site.until("room", || !full()).await;
+        let (last, bearer) = &visits[2];
+        let outcome = json!({ "step": "0.1", "succeeded": true, "message": "",
+            "inventory": { "nics": [{ "mac": mac(*last) }] } });
+        assert_eq!(site.call(NODE, bearer, "POST", "result", outcome).await.0, 204);
+        assert_eq!(site.hosts().await.len(), 3);
+    }
 }

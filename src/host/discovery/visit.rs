@@ -17,8 +17,10 @@ use super::rules;
 use crate::agent::inventory;
 use crate::agent::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
 use crate::api::MacAddress;
-use crate::api::metal3::{BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails};
-use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, DISCOVERED_PENDING};
+use crate::api::metal3::{
+    BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, ProvisioningState,
+};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
 use crate::boot::{Claims, HostIndex, Stranger};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::events;
@@ -107,7 +109,7 @@ impl Discovery {
             return Err(refuse(format!("{mac} belongs to a host by now")));
         }
         if let Stranger::TooMany(limit) = self.0.index.stranger(mac, true) {
-            return Err(refuse(format!("{limit} discovered hosts wait to be accepted, which is discovery.limit")));
+            return Err(refuse(too_many(limit)));
         }
         let visit = Visit {
             mac,
@@ -197,7 +199,13 @@ impl Discovery {
     /// only logged: the machine must not come back with the same again and again.
     async fn take(&self, report: &Report) -> Result<Option<(String, String)>, Refused> {
         match self.store(report).await {
-            Ok(host) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
+            Ok(None) => {
+                let reason = too_many(self.0.config.limit);
+                warn!(mac = %report.mac, reason, "an unknown machine's report is not taken");
+                // Its session ends: it starts again, and from its disk.
+                Err(Refused(StatusCode::UNAUTHORIZED, reason))
+            }
+            Ok(Some(host)) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
             Err(kube::Error::Api(error)) if matches!(error.code, 400 | 403 | 404 | 413 | 422) => {
                 warn!(mac = %report.mac, reason = error.message, "a discovered machine cannot become a host");
                 Ok(None)
@@ -206,16 +214,19 @@ impl Discovery {
         }
     }
 
-    async fn store(&self, report: &Report) -> Result<BareMetalHost, kube::Error> {
+    /// None: there are as many as may be.
+    async fn store(&self, report: &Report) -> Result<Option<BareMetalHost>, kube::Error> {
         let _one = self.0.one.lock().await;
         let hosts = Api::<BareMetalHost>::all(self.0.client.clone()).list(&Default::default()).await?.items;
         let host = match enroll::known(&hosts, report) {
             Some((host, Same::Visit)) => host.clone(),
-            Some((host, same)) => return self.tell(host, report, &same).await,
+            Some((host, same)) => return self.tell(host, report, &same).await.map(Some),
+            // As many visits may have begun before the first of them reported.
+            None if hosts.iter().filter(|host| counts(host)).count() >= self.0.config.limit.max(1) => return Ok(None),
             None => self.create(report).await?,
         };
         self.add_hardware(&host, &report.visit, &report.hardware).await?;
-        Ok(host)
+        Ok(Some(host))
     }
 
     /// The machine is a host already.
@@ -291,4 +302,17 @@ impl Discovery {
 /// Whether a host waits to be accepted.
 pub(in crate::host) fn waits(host: &BareMetalHost) -> bool {
     host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING)
+}
+
+/// Whether a discovered host counts towards `discovery.limit`: it waits, or was accepted and Slipway has not been through
+/// with its inspection yet, so that there may be no such machine.
+pub(in crate::host) fn counts(host: &BareMetalHost) -> bool {
+    use ProvisioningState as State;
+    let state = host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default();
+    let unseen = [State::None, State::Unmanaged, State::Registering, State::MatchProfile, State::Inspecting];
+    waits(host) || (host.annotations().contains_key(ANNOTATION_VISIT) && unseen.contains(&state))
+}
+
+fn too_many(limit: usize) -> String {
+    format!("{limit} discovered hosts wait to be accepted or inspected, which is discovery.limit")
 }
