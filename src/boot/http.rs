@@ -33,6 +33,7 @@ use crate::api::MacAddress;
 
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 use super::lanes::{Client, Lanes};
+use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
@@ -380,6 +381,7 @@ async fn ca(State(shared): State<Arc<Shared>>) -> Response {
 async fn file(
     State(shared): State<Arc<Shared>>,
     Extension(ends): Extension<Ends>,
+    hangup: Option<Extension<Hangup>>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, Refused> {
@@ -393,7 +395,10 @@ async fn file(
     // What is large waits for its turn; a machine that asks only whether it is there does not.
     let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
     let place = match bulky {
-        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip())).await),
+        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip())).await.map_err(|error| {
+            warn!(peer = %ends.peer, file = name, %error, "boot file refused");
+            Refused::new(StatusCode::SERVICE_UNAVAILABLE, error)
+        })?),
         false => None,
     };
     let path = shared.files.path(name);
@@ -413,7 +418,10 @@ async fn file(
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
     Ok(match place {
-        Some(place) => answer.map(|body| place.hold(body)),
+        Some(place) => {
+            let hangup = hangup.map(|Extension(Hangup(token))| token).unwrap_or_default();
+            answer.map(|body| place.hold(body, hangup))
+        }
         None => answer,
     })
 }

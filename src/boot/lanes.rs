@@ -2,11 +2,12 @@
 //!
 //! Kernels, ramdisks and chunks of images are what costs. Each answer that carries one takes a place until its last byte
 //! is sent; who gets none waits in line. A rack that is powered on at once fills the line of boots, and a deployment
-//! passes by it.
+//! passes by it. Who has a place, takes next to nothing and lets others wait, loses it.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 /// Chunks of images sent at once.
 pub const DEPLOY_PLACES: usize = 64;
@@ -26,8 +29,14 @@ pub const BOOT_PLACES_BESIDE: usize = 8;
 const OF_A_HOST: usize = 8;
 /// Boot files at once for one address; iPXE asks for one after the other.
 const OF_AN_ADDRESS: usize = 2;
+/// How many of one client may wait in line.
+const WAITING_OF_A_CLIENT: usize = 16;
 /// How long after its last chunk a deployment still counts as under way.
 const UNDER_WAY: Duration = Duration::from_secs(2);
+/// Least that is taken of a boot file while others wait, in bytes per second: with less, no ramdisk is there within the
+/// time that a boot has. It is looked at after each such time.
+const LEAST_RATE: u64 = 40_000;
+const RATE_OVER: Duration = Duration::from_secs(60);
 
 /// Whose an answer is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +55,38 @@ pub struct Lanes(Arc<Mutex<State>>);
 pub struct Place {
     lanes: Lanes,
     client: Client,
+    left: Arc<AtomicBool>,
+}
+
+/// Too much of this client waits in line already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{WAITING_OF_A_CLIENT} requests from the same address wait in line already")]
+pub struct TooMany;
+
+/// A boot file on its way.
+struct Sending {
+    client: Client,
+    /// Whether its place was given back.
+    left: Arc<AtomicBool>,
+    /// Bytes that were taken.
+    taken: Arc<AtomicU64>,
+    /// When it was looked at last, and what was taken by then.
+    looked: (Instant, u64),
+    /// Ends its connection.
+    hangup: CancellationToken,
+}
+
+impl Sending {
+    fn is_slow(&mut self, now: Instant) -> bool {
+        let (since, before) = self.looked;
+        let passed = now.saturating_duration_since(since);
+        if passed < RATE_OVER {
+            return false;
+        }
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.looked = (now, taken);
+        taken - before < LEAST_RATE.saturating_mul(passed.as_secs())
+    }
 }
 
 /// One of the two lines.
@@ -62,13 +103,17 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// The first in line that may go, when the line has a place.
+    /// The first in line of those who have least, when the line has a place and they may have more.
     fn next(&mut self, places: usize, of_a_client: usize) -> Option<(Client, T)> {
         if self.count >= places {
             return None;
         }
-        let may = |(client, _): &(Client, T)| self.running.get(client).is_none_or(|count| *count < of_a_client);
-        let index = self.waiting.iter().position(may)?;
+        let has = |client: &Client| self.running.get(client).copied().unwrap_or_default();
+        let waiting = self.waiting.iter().enumerate().map(|(index, (client, _))| (has(client), index));
+        let (count, index) = waiting.min()?;
+        if count >= of_a_client {
+            return None;
+        }
         let (client, waiter) = self.waiting.remove(index)?;
         *self.running.entry(client.clone()).or_default() += 1;
         self.count += 1;
@@ -90,11 +135,12 @@ struct Table<T> {
     deploy: Line<T>,
     boot: Line<T>,
     last_chunk: Option<Instant>,
+    sending: Vec<Sending>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { deploy: Line::default(), boot: Line::default(), last_chunk: None }
+        Self { deploy: Line::default(), boot: Line::default(), last_chunk: None, sending: Vec::new() }
     }
 }
 
@@ -125,6 +171,24 @@ impl<T> Table<T> {
         admitted
     }
 
+    /// Takes the places of boots that take next to nothing, if others wait for one.
+    fn hang_up(&mut self, now: Instant) {
+        self.sending.retain(|one| !one.left.load(Ordering::Relaxed));
+        if self.boot.waiting.is_empty() {
+            return;
+        }
+        let (slow, good): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.sending).into_iter().map(|mut one| (one.is_slow(now), one)).partition(|one| one.0);
+        self.sending = good.into_iter().map(|(_, one)| one).collect();
+        for (_, one) in slow {
+            if !one.left.swap(true, Ordering::Relaxed) {
+                warn!(client = ?one.client, "a boot file is taken too slowly, and others wait: the connection is ended");
+                self.leave(&one.client, now);
+                one.hangup.cancel();
+            }
+        }
+    }
+
     fn leave(&mut self, client: &Client, now: Instant) {
         if matches!(client, Client::Host(_)) {
             self.last_chunk = Some(now);
@@ -141,15 +205,26 @@ impl Lanes {
     }
 
     /// Waits for a place. Whoever stops waiting leaves the line.
-    pub async fn enter(&self, client: Client) -> Place {
+    ///
+    /// # Errors
+    /// Too much of this client waits already.
+    pub async fn enter(&self, client: Client) -> Result<Place, TooMany> {
         let (sender, mut granted) = oneshot::channel();
-        self.state().line(&client).waiting.push_back((client, sender));
+        {
+            let mut state = self.state();
+            let waiting = &mut state.line(&client).waiting;
+            waiting.retain(|(_, sender)| !sender.is_closed());
+            if waiting.iter().filter(|(other, _)| *other == client).count() >= WAITING_OF_A_CLIENT {
+                return Err(TooMany);
+            }
+            waiting.push_back((client, sender));
+        }
         loop {
             self.admit();
             tokio::select! {
                 biased;
                 place = &mut granted => match place {
-                    Ok(place) => return place,
+                    Ok(place) => return Ok(place),
                     // The sender is in the line for as long as this waits.
                     Err(_) => std::future::pending::<()>().await,
                 },
@@ -160,30 +235,44 @@ impl Lanes {
     }
 
     fn admit(&self) {
-        let admitted = self.state().admit(Instant::now());
+        let admitted = {
+            let (mut state, now) = (self.state(), Instant::now());
+            state.hang_up(now);
+            state.admit(now)
+        };
         for (client, sender) in admitted {
             // Who does not wait any more gives it back at once: the place comes back with the error and is dropped.
-            drop(sender.send(Place { lanes: self.clone(), client }));
+            drop(sender.send(Place { lanes: self.clone(), client, left: Arc::default() }));
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lanes.state().leave(&self.client, Instant::now());
-        self.lanes.admit();
+        if !self.left.swap(true, Ordering::Relaxed) {
+            self.lanes.state().leave(&self.client, Instant::now());
+            self.lanes.admit();
+        }
     }
 }
 
 impl Place {
-    /// The answer's body, which keeps the place until it is sent or given up.
-    pub fn hold(self, body: Body) -> Body {
-        Body::new(Holding { body, _place: self })
+    /// The answer's body, which keeps the place until it is sent or given up. A boot file that is taken too slowly while
+    /// others wait loses it, and `hangup` is cancelled.
+    pub fn hold(self, body: Body, hangup: CancellationToken) -> Body {
+        let taken = Arc::<AtomicU64>::default();
+        if matches!(self.client, Client::Machine(_)) {
+            let (client, left, taken) = (self.client.clone(), self.left.clone(), taken.clone());
+            let looked = (Instant::now(), 0);
+            self.lanes.state().sending.push(Sending { client, left, taken, looked, hangup });
+        }
+        Body::new(Holding { body, taken, _place: self })
     }
 }
 
 struct Holding {
     body: Body,
+    taken: Arc<AtomicU64>,
     _place: Place,
 }
 
@@ -195,7 +284,13 @@ impl HttpBody for Holding {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            self.taken.fetch_add(data.len() as u64, Ordering::Relaxed);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -268,12 +363,109 @@ mod tests {
         assert_eq!(table.admit(now).len(), 1);
     }
 
+    #[test]
+    fn who_has_none_goes_before_who_has_some() {
+        let now = Instant::now();
+        let mut table = Table::<u8>::default();
+        // Machine 1 asked a hundred times before the others came.
+        table.boot.waiting.extend((0..100).map(|number| (machine(1), number)));
+        assert_eq!(table.admit(now).len(), OF_AN_ADDRESS);
+        for number in 2..=BOOT_PLACES as u8 {
+            table.boot.waiting.push_back((machine(number), number));
+        }
+        assert_eq!(table.admit(now).len(), BOOT_PLACES - OF_AN_ADDRESS);
+        table.leave(&machine(1), now);
+        assert_eq!(table.admit(now)[0].0, machine(BOOT_PLACES as u8));
+    }
+
+    #[test]
+    fn who_takes_next_to_nothing_loses_its_place_when_others_wait() {
+        let (begin, enough) = (Instant::now(), LEAST_RATE * RATE_OVER.as_secs());
+        let mut table = Table::<u8>::default();
+        for number in 0..BOOT_PLACES as u8 {
+            table.boot.waiting.push_back((machine(number), number));
+        }
+        assert_eq!(table.admit(begin).len(), BOOT_PLACES);
+        let sending = |number| Sending {
+            client: machine(number),
+            left: Arc::default(),
+            taken: Arc::default(),
+            looked: (begin, 0),
+            hangup: CancellationToken::new(),
+        };
+        table.sending = (0..BOOT_PLACES as u8).map(sending).collect();
+        let seen: Vec<_> = table.sending.iter().map(|one| (one.taken.clone(), one.hangup.clone())).collect();
+        let cut = || seen.iter().enumerate().filter(|(_, (_, hangup))| hangup.is_cancelled()).map(|(index, _)| index);
+        // Nobody minds as long as nobody waits.
+        let now = begin + RATE_OVER;
+        table.hang_up(now);
+        assert_eq!(cut().count(), 0);
+        table.boot.waiting.extend((100..103).map(|number| (machine(number), number)));
+        for (taken, _) in &seen[2..] {
+            taken.fetch_add(enough, Ordering::Relaxed);
+        }
+        table.hang_up(now);
+        assert_eq!(cut().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(table.admit(now).len(), 2);
+        // What one took before counts only once.
+        for (taken, _) in &seen[3..] {
+            taken.fetch_add(enough, Ordering::Relaxed);
+        }
+        table.hang_up(now + RATE_OVER / 2);
+        assert_eq!(cut().count(), 2, "not before the time is over");
+        table.hang_up(now + RATE_OVER);
+        assert_eq!(cut().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!((table.boot.count, table.sending.len()), (BOOT_PLACES - 1, BOOT_PLACES - 3));
+    }
+
+    #[tokio::test]
+    async fn a_place_that_was_taken_away_is_not_given_back_a_second_time() {
+        let lanes = Lanes::default();
+        let (first, second) =
+            (lanes.enter(machine(1)).await.expect("room"), lanes.enter(machine(1)).await.expect("room"));
+        let hangup = CancellationToken::new();
+        let mut body = first.hold(Body::from("boot"), hangup.clone());
+        let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert!(frame.is_some_and(|frame| frame.is_ok()));
+        {
+            let mut state = lanes.state();
+            assert_eq!(state.sending[0].taken.load(Ordering::Relaxed), 4);
+            let (waits, _granted) = oneshot::channel();
+            state.boot.waiting.push_back((machine(1), waits));
+            state.hang_up(Instant::now() + RATE_OVER);
+            assert_eq!((state.boot.count, state.sending.len()), (1, 0));
+            state.boot.waiting.clear();
+        }
+        assert!(hangup.is_cancelled());
+        drop(body);
+        assert_eq!(lanes.state().boot.count, 1);
+        drop(second);
+        assert_eq!(lanes.state().boot.count, 0);
+    }
+
+    #[tokio::test]
+    async fn the_line_is_not_filled_by_one() {
+        let lanes = Lanes::default();
+        let mut held = Vec::new();
+        for _ in 0..OF_AN_ADDRESS {
+            held.push(lanes.enter(machine(1)).await.expect("room"));
+        }
+        let mut waiting: Vec<_> = (0..WAITING_OF_A_CLIENT).map(|_| Box::pin(lanes.enter(machine(1)))).collect();
+        assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
+        assert_eq!(lanes.enter(machine(1)).await.err(), Some(TooMany));
+        lanes.enter(machine(2)).await.expect("room");
+        // Who went away waits no more.
+        waiting.pop();
+        assert!(lanes.enter(machine(1)).now_or_never().is_none());
+    }
+
     #[tokio::test]
     async fn places_come_back_when_bodies_end_and_when_nobody_waits_any_more() {
         let lanes = Lanes::default();
         let mut held = Vec::new();
         for number in 0..BOOT_PLACES {
-            held.push(lanes.enter(machine(number as u8)).await.hold(Body::from("boot")));
+            let place = lanes.enter(machine(number as u8)).await.expect("room");
+            held.push(place.hold(Body::from("boot"), CancellationToken::new()));
         }
         let mut waits = Box::pin(lanes.enter(machine(100)));
         let mut gives_up = Box::pin(lanes.enter(machine(101)));
@@ -286,12 +478,12 @@ mod tests {
         held.pop();
         let _second = last.await;
         // Without anybody leaving a place, boots go on when the deployment is over.
-        let chunk = lanes.enter(host(1)).await;
+        let chunk = lanes.enter(host(1)).await.expect("room");
         held.truncate(BOOT_PLACES_BESIDE);
         let mut beside = Box::pin(lanes.enter(machine(103)));
         assert!((&mut beside).now_or_never().is_none());
         drop(chunk);
         assert!((&mut beside).now_or_never().is_none());
-        beside.await;
+        beside.await.expect("room");
     }
 }

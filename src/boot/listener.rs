@@ -33,6 +33,10 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Largest request head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
+/// Ends the connection that a request came on.
+#[derive(Clone, Debug)]
+pub(super) struct Hangup(pub CancellationToken);
+
 /// Serves HTTP/1.1 until shutdown, then lets downloads under way end for some seconds.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) -> io::Result<()> {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -75,16 +79,21 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: Cancellation
             }
         };
         let ends = Ends { local, peer };
-        let router = router.clone();
+        let (router, ended) = (router.clone(), CancellationToken::new());
+        let hangup = Hangup(ended.clone());
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ends);
+            request.extensions_mut().insert(hangup.clone());
             router.clone().oneshot(request)
         });
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
         connections.spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%peer, %error, "boot HTTP connection");
+            tokio::select! {
+                done = connection => if let Err(error) = done {
+                    debug!(%peer, %error, "boot HTTP connection");
+                },
+                () = ended.cancelled() => debug!(%peer, "boot HTTP connection is ended"),
             }
             drop((guest, permit));
         });
@@ -141,6 +150,29 @@ impl Drop for Guest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_can_be_ended_in_the_middle_of_an_answer() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let endless = |axum::Extension(Hangup(token)): axum::Extension<Hangup>| async move {
+            let more = std::iter::repeat_with(|| Ok::<_, io::Error>(bytes::Bytes::from_static(&[b'x'; 1 << 16])));
+            // The client reads nothing at first, so this waits in the middle of it.
+            tokio::spawn(async move { token.cancel() });
+            Body::from_stream(futures::stream::iter(more))
+        };
+        let router = Router::new().route("/", axum::routing::get(endless));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, router, shutdown.clone()));
+        let mut stream = TcpStream::connect(address).await.expect("connects");
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("asks");
+        let ends = async { while matches!(stream.read(&mut [0; 1 << 16]).await, Ok(1..)) {} };
+        tokio::time::timeout(Duration::from_secs(20), ends).await.expect("it goes on for ever");
+        shutdown.cancel();
+        served.await.expect("no panic").expect("an orderly end");
+    }
 
     #[test]
     fn connections_are_counted_by_address() {

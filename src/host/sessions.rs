@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::agent_body::{Intake, Whose};
@@ -606,8 +607,9 @@ async fn chunk(
     let caller = sessions.authenticate(&headers).await?;
     let host = format!("{}/{}", caller.namespace, caller.name);
     let place = sessions.0.lanes.enter(lanes::Client::Host(host)).await;
+    let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
-    Ok(answer.map(|body| place.hold(body)))
+    Ok(answer.map(|body| place.hold(body, CancellationToken::new())))
 }
 
 #[cfg(test)]
