@@ -341,7 +341,7 @@ async fn redirects_stay_on_the_host_and_bodies_are_bounded() {
     .await;
     let on = serde_json::json!({"PowerState": "On"});
     mount("/redfish/v1/Systems/slash/", ResponseTemplate::new(200).set_body_json(on)).await;
-    mount("/redfish/v1/Systems/huge", ResponseTemplate::new(200).set_body_bytes(vec![b' '; 5 << 20])).await;
+    mount("/redfish/v1/Systems/huge", ResponseTemplate::new(200).set_body_bytes(vec![b' '; 1 << 20])).await;
     mount("/redfish/v1/Systems/odd", ResponseTemplate::new(200).set_body_json(serde_json::json!({"PowerState": 7})))
         .await;
     let port = server.address().port();
@@ -353,7 +353,7 @@ async fn redirects_stay_on_the_host_and_bodies_are_bounded() {
     };
     assert_eq!(power("slash").await, Ok(PowerState::On));
     for (name, want) in
-        [("away", "HTTP 308"), ("loop", "HTTP 308"), ("huge", "more than 4194304 bytes"), ("odd", "without PowerState")]
+        [("away", "HTTP 308"), ("loop", "HTTP 308"), ("huge", "more than 262144 bytes"), ("odd", "without PowerState")]
     {
         let error = power(name).await.unwrap_err();
         assert!(error.contains(want), "{name}: {error}");

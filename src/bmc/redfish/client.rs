@@ -14,8 +14,8 @@ use super::message::{self, Complaint};
 use super::tls;
 use crate::bmc::{BmcError, Credentials, Settings};
 
-/// Largest body that is read, in bytes.
-const MAX_BODY: usize = 4 << 20;
+/// Largest body that is read, in bytes. Resources have some tens of thousands; read, one takes up to forty times its text.
+const MAX_BODY: usize = 256 << 10;
 /// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// Where sessions are when the service root does not say.

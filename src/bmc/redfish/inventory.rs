@@ -19,29 +19,35 @@ impl RedfishBmc {
     /// Reads the hardware. A part that the service does not have, or refuses, is left out.
     pub(super) async fn read_hardware(&self, found: &Found) -> Result<HardwareDetails, BmcError> {
         let system = self.read_system(&found.path).await?.body;
-        let processors = self.below(&system["Processors"]).await?;
-        let interfaces = self.below(&system["EthernetInterfaces"]).await?;
-        let mut drives = Vec::new();
-        for controller in self.below(&system["Storage"]).await?.iter().take(MOST_CONTROLLERS) {
-            for path in controller["Drives"].as_array().into_iter().flatten().filter_map(model::link) {
-                if drives.len() < MOST
-                    && let Some(drive) = self.readable(&path).await?
-                {
-                    drives.push(drive);
-                }
+        let processors = self.below(&system["Processors"], |one| Some(processor(one))).await?;
+        let interfaces = self.below(&system["EthernetInterfaces"], nic).await?;
+        let controllers = self.below(&system["Storage"], |one| Some(drives(one))).await?;
+        let (mut read, mut disks) = (0, Vec::new());
+        for path in controllers.into_iter().take(MOST_CONTROLLERS).flatten() {
+            if read < MOST
+                && let Some(drive) = self.readable(&path).await?
+            {
+                read += 1;
+                disks.extend(disk(&drive));
             }
         }
-        let simple = if drives.is_empty() { self.below(&system["SimpleStorage"]).await? } else { Vec::new() };
-        Ok(hardware(&system, &processors, &interfaces, &drives, &simple))
+        if read == 0 {
+            let simple = self.below(&system["SimpleStorage"], |one| Some(devices(one))).await?;
+            disks = simple.into_iter().flatten().take(MOST).collect();
+        }
+        Ok(hardware(&system, &processors, interfaces, disks))
     }
 
-    /// The members of a collection that is linked to.
-    async fn below(&self, collection: &Value) -> Result<Vec<Value>, BmcError> {
+    /// What is wanted of each member of a collection that is linked to. Only that is kept: a service may say more of each
+    /// than all of them together should take.
+    async fn below<T>(&self, collection: &Value, wanted: impl Fn(&Value) -> Option<T>) -> Result<Vec<T>, BmcError> {
         let Some(path) = model::link(collection) else { return Ok(Vec::new()) };
         let Some(listed) = self.readable(&path).await? else { return Ok(Vec::new()) };
+        let paths: Vec<String> = model::members(&listed).into_iter().take(MOST).collect();
+        drop(listed);
         let mut members = Vec::new();
-        for path in model::members(&listed).into_iter().take(MOST) {
-            members.extend(self.readable(&path).await?);
+        for path in paths {
+            members.extend(self.readable(&path).await?.as_ref().and_then(&wanted));
         }
         Ok(members)
     }
@@ -67,14 +73,18 @@ fn number(object: &Value, key: &str) -> i64 {
     object[key].as_i64().filter(|number| *number > 0).unwrap_or(0)
 }
 
+/// The drives of a controller.
+fn drives(controller: &Value) -> Vec<String> {
+    controller["Drives"].as_array().into_iter().flatten().filter_map(model::link).take(MOST).collect()
+}
+
+/// The drives of a controller that has them in itself.
+fn devices(controller: &Value) -> Vec<Disk> {
+    controller["Devices"].as_array().into_iter().flatten().take(MOST).filter_map(disk).collect()
+}
+
 /// HardwareDetails of what was read.
-fn hardware(
-    system: &Value,
-    processors: &[Value],
-    interfaces: &[Value],
-    drives: &[Value],
-    simple: &[Value],
-) -> HardwareDetails {
+fn hardware(system: &Value, processors: &[Processor], nics: Vec<Nic>, storage: Vec<Disk>) -> HardwareDetails {
     let vendor = HardwareSystemVendor {
         manufacturer: text(system, "Manufacturer"),
         product_name: text(system, "Model"),
@@ -82,13 +92,12 @@ fn hardware(
     };
     let version = text(system, "BiosVersion");
     let bios = HardwareBios { version, ..HardwareBios::default() };
-    let known_disks = simple.iter().flat_map(|one| one["Devices"].as_array().into_iter().flatten());
     HardwareDetails {
         system_vendor: (vendor != HardwareSystemVendor::default()).then_some(vendor),
         firmware: (!bios.version.is_empty()).then_some(HardwareFirmware { bios: Some(bios) }),
         ram_mebibytes: memory(system),
-        nics: interfaces.iter().filter_map(nic).collect(),
-        storage: drives.iter().chain(known_disks).take(MOST).filter_map(disk).collect(),
+        nics,
+        storage,
         cpu: cpu(system, processors),
         hostname: text(system, "HostName"),
     }
@@ -99,28 +108,44 @@ fn memory(system: &Value) -> i64 {
     gib.map_or(0, |gib| (gib * 1024.0).round() as i64)
 }
 
-fn cpu(system: &Value, all: &[Value]) -> Option<Cpu> {
-    let summary = &system["ProcessorSummary"];
-    let is_cpu = |one: &&Value| one["ProcessorType"].as_str().is_none_or(|kind| kind == "CPU");
-    // An empty socket is listed too.
-    let present = |one: &&Value| one["Status"]["State"].as_str().is_none_or(|state| state != "Absent");
-    let processors: Vec<&Value> = all.iter().filter(is_cpu).filter(present).collect();
-    let threads: i64 = processors.iter().map(|one| number(one, "TotalThreads")).sum();
-    let logical = number(summary, "LogicalProcessorCount");
-    let first = processors.first().copied().unwrap_or(&Value::Null);
-    let arch = match (first["InstructionSet"].as_str(), first["ProcessorArchitecture"].as_str()) {
+/// What is wanted of a processor.
+#[derive(Default)]
+struct Processor {
+    /// Whether it is a CPU, and in its socket: an empty one is listed too.
+    counts: bool,
+    arch: &'static str,
+    model: String,
+    megahertz: i64,
+    threads: i64,
+}
+
+fn processor(one: &Value) -> Processor {
+    let is_cpu = one["ProcessorType"].as_str().is_none_or(|kind| kind == "CPU");
+    let present = one["Status"]["State"].as_str().is_none_or(|state| state != "Absent");
+    let arch = match (one["InstructionSet"].as_str(), one["ProcessorArchitecture"].as_str()) {
         (Some("x86-64"), _) | (None, Some("x86")) => "x86_64",
         (Some("ARM-A64"), _) | (None, Some("ARM")) => "aarch64",
         _ => "",
     };
-    let speed = match number(first, "OperatingSpeedMHz") {
-        0 => number(first, "MaxSpeedMHz"),
+    let megahertz = match number(one, "OperatingSpeedMHz") {
+        0 => number(one, "MaxSpeedMHz"),
         known => known,
     };
+    let (model, threads) = (text(one, "Model"), number(one, "TotalThreads"));
+    Processor { counts: is_cpu && present, arch, model, megahertz, threads }
+}
+
+fn cpu(system: &Value, all: &[Processor]) -> Option<Cpu> {
+    let summary = &system["ProcessorSummary"];
+    let processors = || all.iter().filter(|one| one.counts);
+    let threads = processors().fold(0_i64, |sum, one| sum.saturating_add(one.threads));
+    let logical = number(summary, "LogicalProcessorCount");
+    let none = Processor::default();
+    let first = processors().next().unwrap_or(&none);
     let cpu = Cpu {
-        arch: arch.into(),
-        model: Some(text(first, "Model")).filter(|model| !model.is_empty()).unwrap_or(text(summary, "Model")),
-        clock_megahertz: speed as f64,
+        arch: first.arch.into(),
+        model: Some(first.model.clone()).filter(|model| !model.is_empty()).unwrap_or(text(summary, "Model")),
+        clock_megahertz: first.megahertz as f64,
         flags: Vec::new(),
         count: [logical, threads, number(summary, "Count")].into_iter().find(|count| *count > 0).unwrap_or(0),
     };
@@ -204,7 +229,9 @@ mod tests {
             json!({ "Id": "D1", "MediaType": "HDD", "CapacityBytes": -4 }),
             json!({ "Name": "bay 7", "Status": { "State": "Absent" } }),
         ];
-        let found = hardware(&system, &[empty, gpu, core.clone(), core], &nics, &drives, &[]);
+        let processors = [empty, gpu, core.clone(), core].map(|one| processor(&one));
+        let nics = nics.iter().filter_map(nic).collect();
+        let found = hardware(&system, &processors, nics, drives.iter().filter_map(disk).collect());
         assert_eq!(
             serde_json::to_value(&found).unwrap(),
             json!({
@@ -227,15 +254,13 @@ mod tests {
 
     #[test]
     fn what_is_not_said_or_nonsense_is_left_out() {
-        assert_eq!(hardware(&json!({}), &[], &[], &[], &[]), HardwareDetails::default());
+        assert_eq!(hardware(&json!({}), &[], vec![], vec![]), HardwareDetails::default());
         let odd = json!({ "Manufacturer": 7, "MemorySummary": { "TotalSystemMemoryGiB": -1e300 },
             "ProcessorSummary": { "LogicalProcessorCount": "many" } });
-        assert_eq!(
-            hardware(&odd, &[json!(null)], &[json!([])], &[], &[json!({ "Devices": {} })]),
-            HardwareDetails::default()
-        );
-        let simple = json!({ "Devices": [{ "Name": "vda", "CapacityBytes": 1024 }] });
-        let found = hardware(&json!({}), &[], &[], &[], &[simple]);
-        assert_eq!((found.storage[0].name.as_str(), found.storage[0].size_bytes), ("vda", 1024));
+        assert_eq!(hardware(&odd, &[processor(&json!(null))], vec![], vec![]), HardwareDetails::default());
+        assert_eq!(nic(&json!([])), None);
+        assert_eq!((devices(&json!({ "Devices": {} })), drives(&json!({ "Drives": 7 }))), (vec![], vec![]));
+        let simple = devices(&json!({ "Devices": [{ "Name": "vda", "CapacityBytes": 1024 }] }));
+        assert_eq!((simple[0].name.as_str(), simple[0].size_bytes), ("vda", 1024));
     }
 }
