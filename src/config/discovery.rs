@@ -64,6 +64,10 @@ pub struct DiscoveryRule {
     pub disable_certificate_verification: Option<bool>,
     /// Whether the host is taken into use without being asked about.
     pub accept: Option<bool>,
+    /// Whether the machine keeps the system that is on it: the host is externally provisioned.
+    pub externally_provisioned: Option<bool>,
+    /// Whether the machine's disks are never erased: automatedCleaningMode is disabled.
+    pub keep_disks: Option<bool>,
 }
 
 /// Which machines a rule is for. Texts are patterns with `*` and `?`, case does not matter.

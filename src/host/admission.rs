@@ -192,8 +192,10 @@ fn changes(before: &BareMetalHost, host: &BareMetalHost, errors: &mut Vec<FieldE
         }
     }
     let adopted = host.spec.externally_provisioned && !before.spec.externally_provisioned;
-    if adopted && state != ProvisioningState::Available {
-        let detail = "can become true only on creation or while the host is available";
+    // Nothing was done yet to the machine of a host that waits to be accepted, or names no BMC.
+    let untouched = matches!(state, ProvisioningState::None | ProvisioningState::Unmanaged);
+    if adopted && !untouched && state != ProvisioningState::Available {
+        let detail = "can become true only on creation, or while the host is unmanaged or available";
         errors.push(FieldError::forbidden("spec.externallyProvisioned", detail));
     }
 }

@@ -40,7 +40,9 @@ pub(in crate::cli) enum Command {
     /// Take a discovered host into use
     ///
     /// Stores its BMC's address and credentials where they are not known yet, and takes away the annotation that it
-    /// waits. The host is then registered, inspected and becomes available.
+    /// waits. The host is then registered and inspected, the partition tables and signatures of ALL ITS DISKS ARE ERASED, and it
+    /// becomes available. --externally-provisioned takes a machine over with the system that runs on it;
+    /// --keep-disks inspects it and erases nothing.
     Accept(Accept),
     /// Print what the ramdisk of a host logged, of its last boot or an earlier one
     Log(Log),
@@ -76,6 +78,12 @@ pub(in crate::cli) struct Accept {
     /// File with the BMC's password; - reads standard input
     #[arg(long, value_name = "FILE", requires = "bmc_username")]
     bmc_password_file: Option<PathBuf>,
+    /// Keep the system that is on it and want it powered on: no inspection, nothing is erased (spec.externallyProvisioned)
+    #[arg(long)]
+    externally_provisioned: bool,
+    /// Erase nothing, now and later (spec.automatedCleaningMode: disabled)
+    #[arg(long)]
+    keep_disks: bool,
     /// Accept any certificate of the BMC
     #[arg(long)]
     insecure: bool,
@@ -178,8 +186,21 @@ async fn accept(accept: Accept, out: &mut dyn Write) -> anyhow::Result<()> {
         let path = secrets.path(Some(&session.namespace), Some(secret));
         session.apply(&path, &[("fieldManager", "slipway"), ("force", "true")], &object).await?;
     }
-    write(&session, name, &patch).await?;
-    Ok(writeln!(out, "host {name} accepted")?)
+    let taken = write(&session, name, &patch).await?;
+    Ok(writeln!(out, "host {name} accepted: {}", consequence(&taken["spec"]))?)
+}
+
+/// What comes of accepting a host.
+fn consequence(spec: &Value) -> String {
+    let bmc = spec["bmc"]["address"].as_str().unwrap_or_default();
+    let fate = if spec["externallyProvisioned"] == true {
+        "it keeps its system, and is powered on"
+    } else if spec["automatedCleaningMode"] == "disabled" {
+        "it will be inspected, its disks are kept"
+    } else {
+        "it will be inspected, and ALL ITS DISKS ERASED"
+    };
+    format!("{fate} (BMC {})", harmless(bmc))
 }
 
 /// The change that accepts a host; `made` is the Secret that is made for it.
@@ -197,8 +218,15 @@ fn acceptance(host: &Value, accept: &Accept, made: Option<&str>) -> anyhow::Resu
         bmc["disableCertificateVerification"] = true.into();
     }
     let mut spec = json!({ "bmc": bmc });
-    if accept.online {
+    // A machine that is taken over with its system is wanted to run it.
+    if accept.online || accept.externally_provisioned {
         spec["online"] = true.into();
+    }
+    if accept.externally_provisioned {
+        spec["externallyProvisioned"] = true.into();
+    }
+    if accept.keep_disks {
+        spec["automatedCleaningMode"] = "disabled".into();
     }
     Ok(json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: null } }, "spec": spec }))
 }
@@ -290,6 +318,19 @@ mod tests {
         let patch = acceptance(&both, &accepting(&other), None).expect("enough");
         assert_eq!(patch["spec"]["bmc"], json!({ "address": "redfish://10.0.0.6", "credentialsName": "s" }));
         assert_eq!(patch["spec"]["online"], true);
+        assert_eq!(
+            (&patch["spec"]["externallyProvisioned"], &patch["spec"]["automatedCleaningMode"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert!(consequence(&patch["spec"]).contains("ALL ITS DISKS ERASED (BMC redfish://10.0.0.6)"));
+        for (word, field, value, said) in [
+            ("--externally-provisioned", "externallyProvisioned", json!(true), "keeps its system"),
+            ("--keep-disks", "automatedCleaningMode", json!("disabled"), "disks are kept"),
+        ] {
+            let patch = acceptance(&both, &accepting(&[word]), None).expect("enough");
+            assert_eq!(patch["spec"][field], value);
+            assert!(consequence(&patch["spec"]).contains(said), "{word}");
+        }
         assert_eq!(patch["metadata"]["annotations"], json!({ ANNOTATION_DISCOVERED: null }));
     }
 }

@@ -737,10 +737,11 @@ async fn what_may_change_depends_on_the_state() {
     assert!(rig.change(&without, &state("available"), set(json!("02:00:00:00:00:01"))).await.is_ok());
 
     let adopt = |host: &mut Value| host["spec"]["externallyProvisioned"] = json!(true);
-    let refused =
-        "spec.externallyProvisioned: Forbidden: can become true only on creation or while the host is available";
+    let refused = "spec.externallyProvisioned: Forbidden: can become true only on creation, or while the host is unmanaged or available";
     for (status, want) in [
         ("available", OK),
+        ("unmanaged", OK),
+        ("", OK),
         ("ready", refused),
         ("registering", refused),
         ("inspecting", refused),

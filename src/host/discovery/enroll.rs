@@ -7,7 +7,9 @@ use super::bmc;
 use super::rules::{self, Verdict};
 use crate::agent::protocol::FoundBmc;
 use crate::api::MacAddress;
-use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails};
+use crate::api::metal3::{
+    AutomatedCleaningMode, BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails,
+};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
 
 /// Addresses kept in [`ANNOTATION_REPORTED`]; the oldest are dropped.
@@ -125,11 +127,14 @@ pub fn host(report: &Report, verdict: &Verdict, name: &str) -> (BareMetalHost, V
     });
     let architecture = report.hardware.cpu.as_ref().map(|cpu| cpu.arch.clone());
     let spec = BareMetalHostSpec {
-        online: false,
+        // A machine that is taken over with its system is wanted to run it.
+        online: verdict.externally_provisioned,
         bmc,
         boot_mac_address: Some(report.mac.to_string()),
         boot_mode: Some(if report.uefi { BootMode::UEFI } else { BootMode::Legacy }),
         architecture: architecture.filter(|name| ["x86_64", "aarch64"].contains(&name.as_str())),
+        externally_provisioned: verdict.externally_provisioned,
+        automated_cleaning_mode: verdict.keep_disks.then_some(AutomatedCleaningMode::Disabled),
         ..BareMetalHostSpec::default()
     };
     let mut annotations = std::collections::BTreeMap::from([(ANNOTATION_VISIT.to_owned(), report.visit.clone())]);
@@ -144,6 +149,18 @@ pub fn host(report: &Report, verdict: &Verdict, name: &str) -> (BareMetalHost, V
         ..ObjectMeta::default()
     };
     (BareMetalHost { metadata, spec, status: None }, faults)
+}
+
+/// What becomes of the machine's disks, for the event that says that it was found.
+pub fn fate(host: &BareMetalHost) -> &'static str {
+    let kept =
+        host.spec.externally_provisioned || host.spec.automated_cleaning_mode == Some(AutomatedCleaningMode::Disabled);
+    match (host.annotations().contains_key(ANNOTATION_DISCOVERED), kept) {
+        (true, true) => "it waits to be accepted, and its disks are left alone",
+        (true, false) => "it waits to be accepted, and accepting it erases its disks unless told otherwise",
+        (false, true) => "a discovery rule accepts it, and its disks are left alone",
+        (false, false) => "a discovery rule accepts it, and its disks will be erased",
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +252,33 @@ mod tests {
             assert_eq!((has, found.len(), host.spec.online), (details, faults, false), "{found:?}");
             assert_eq!(host.spec.boot_mac_address.as_deref(), Some("02:00:00:00:00:01"));
             assert!(crate::host::admission::check(None, &serde_json::to_value(&host).expect("json")).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_rule_can_spare_the_disks_and_the_event_says_what_becomes_of_them() {
+        let bmc = Some(FoundBmc { address: "10.0.0.5".into(), ipmi: true, ..FoundBmc::default() });
+        let report = Report { bmc, ..report("a", "1", &[]) };
+        for (accept, externally_provisioned, keep_disks, said) in [
+            (false, false, false, "waits to be accepted, and accepting it erases its disks"),
+            (false, true, false, "waits to be accepted, and its disks are left alone"),
+            (false, false, true, "waits to be accepted, and its disks are left alone"),
+            (true, false, false, "accepts it, and its disks will be erased"),
+            (true, true, false, "accepts it, and its disks are left alone"),
+            (true, false, true, "accepts it, and its disks are left alone"),
+        ] {
+            let credentials_name = Some("s".to_owned());
+            let verdict =
+                Verdict { accept, externally_provisioned, keep_disks, credentials_name, ..Verdict::default() };
+            let (host, faults) = host(&report, &verdict, "h");
+            assert!(faults.is_empty(), "{faults:?}");
+            assert_eq!(
+                (host.spec.externally_provisioned, host.spec.online),
+                (externally_provisioned, externally_provisioned)
+            );
+            let mode = host.spec.automated_cleaning_mode;
+            assert_eq!(mode == Some(AutomatedCleaningMode::Disabled), keep_disks, "{mode:?}");
+            assert!(fate(&host).contains(said), "{}", fate(&host));
         }
     }
 

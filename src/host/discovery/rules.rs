@@ -45,6 +45,10 @@ pub struct Verdict {
     pub disable_certificate_verification: bool,
     /// Whether it is taken into use without being asked about.
     pub accept: bool,
+    /// Whether its host is externally provisioned.
+    pub externally_provisioned: bool,
+    /// Whether its disks are not erased.
+    pub keep_disks: bool,
     /// What could not be done as the rules say, for the log.
     pub faults: Vec<String>,
 }
@@ -79,6 +83,8 @@ pub fn judge(config: &DiscoveryConfig, mac: MacAddress, hardware: &HardwareDetai
         verdict.disable_certificate_verification =
             rule.disable_certificate_verification.unwrap_or(verdict.disable_certificate_verification);
         verdict.accept = rule.accept.unwrap_or(verdict.accept);
+        verdict.externally_provisioned = rule.externally_provisioned.unwrap_or(verdict.externally_provisioned);
+        verdict.keep_disks = rule.keep_disks.unwrap_or(verdict.keep_disks);
     }
     verdict
 }
@@ -258,9 +264,12 @@ mod tests {
             labels = { kind = 'dell' }
             bmc_scheme = 'idrac-redfish'
             disable_certificate_verification = true
+            externally_provisioned = true
+            keep_disks = true
             [[discovery.rule]]
             match = { serial = 'abc*' }
             accept = false
+            externally_provisioned = false
             ",
         );
         let wanted = Verdict {
@@ -271,6 +280,8 @@ mod tests {
             bmc_scheme: Some("idrac-redfish".into()),
             disable_certificate_verification: true,
             accept: false,
+            externally_provisioned: false,
+            keep_disks: true,
             faults: Vec::new(),
         };
         assert_eq!(judge(&config, MAC, &hardware()), wanted);

@@ -263,7 +263,8 @@ impl Discovery {
             };
             info!(host = %format!("{}/{name}", verdict.namespace), mac = %report.mac, "a machine was discovered");
             let summary = inventory::summary(&report.hardware);
-            let message = format!("A machine that booted from {} reported itself: {summary}", report.mac);
+            let fate = enroll::fate(&made);
+            let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
             events::publish(&self.0.client, &made, &Note { reason: "Discovered", message, warning: false }).await?;
             for message in faults {
                 warn!(host = %made.name_any(), message, "discovery");

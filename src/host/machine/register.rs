@@ -11,8 +11,10 @@ impl Life<'_> {
         if self.annotation(ANNOTATION_DISCOVERED) == Some(DISCOVERED_PENDING) {
             self.status.provisioning.state = State::Unmanaged;
             self.status.operational_status = OperationalStatus::Discovered;
+            let erased = self.cleans() && !self.world.host.spec.externally_provisioned;
+            let fate = if erased { "then its disks are erased, unless told otherwise" } else { "its disks are kept" };
             return self.poll(format!(
-                "the machine reported itself and waits to be accepted: `slipway host accept`, or remove the annotation {ANNOTATION_DISCOVERED}"
+                "the machine reported itself and waits to be accepted: `slipway host accept`, or remove the annotation {ANNOTATION_DISCOVERED}; {fate}"
             ));
         }
         let bmc = self.world.host.spec.bmc.as_ref();

@@ -380,13 +380,22 @@ fn a_discovered_host_waits_until_it_is_accepted_and_can_be_deleted_before() {
     };
     let mut model = discovered();
     let (reason, _) = model.settle();
-    assert!(reason.contains("waits to be accepted"), "{reason}");
+    assert!(reason.contains("waits to be accepted") && reason.contains("disks are erased"), "{reason}");
     assert_eq!((model.state(), model.status().operational_status), ("unmanaged", OperationalStatus::Discovered));
     assert!(model.boots.is_empty(), "nothing is done with it");
     model.host.metadata.annotations = None;
     model.edited();
     model.settle();
     assert!(model.states.contains(&"registering"), "{:?}", model.states);
+    // Taken over with the system that runs on it.
+    let mut model = discovered();
+    model.host.spec.externally_provisioned = true;
+    let (reason, _) = model.settle();
+    assert!(reason.contains("disks are kept"), "{reason}");
+    model.host.metadata.annotations = None;
+    model.edited();
+    model.run_until("externally provisioned");
+    assert!(!model.states.contains(&"inspecting") && !model.states.contains(&"preparing"), "{:?}", model.states);
     let mut model = discovered();
     model.settle();
     model.delete();
