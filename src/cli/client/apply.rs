@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::manifests::{Files, Manifest};
+use super::moving;
 use super::output::{self, Output};
 use super::request;
 use super::types::{Type, Types};
@@ -135,6 +136,9 @@ async fn one(
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
+    if let Some(reason) = before.is_none().then(|| moving::would_be_wiped(&object)).flatten() {
+        bail!("host {}: {reason}", manifest.text("/metadata/name"));
+    }
     let query = [
         ("fieldManager", options.field_manager.as_str()),
         ("force", if options.force_conflicts { "true" } else { "false" }),

@@ -50,6 +50,14 @@ struct Found {
 }
 
 impl Server {
+    /// Another server: what is not given is as for this one.
+    pub(in crate::cli) fn other(&self, kubeconfig: Option<PathBuf>, context: Option<String>) -> Self {
+        match kubeconfig {
+            Some(kubeconfig) => Self { kubeconfig: Some(kubeconfig), context, config: None, namespace: None },
+            None => Self { context: context.or(self.context.clone()), namespace: None, ..self.clone() },
+        }
+    }
+
     /// Reads the credentials and makes a client. Nothing is sent yet.
     pub(in crate::cli) async fn connect(&self) -> anyhow::Result<Session> {
         let Found { kubeconfig, context, source } = self.find()?;

@@ -183,7 +183,7 @@ async fn delete(session: &Session, options: &Options, one: &Doomed) -> anyhow::R
         Cascade::Orphan => "Orphan",
     };
     let path = one.of.path(Some(&one.namespace), Some(&one.name));
-    let body = request::delete_options(propagation, options.dry_run, None);
+    let body = request::delete_options(propagation, options.dry_run);
     match session.delete(&path, &[], &body).await {
         // Gone at once: the answer is a Status. Held by finalizers: the object.
         Ok(answer) => Ok(answer.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned)),

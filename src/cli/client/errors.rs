@@ -24,6 +24,11 @@ impl RequestError {
         matches!(self, Self::Refused(status) if status.code == 404)
     }
 
+    /// Whether something else is there already, or has changed meanwhile.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 409)
+    }
+
     /// Whether a revision is too old to go on from.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410)

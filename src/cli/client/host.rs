@@ -8,9 +8,9 @@ use futures::io::AsyncReadExt;
 use serde_json::{Value, json};
 
 use super::connect::{Server, Session};
-use super::request;
 use super::table::harmless;
 use super::types::Type;
+use super::{moving, request};
 use crate::api::metal3::{ANNOTATION_INSPECT, ANNOTATION_REBOOT};
 use crate::api::slipway::ANNOTATION_DISCOVERED;
 use crate::cli::failure::usage;
@@ -44,6 +44,12 @@ pub(in crate::cli) enum Command {
     /// becomes available. --externally-provisioned takes a machine over with the system that runs on it;
     /// --keep-disks inspects it and erases nothing.
     Accept(Accept),
+    /// Move hosts to another server, with their status: their machines run on
+    ///
+    /// Each host is detached here, copied with its status, Secrets, HardwareData and DataImage, and deleted here once the
+    /// copy is complete; only then the other server begins to act on it. The machine is not touched. What was
+    /// interrupted goes on when the command is given again.
+    Move(moving::Options),
     /// Print what the ramdisk of a host logged, of its last boot or an earlier one
     Log(Log),
 }
@@ -125,12 +131,13 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
         }
         Command::Inspect { which } => annotate(&which, ANNOTATION_INSPECT, "", "is to be inspected", out).await,
         Command::Accept(accept) => self::accept(accept, out).await,
+        Command::Move(options) => moving::run(options, out).await,
         Command::Log(log) => self::log(log, out).await,
     }
 }
 
 /// Where BareMetalHosts are.
-fn hosts() -> Type {
+pub(super) fn hosts() -> Type {
     Type {
         group: "metal3.io".into(),
         version: "v1alpha1".into(),
@@ -141,6 +148,11 @@ fn hosts() -> Type {
         preferred: true,
         ..Type::default()
     }
+}
+
+/// Where Secrets are.
+pub(super) fn secrets() -> Type {
+    Type { version: "v1".into(), kind: "Secret".into(), plural: "secrets".into(), namespaced: true, ..Type::default() }
 }
 
 async fn change(which: &Which, patch: &Value, done: &str, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -182,8 +194,7 @@ async fn accept(accept: Accept, out: &mut dyn Write) -> anyhow::Result<()> {
             "metadata": { "name": secret, "namespace": session.namespace },
             "stringData": { "username": username, "password": password.trim_end_matches(['\r', '\n']) },
         });
-        let secrets = Type { version: "v1".into(), plural: "secrets".into(), namespaced: true, ..Type::default() };
-        let path = secrets.path(Some(&session.namespace), Some(secret));
+        let path = secrets().path(Some(&session.namespace), Some(secret));
         session.apply(&path, &[("fieldManager", "slipway"), ("force", "true")], &object).await?;
     }
     let taken = write(&session, name, &patch).await?;

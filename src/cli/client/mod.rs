@@ -13,6 +13,7 @@ mod host;
 mod hosts;
 mod manifests;
 mod missing;
+mod moving;
 mod names;
 mod output;
 mod request;
@@ -46,7 +47,7 @@ pub(super) enum Command {
     Wait(wait::Options),
     /// Print objects and go on printing what changes: get --watch
     Watch(get::Options),
-    /// Power, reboot, inspect or accept a machine, print its ramdisk's log
+    /// Power, reboot, inspect, accept or move a machine, print its ramdisk's log
     #[command(subcommand)]
     Host(host::Command),
 }

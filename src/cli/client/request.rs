@@ -102,6 +102,22 @@ impl Session {
         Ok((status == StatusCode::CREATED, value))
     }
 
+    /// Creates an object; what it is now.
+    pub(super) async fn create(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+        self.write(Method::POST, path, query, object).await
+    }
+
+    /// Puts an object in the place of the one with its name; what it is now.
+    pub(super) async fn replace(&self, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+        self.write(Method::PUT, path, query, object).await
+    }
+
+    async fn write(&self, method: Method, path: &str, query: Query<'_>, object: &Value) -> Result<Value, RequestError> {
+        let request = Request::builder().method(method).uri(uri(path, query));
+        let request = request.header(header::CONTENT_TYPE, JSON).header(header::ACCEPT, JSON);
+        self.send(request, object.to_string().into_bytes()).await.map(|(_, value)| value)
+    }
+
     /// Changes an object by a merge patch (RFC 7386); what it is now.
     pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
         let request = Request::patch(uri(path, &[("fieldManager", "slipway")]));
@@ -164,13 +180,10 @@ fn warning_text(header: &str) -> String {
 }
 
 /// The body of a deletion.
-pub(super) fn delete_options(propagation: &str, dry_run: bool, uid: Option<&str>) -> Value {
+pub(super) fn delete_options(propagation: &str, dry_run: bool) -> Value {
     let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation});
     if dry_run {
         options["dryRun"] = json!(["All"]);
-    }
-    if let Some(uid) = uid {
-        options["preconditions"] = json!({ "uid": uid });
     }
     options
 }

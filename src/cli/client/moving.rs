@@ -1,0 +1,359 @@
+//! `host move`: hosts go to another server, with their status and what belongs to them.
+//!
+//! What is to be done, and what arrives, is in [`copy`]; here it is done, in an order in which at most one server acts on
+//! a machine, and which can be broken off at any line and begun again.
+
+mod copy;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::connect::{Server, Session};
+use super::errors::RequestError;
+use super::host::{hosts, secrets};
+use super::types::Type;
+use super::until::{Awaited, Ended, duration};
+use super::wait::reason;
+use super::{missing, request};
+use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
+use crate::cli::failure::{Failure, usage};
+use copy::Task;
+pub(super) use copy::would_be_wiped;
+
+/// Who the fields of what is copied belong to. Not the manager of `apply`, which would take away what its file does not
+/// name.
+const MANAGER: [(&str, &str); 1] = [("fieldManager", "slipway-host-move")];
+/// Kinds of objects that have the name of their host.
+const BELONGINGS: [&str; 2] = ["hardwaredata", "dataimages"];
+/// Tries to delete a host that somebody else changes.
+const DELETE_TRIES: usize = 5;
+
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  slipway host move web-1 --to-kubeconfig other.kubeconfig
+  slipway host move --all -A --to-kubeconfig cluster.kubeconfig --dry-run    say what can be moved, change nothing
+  slipway host move --all -A --to-kubeconfig cluster.kubeconfig
+  slipway host move web-1 --kubeconfig old.kubeconfig --to-kubeconfig new.kubeconfig
+  slipway host move web-1 -n default --to-namespace rack-7                   on the same server")]
+pub(in crate::cli) struct Options {
+    /// Names of the hosts
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// All hosts of the namespace
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Of all namespaces, with --all; they keep their namespaces
+    #[arg(long, short = 'A', requires = "all", conflicts_with = "to_namespace")]
+    all_namespaces: bool,
+    /// kubeconfig of the server that they go to; else the same as they come from
+    #[arg(long, value_name = "FILE", help_heading = "Destination")]
+    to_kubeconfig: Option<PathBuf>,
+    /// Context of that kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", help_heading = "Destination")]
+    to_context: Option<String>,
+    /// Namespace that they go to, made when it is not there; else of the same name as here
+    #[arg(long, value_name = "NAME", help_heading = "Destination")]
+    to_namespace: Option<String>,
+    /// Say which hosts can be moved, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// How long to wait for one host at most: to be detached, to be gone
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// From where to where.
+struct Road {
+    from: Session,
+    to: Session,
+    timeout: Duration,
+}
+
+/// One host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Traveller {
+    name: String,
+    /// Its namespace here.
+    here: String,
+    /// Its namespace there.
+    there: String,
+}
+
+pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    if options.names.is_empty() && !options.all {
+        return Err(usage("move which hosts? Name them, or give --all"));
+    }
+    if options.to_kubeconfig.is_none() && options.to_context.is_none() && options.to_namespace.is_none() {
+        return Err(usage("where to? --to-kubeconfig, --to-context or --to-namespace"));
+    }
+    let from = options.server.connect().await?;
+    let to = options.server.other(options.to_kubeconfig.clone(), options.to_context.clone()).connect().await?;
+    let road = Road { from, to, timeout: options.timeout };
+    let mut ready = Vec::new();
+    let mut failed = false;
+    for traveller in road.travellers(&options).await? {
+        match road.task(&traveller).await {
+            Ok(task) => ready.push((traveller, task)),
+            Err(error) => {
+                complain(&traveller, error)?;
+                failed = true;
+            }
+        }
+    }
+    // Nothing is touched before everything was looked at.
+    if failed && !options.dry_run && !ready.is_empty() {
+        eprintln!("slipway: no host was moved; name those that can be, or try again when the others can");
+    }
+    if options.dry_run {
+        for (traveller, _) in &ready {
+            writeln!(out, "host {} can be moved to {}", traveller.name, road.to.endpoint)?;
+        }
+    } else if !failed {
+        for (traveller, task) in &ready {
+            match road.travel(traveller, *task).await {
+                Ok(()) => writeln!(out, "host {} moved to {}", traveller.name, road.to.endpoint)?,
+                Err(error) => {
+                    complain(traveller, error)?;
+                    failed = true;
+                }
+            }
+            out.flush()?;
+        }
+        if ready.is_empty() {
+            writeln!(out, "No resources found")?;
+        }
+    }
+    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+}
+
+/// Says what is wrong with one host; a server that is not there is wrong with all of them.
+fn complain(traveller: &Traveller, error: anyhow::Error) -> anyhow::Result<()> {
+    if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
+        return Err(error);
+    }
+    eprintln!("slipway: host {} {error:#}", traveller.name);
+    Ok(())
+}
+
+impl Road {
+    async fn travellers(&self, options: &Options) -> anyhow::Result<Vec<Traveller>> {
+        let there = |here: &str| options.to_namespace.clone().unwrap_or_else(|| here.to_owned());
+        let one = |name: &str, here: &str| Traveller { name: name.into(), here: here.into(), there: there(here) };
+        if !options.all {
+            return Ok(options.names.iter().map(|name| one(name, &self.from.namespace)).collect());
+        }
+        let namespace = (!options.all_namespaces).then_some(self.from.namespace.as_str());
+        let mut all: Vec<Traveller> = self.names(&self.from, namespace, |_| true).await?;
+        all.iter_mut().for_each(|one| one.there = there(&one.here));
+        // Those that an earlier move has left there, waiting.
+        let at = options.to_namespace.as_deref().or(namespace);
+        for mut late in self.names(&self.to, at, |host| copy::original(host).is_some()).await? {
+            late.here = namespace.unwrap_or(&late.there).to_owned();
+            all.push(late);
+        }
+        all.sort();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Hosts of a server, as if they stayed in their namespaces.
+    async fn names(
+        &self,
+        server: &Session,
+        namespace: Option<&str>,
+        is: impl Fn(&Value) -> bool,
+    ) -> anyhow::Result<Vec<Traveller>> {
+        let mut found = Vec::new();
+        let path = hosts().path(namespace, None);
+        let listed = server.pages(&path, &[], request::METADATA, |page| {
+            for item in page["items"].as_array().into_iter().flatten().filter(|item| is(item)) {
+                let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
+                found.push(Traveller { name: text("name"), here: text("namespace"), there: text("namespace") });
+            }
+            Ok(())
+        });
+        listed.await.with_context(|| format!("hosts of {} cannot be listed", server.endpoint))?;
+        Ok(found)
+    }
+
+    async fn task(&self, one: &Traveller) -> anyhow::Result<Task> {
+        let of = hosts();
+        // Where there are no hosts at all, a host that is not there means nothing.
+        let kind = self.to.get(&of.path(Some(&one.there), None), &[("limit", "1")], request::JSON).await;
+        if kind.as_ref().is_err_and(RequestError::is_not_found) {
+            bail!("cannot be moved: {} has no BareMetalHosts. `slipway crds` prints the kinds", self.to.endpoint);
+        }
+        kind?;
+        let here = optional(&self.from, &of, &one.here, &one.name).await?;
+        let there = optional(&self.to, &of, &one.there, &one.name).await?;
+        match copy::task(here.as_ref(), there.as_ref()).map_err(anyhow::Error::msg)? {
+            Some(task) => Ok(task),
+            None => bail!("is not here: {}", missing::explain(&self.from, &of, &one.name).await),
+        }
+    }
+
+    async fn travel(&self, one: &Traveller, task: Task) -> anyhow::Result<()> {
+        match task {
+            Task::Detach(how) => {
+                self.detach(one, how).await?;
+                self.copy_and_delete(one).await?;
+            }
+            Task::Copy => self.copy_and_delete(one).await?,
+            Task::AwaitGone => self.gone(one).await?,
+            Task::Release => {}
+        }
+        let free = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: null } } });
+        self.to.merge(&hosts().path(Some(&one.there), Some(&one.name)), &free).await?;
+        Ok(())
+    }
+
+    /// Waits until its server leaves the machine alone.
+    async fn detach(&self, one: &Traveller, how: &str) -> anyhow::Result<()> {
+        let of = hosts();
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_DETACHED: how } } });
+        self.from.merge(&of.path(Some(&one.here), Some(&one.name)), &patch).await?;
+        let awaited = Awaited { of: &of, namespace: &one.here, name: &one.name };
+        let mut last = None;
+        let done = |host: Option<&Value>| {
+            last = host.cloned();
+            host.is_none_or(copy::is_detached).then_some(host.is_some())
+        };
+        match self.from.until(&awaited, Instant::now() + self.timeout, done).await? {
+            Ended::Done(true) => Ok(()),
+            Ended::Done(false) => bail!("was deleted meanwhile"),
+            Ended::TimedOut => {
+                let why = last.as_ref().and_then(reason).map(|why| format!(": {why}")).unwrap_or_default();
+                bail!(
+                    "was not detached in time{why}. Move it again, or remove the annotation {ANNOTATION_DETACHED} to keep it here"
+                )
+            }
+        }
+    }
+
+    async fn copy_and_delete(&self, one: &Traveller) -> anyhow::Result<()> {
+        let of = hosts();
+        let path = of.path(Some(&one.here), Some(&one.name));
+        let host = self.from.get(&path, &[], request::JSON).await?;
+        self.namespace(&one.there).await?;
+        for name in copy::secrets(&host) {
+            self.secret(one, name).await.with_context(|| format!("cannot be moved: its secret {name}"))?;
+        }
+        let mut belongings = Vec::new();
+        for plural in BELONGINGS {
+            let of = Type { plural: plural.to_owned(), ..hosts() };
+            if let Some(object) = optional(&self.from, &of, &one.here, &one.name).await? {
+                belongings.push((of, object));
+            }
+        }
+        let with_hardware_data = belongings.iter().any(|(of, _)| of.plural == BELONGINGS[0]);
+        let ours = |there: &Value| copy::original(there) == Some(copy::uid(&host));
+        let arrived = self.put(&of, one, copy::host(&host, &one.there, with_hardware_data), ours).await?;
+        for (of, object) in &belongings {
+            self.put(of, one, copy::belonging(object, &one.there, &arrived), |_| true).await?;
+        }
+        self.delete(one, copy::uid(&host)).await?;
+        self.gone(one).await
+    }
+
+    async fn namespace(&self, name: &str) -> anyhow::Result<()> {
+        let of = Type { version: "v1".into(), plural: "namespaces".into(), ..Type::default() };
+        let found = self.to.get(&of.path(None, Some(name)), &[], request::JSON).await;
+        if found.as_ref().is_err_and(RequestError::is_not_found) {
+            let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+            match self.to.create(&of.path(None, None), &MANAGER, &namespace).await {
+                Err(error) if error.is_conflict() => {}
+                created => drop(created?),
+            }
+        }
+        // Who may not look may still write into it.
+        Ok(())
+    }
+
+    /// A Secret of the host; one with the same contents may be there already. One that is missing here is missing there.
+    async fn secret(&self, one: &Traveller, name: &str) -> anyhow::Result<()> {
+        let of = secrets();
+        let Some(secret) = optional(&self.from, &of, &one.here, name).await? else { return Ok(()) };
+        match self.to.create(&of.path(Some(&one.there), None), &MANAGER, &copy::plain(&secret, &one.there)).await {
+            Err(error) if error.is_conflict() => {
+                let there = self.to.get(&of.path(Some(&one.there), Some(name)), &[], request::JSON).await?;
+                if there["data"] != secret["data"] {
+                    bail!("is at the destination already, with other contents");
+                }
+                Ok(())
+            }
+            created => Ok(created.map(drop)?),
+        }
+    }
+
+    /// An object as it arrives, in the place of what an earlier try left.
+    async fn put(
+        &self,
+        of: &Type,
+        one: &Traveller,
+        mut object: Value,
+        ours: impl Fn(&Value) -> bool,
+    ) -> anyhow::Result<Value> {
+        let path = of.path(Some(&one.there), Some(&one.name));
+        if let Some(before) = optional(&self.to, of, &one.there, &one.name).await? {
+            if !ours(&before) {
+                bail!("cannot be moved: another host of that name has come to the destination meanwhile");
+            }
+            object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+            return Ok(self.to.replace(&path, &MANAGER, &object).await?);
+        }
+        Ok(self.to.create(&of.path(Some(&one.there), None), &MANAGER, &object).await?)
+    }
+
+    /// Deletes exactly what was looked at: a host that came back from being detached would be wiped.
+    async fn delete(&self, one: &Traveller, uid: &str) -> anyhow::Result<()> {
+        let path = hosts().path(Some(&one.here), Some(&one.name));
+        for _ in 0..DELETE_TRIES {
+            let host = match self.from.get(&path, &[], request::JSON).await {
+                Err(error) if error.is_not_found() => return Ok(()),
+                host => host?,
+            };
+            if copy::uid(&host) != uid || !copy::may_go(&host) {
+                bail!("is not detached any more: it stays here; delete its copy at the destination, which is paused");
+            }
+            let exactly = json!({ "uid": uid, "resourceVersion": host["metadata"]["resourceVersion"] });
+            let body = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background",
+                "preconditions": exactly });
+            match self.from.delete(&path, &[], &body).await {
+                Err(error) if error.is_conflict() => {}
+                deleted => return Ok(deleted.map(drop)?),
+            }
+        }
+        bail!("is changed again and again: move it again when it is at rest")
+    }
+
+    async fn gone(&self, one: &Traveller) -> anyhow::Result<()> {
+        let of = hosts();
+        let awaited = Awaited { of: &of, namespace: &one.here, name: &one.name };
+        let mut last = None;
+        let done = |host: Option<&Value>| {
+            last = host.cloned();
+            host.is_none().then_some(())
+        };
+        if self.from.until(&awaited, Instant::now() + self.timeout, done).await? == Ended::TimedOut {
+            let held = last.map(|host| host["metadata"]["finalizers"].to_string()).unwrap_or_default();
+            bail!("is not gone here in time, held by {held}. Its copy is paused; move it again when it is gone");
+        }
+        Ok(())
+    }
+}
+
+/// An object, where there is one.
+async fn optional(server: &Session, of: &Type, namespace: &str, name: &str) -> Result<Option<Value>, RequestError> {
+    match server.get(&of.path(Some(namespace), Some(name)), &[], request::JSON).await {
+        Err(error) if error.is_not_found() => Ok(None),
+        found => found.map(Some),
+    }
+}
