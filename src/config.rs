@@ -364,6 +364,16 @@ impl TryFrom<String> for Span {
     }
 }
 
+impl std::fmt::Display for Span {
+    /// As it is written in the file.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match jiff::SignedDuration::try_from(self.0) {
+            Ok(span) => write!(f, "{span:#}"),
+            Err(_) => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
 /// Addresses from first to last, written `172.22.0.100-172.22.0.199`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

@@ -181,8 +181,8 @@ impl Life<'_> {
             let heard = self.last_heard(intent);
             return (!self.session_alive(intent)).then(|| {
                 format!(
-                    "the agent was last heard at {heard:.0} and has been silent for {:?} since: the machine may have lost power, its network or crashed; its console tells more",
-                    self.world.settings.agent_deadline.0
+                    "the agent was last heard at {heard:.0} and has been silent for {} since: the machine may have lost power, its network or crashed; its console tells more",
+                    self.world.settings.agent_deadline
                 )
             });
         }
@@ -190,8 +190,8 @@ impl Life<'_> {
         let deadline = self.call_deadline(started);
         (self.world.now >= deadline).then(|| {
             format!(
-                "the machine did not call back within {:?} of being powered on at {started:.0}: see its console, and the DHCP and boot log for {}",
-                self.world.settings.boot_deadline.0,
+                "the machine did not call back within {} of being powered on at {started:.0}: see its console, and the DHCP and boot log for {}",
+                self.world.settings.boot_deadline,
                 self.world.host.spec.boot_mac_address.as_deref().unwrap_or("its MAC address")
             )
         })

@@ -142,7 +142,7 @@ fn a_machine_that_never_calls_back_fails_and_gets_another_boot() {
     assert!(reason.contains("first call"), "{reason}");
     model.now = until;
     let (reason, until) = model.settle();
-    assert!(reason.contains("did not call back"), "{reason}");
+    assert!(reason.contains("did not call back within 15m of being powered on"), "{reason}");
     assert_eq!(model.status().error_type, Some(ErrorType::Inspection));
     let before = model.intent.as_ref().expect("an intent").spec.generation;
     model.now = until;
