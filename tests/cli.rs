@@ -35,6 +35,18 @@ fn help_names_every_command_and_a_first_machine() {
 }
 
 #[test]
+fn who_has_read_enough_gets_no_complaint() {
+    for arguments in [&["crds"][..], &["completion", "zsh"]] {
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("slipway"));
+        let pipe = std::process::Stdio::piped;
+        let mut child = command.args(arguments).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
 fn wrong_usage_is_two_and_a_failure_is_one() {
     assert_eq!(slipway(&["fly"]).0, 2);
     assert_eq!(slipway(&["explain", "boot", "not-a-mac"]).0, 2);

@@ -28,6 +28,5 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let mut script = Vec::new();
     aot::generate(shell, &mut super::Cli::command(), "slipway", &mut script);
-    print!("{}", String::from_utf8(script)?);
-    Ok(())
+    super::print_text(&String::from_utf8(script)?)
 }

@@ -20,8 +20,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     if options.rbac {
-        print!("{RBAC}");
-        return Ok(());
+        return super::print_text(RBAC);
     }
     let crds = api::acted_on().into_iter().map(|kind| kind.crd);
     let Some(folder) = &options.output_dir else {
@@ -29,8 +28,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         for crd in crds {
             write!(all, "---\n{}", yaml(&crd)?)?;
         }
-        print!("{all}");
-        return Ok(());
+        return super::print_text(&all);
     };
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for crd in crds {

@@ -18,6 +18,7 @@ mod serve;
 mod simulate;
 mod token;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -134,6 +135,15 @@ pub fn run() -> ExitCode {
 /// The administrator's kubeconfig of an appliance on this box.
 pub(crate) fn kubeconfig_of(config: &Config) -> anyhow::Result<String> {
     local::kubeconfig(config, None)
+}
+
+/// Prints a long text; whoever reads it may have had enough.
+fn print_text(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => Ok(done?),
+    }
 }
 
 /// An error with its causes; many errors say their cause themselves, and once is enough.
