@@ -26,11 +26,11 @@ pub(in crate::cli) enum Command {
     },
     /// Reboot a host once
     Reboot {
-        #[command(flatten)]
-        which: Which,
         /// Cut the power instead of asking the operating system to shut down
         #[arg(long)]
         hard: bool,
+        #[command(flatten)]
+        which: Which,
     },
     /// Inspect an available host again
     Inspect {
@@ -70,8 +70,6 @@ pub(in crate::cli) enum Power {
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Accept {
-    #[command(flatten)]
-    which: Which,
     /// Address of the BMC, as redfish://10.1.0.5 or ipmi://10.1.0.5
     #[arg(long, value_name = "URL")]
     bmc_address: Option<String>,
@@ -96,12 +94,12 @@ pub(in crate::cli) struct Accept {
     /// Also want it powered on
     #[arg(long)]
     online: bool,
+    #[command(flatten)]
+    which: Which,
 }
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Log {
-    #[command(flatten)]
-    which: Which,
     /// Which boot: the generation of the host's boot intent; else the last one
     #[arg(long, value_name = "N")]
     boot: Option<i64>,
@@ -117,6 +115,8 @@ pub(in crate::cli) struct Log {
     /// The boots of which there is a log, instead of one of them
     #[arg(long, conflicts_with_all = ["boot", "previous", "follow", "tail"])]
     list: bool,
+    #[command(flatten)]
+    which: Which,
 }
 
 pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
