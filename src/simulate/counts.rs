@@ -13,6 +13,8 @@ pub struct Counts {
     scripts: AtomicU64,
     sessions: AtomicU64,
     steps: AtomicU64,
+    images_written: AtomicU64,
+    systems_started: AtomicU64,
     bytes: AtomicU64,
     lost: AtomicU64,
     power_losses: AtomicU64,
@@ -35,6 +37,10 @@ pub struct Counted {
     pub sessions: u64,
     /// Steps that agents did.
     pub steps: u64,
+    /// Images that were written whole.
+    pub images_written: u64,
+    /// Starts of systems that were written.
+    pub systems_started: u64,
     /// Bytes of boot files and images fetched.
     pub bytes: u64,
     /// Packets lost on purpose.
@@ -67,6 +73,8 @@ counters! {
     script: scripts, "A boot script was fetched.";
     session: sessions, "An agent begins its session.";
     step: steps, "An agent did a step.";
+    write_image: images_written, "An image was written whole.";
+    start_system: systems_started, "A system that was written starts.";
     lose: lost, "A packet is lost.";
     lose_power: power_losses, "A machine loses power.";
     get_stuck: stuck, "A machine gets stuck.";
@@ -88,6 +96,8 @@ impl Counts {
             boot_scripts: get(&self.scripts),
             sessions: get(&self.sessions),
             steps: get(&self.steps),
+            images_written: get(&self.images_written),
+            systems_started: get(&self.systems_started),
             bytes: get(&self.bytes),
             packets_lost: get(&self.lost),
             power_losses: get(&self.power_losses),

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
 use super::dice::{Dice, Purpose};
+use super::disk::Disk;
 use super::netboot::{self, Booted};
 use super::node::{Node, hardware};
 use super::plan::{Delays, Download, Faults};
@@ -53,6 +54,8 @@ pub struct Simulated {
     pub mac: MacAddress,
     /// Its power.
     pub machine: Arc<Machine>,
+    /// Its disk.
+    pub disk: Arc<Disk>,
     /// What it shares.
     pub rack: Arc<Rack>,
 }
@@ -114,6 +117,7 @@ impl Simulated {
 
     /// The installed system gets its address and runs.
     async fn system(&self, who: Identity, network: &mut Dice) {
+        self.disk.start(&self.rack.counts);
         while self.rack.relay.acquire(who, Asker::System, network).await.is_none() {}
         std::future::pending().await
     }
@@ -151,6 +155,7 @@ impl Simulated {
         };
         let node = Node {
             machine: self.machine.clone(),
+            disk: self.disk.clone(),
             hardware: hardware(&self.name, self.mac, Some(address)),
             delays: rack.delays,
             faults: rack.faults,
@@ -159,6 +164,7 @@ impl Simulated {
             counts: rack.counts.clone(),
         };
         rack.counts.session();
+        self.disk.ramdisk();
         match session::run(client, &hello, Arc::new(node), &Log::default()).await {
             End::PowerOff => PowerCommand::Off,
             // A simulated system has no kernel: it starts through the firmware.

@@ -7,6 +7,8 @@
 //! | [`dice`] | chance, the same for the same seed |
 //! | [`own`] | an appliance of its own, as a process with a temporary folder |
 //! | [`bmcs`] | a BMC for each machine, on an address or a port of its own |
+//! | [`disk`] | a machine's disk, and what was done to it |
+//! | [`rack`] | the machines of a run |
 //! | [`relay`] | DHCP as it comes through a relay |
 //! | [`wire`] | HTTP over a network that loses packets |
 //! | [`netboot`] | what firmware and iPXE do: addresses, the script, its files |
@@ -20,15 +22,17 @@
 //! its CA with [`crate::agent::client`], IPMI and Redfish of [`crate::bmc::sim`], the API as any client has it.
 
 mod bmcs;
-mod counts;
+pub mod counts;
 mod dice;
+pub mod disk;
 mod follow;
 mod machine;
 mod netboot;
 mod node;
-mod objects;
+pub mod objects;
 pub mod own;
 pub mod plan;
+pub mod rack;
 mod relay;
 pub mod report;
 mod run;

@@ -8,6 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::counts::Counts;
 use super::dice::Dice;
+use super::disk::Disk;
 use super::plan::{Delays, Download, Faults};
 use crate::agent::protocol::{Action, Session};
 use crate::agent::session::{Done, Executor, Job, StepError};
@@ -27,6 +28,8 @@ const PARTS: u32 = 10;
 pub struct Node {
     /// Where its power is.
     pub machine: Arc<Machine>,
+    /// Its disk.
+    pub disk: Arc<Disk>,
     /// What an inspection finds.
     pub hardware: HardwareDetails,
     /// How long steps take.
@@ -53,7 +56,18 @@ impl Node {
                 tokio::time::sleep(takes).await;
                 Ok(Done { message: "a simulated machine".into(), inventory: Some(self.hardware.clone()), bmc: None })
             }
+            Action::Erase { .. } => {
+                let change = self.disk.erase();
+                tokio::time::sleep(takes).await;
+                change.done(&self.counts);
+                Ok(Done::new("simulated"))
+            }
             Action::WriteImage { digest, .. } => self.write_image(job, digest, takes).await,
+            Action::WriteConfigDrive { .. } => {
+                tokio::time::sleep(takes).await;
+                self.disk.config_drive().map_err(|reason| StepError(reason.to_owned()))?;
+                Ok(Done::new("simulated"))
+            }
             _ => {
                 tokio::time::sleep(takes).await;
                 Ok(Done::new("simulated"))
@@ -73,6 +87,7 @@ impl Node {
         let named = manifest.chunks.into_iter().map(|chunk| chunk.sha256);
         let wanted: Vec<String> = if every == usize::MAX { Vec::new() } else { named.step_by(every).collect() };
         let total = manifest.virtual_size;
+        let change = self.disk.write(digest);
         let last = wanted.len().max(1) as u64;
         let power = async {
             let Some(part) = fails_at else { return std::future::pending().await };
@@ -106,7 +121,7 @@ impl Node {
                 // Nothing comes from a machine without power.
                 std::future::pending().await
             }
-            done = write => done,
+            done = write => done.inspect(|_| change.done(&self.counts)),
         }
     }
 }

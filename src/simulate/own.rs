@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::dice::{Dice, Purpose};
+use super::rack::Network;
 use crate::api::metal3::{ChecksumType, Image};
 use crate::boot::{HTTP_FILES, MANIFEST};
 
@@ -32,16 +33,17 @@ const BOOT_FILE: usize = 4 << 20;
 
 /// A running appliance.
 pub struct Own {
-    folder: Option<tempfile::TempDir>,
+    /// Ends with it unless it is kept.
+    _folder: Option<tempfile::TempDir>,
+    log: PathBuf,
+    program: PathBuf,
     process: Child,
     /// Its configuration.
     pub config: PathBuf,
     /// A client of its API, as its administrator.
     pub client: kube::Client,
-    /// Where DHCP listens.
-    pub dhcp: SocketAddrV4,
-    /// Address for the relay.
-    pub relay: Ipv4Addr,
+    /// Its network.
+    pub network: Network,
 }
 
 /// What a process took.
@@ -57,11 +59,11 @@ pub struct Usage {
 }
 
 impl Own {
-    /// Starts one. Settings come from `config`, but folder, addresses and networks are its own.
+    /// Starts one from this program. Settings come from `config`, but folder, addresses and networks are its own.
     ///
     /// # Errors
     /// When it cannot be started, or does not answer.
-    pub async fn start(config: Option<&Path>, seed: u64, keep: bool) -> anyhow::Result<Self> {
+    pub async fn start(program: &Path, config: Option<&Path>, seed: u64, keep: bool) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("slipway-simulate-").tempdir().context("a temporary folder")?;
         let data = folder.path().join("data");
         make_boot_files(&data.join("boot"), seed)?;
@@ -78,19 +80,9 @@ impl Own {
         let settings = trial(settings, &data, [api, boot, tftp, dhcp])?;
         let file = folder.path().join("slipway.toml");
         std::fs::write(&file, toml::to_string(&settings)?)?;
-        let log = std::fs::File::create(folder.path().join("log"))?;
-        let program = std::env::current_exe().context("this program")?;
-        let mut process = Command::new(&program)
-            .args(["serve", "--config"])
-            .arg(&file)
-            .env_remove("SLIPWAY_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| program.display().to_string())?;
-        let client = client(&mut process, &file, folder.path()).await?;
+        let log = folder.path().join("log");
+        let mut process = serve(program, &file, &log)?;
+        let client = client(&mut process, &file, &log).await?;
         let folder = if keep {
             let kept = folder.keep();
             eprintln!("kept: {}", kept.display());
@@ -98,8 +90,26 @@ impl Own {
         } else {
             Some(folder)
         };
-        let dhcp = SocketAddrV4::new(SERVER, dhcp);
-        Ok(Self { folder, process, config: file, client, dhcp, relay: RELAY })
+        let network = Network { relay: RELAY, dhcp: SocketAddrV4::new(SERVER, dhcp) };
+        Ok(Self { _folder: folder, log, program: program.to_owned(), process, config: file, client, network })
+    }
+
+    /// Kills it, as `kill -9` does: it learns nothing of it.
+    ///
+    /// # Errors
+    /// When the system does not let us.
+    pub async fn kill(&mut self) -> std::io::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Starts it again on what it left, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not answer.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.process = serve(&self.program, &self.config, &self.log)?;
+        self.client = client(&mut self.process, &self.config, &self.log).await?;
+        Ok(())
     }
 
     /// What its process took so far.
@@ -123,12 +133,13 @@ impl Own {
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.process.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("the appliance ended: {status}: {}", self.last_words()),
+            Some(status) => bail!("the appliance ended: {status}: {}", last_words(&self.log)),
         }
     }
 
-    fn last_words(&self) -> String {
-        self.folder.as_ref().map(|folder| last_words(folder.path())).unwrap_or_default()
+    /// What it wrote to its log so far, in all its lives.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Ends it.
@@ -141,6 +152,20 @@ impl Own {
             self.process.kill().await.ok();
         }
     }
+}
+
+fn serve(program: &Path, config: &Path, log: &Path) -> anyhow::Result<Child> {
+    let log = std::fs::File::options().create(true).append(true).open(log)?;
+    Command::new(program)
+        .args(["serve", "--config"])
+        .arg(config)
+        .env_remove("SLIPWAY_CONFIG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| program.display().to_string())
 }
 
 /// The settings that make it a trial.
@@ -172,12 +197,12 @@ fn trial(mut settings: toml::Table, data: &Path, ports: [u16; 4]) -> anyhow::Res
     Ok(settings)
 }
 
-async fn client(process: &mut Child, config: &Path, folder: &Path) -> anyhow::Result<kube::Client> {
+async fn client(process: &mut Child, config: &Path, log: &Path) -> anyhow::Result<kube::Client> {
     let until = Instant::now() + READY;
     let config = crate::config::Config::load(config)?;
     loop {
         if let Some(status) = process.try_wait()? {
-            bail!("the appliance ended: {status}: {}", last_words(folder));
+            bail!("the appliance ended: {status}: {}", last_words(log));
         }
         // Its keys are there once it runs.
         if config.data_dir.pki().join("store.key").exists()
@@ -190,14 +215,14 @@ async fn client(process: &mut Child, config: &Path, folder: &Path) -> anyhow::Re
             return Ok(client);
         }
         if Instant::now() > until {
-            bail!("the appliance does not answer: {}", last_words(folder));
+            bail!("the appliance does not answer: {}", last_words(log));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-fn last_words(folder: &Path) -> String {
-    let text = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+fn last_words(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(3)..].join(" / ")
 }
@@ -232,7 +257,7 @@ fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves an image on loopback until the token is cancelled.
+/// Serves an image of 16 MiB on loopback until the token is cancelled; another one for another seed.
 ///
 /// # Errors
 /// When no port can be had.

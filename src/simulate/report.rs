@@ -175,13 +175,16 @@ pub fn text(summary: &Summary) -> String {
     }
     let counted = &summary.counted;
     lines.push(format!(
-        "{} boots, {} DHCP exchanges ({} messages sent again), {} boot scripts, {} sessions, {} steps, {:.1} MB fetched",
+        "{} boots, {} DHCP exchanges ({} messages sent again), {} boot scripts, {} sessions, {} steps, {} images written, \
+         {} systems started, {:.1} MB fetched",
         counted.boots,
         counted.dhcp_exchanges,
         counted.dhcp_asked_again,
         counted.boot_scripts,
         counted.sessions,
         counted.steps,
+        counted.images_written,
+        counted.systems_started,
         counted.bytes as f64 / 1e6
     ));
     lines.push(format!(

@@ -1,7 +1,5 @@
 //! A run from its beginning to its end.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -11,18 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::bmcs;
-use super::counts::Counts;
 use super::dice::{Dice, Purpose};
 use super::follow::{Hosts, Tally};
-use super::machine::{Rack, Simulated, mac};
 use super::objects::{self, Made, Objects};
 use super::own::{Own, serve_image};
 use super::plan::{Appliance, Goal, Plan};
-use super::relay::Relay;
+use super::rack::{Machines, Network};
 use super::report::{self, Missing, Reached, Summary};
 use crate::api::metal3::Image;
-use crate::bmc::sim::Machine;
 
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(500);
@@ -75,7 +69,7 @@ pub async fn run(plan: &Plan, stop: CancellationToken, mut tell: impl FnMut(&Run
         goals,
         states: tally.states.iter().map(|(state, count)| ((*state).to_owned(), *count)).collect(),
         errors: tally.errors,
-        counted: set.counts.read(set.bmcs.iter().map(|machine| machine.faults_by_chance()).sum()),
+        counted: set.machines.counted(),
         appliance: usage,
         reconciles,
     })
@@ -97,17 +91,17 @@ struct Site {
     own: Option<Own>,
     client: kube::Client,
     objects: Objects,
-    relay: Ipv4Addr,
-    dhcp: SocketAddrV4,
+    network: Network,
 }
 
 impl Site {
     async fn open(plan: &Plan) -> anyhow::Result<Self> {
-        let (own, client, relay, dhcp) = match &plan.appliance {
+        let (own, client, network) = match &plan.appliance {
             Appliance::Own { config } => {
-                let own = Own::start(config.as_deref(), plan.seed, plan.keep).await?;
-                let (client, relay, dhcp) = (own.client.clone(), own.relay, own.dhcp);
-                (Some(own), client, relay, dhcp)
+                let program = std::env::current_exe().context("this program")?;
+                let own = Own::start(&program, config.as_deref(), plan.seed, plan.keep).await?;
+                let (client, network) = (own.client.clone(), own.network);
+                (Some(own), client, network)
             }
             Appliance::Running { kubeconfig, context, relay, dhcp } => {
                 let kubeconfig = match kubeconfig {
@@ -116,10 +110,10 @@ impl Site {
                 };
                 let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
                 let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-                (None, kube::Client::try_from(config)?, *relay, *dhcp)
+                (None, kube::Client::try_from(config)?, Network { relay: *relay, dhcp: *dhcp })
             }
         };
-        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace), client, relay, dhcp })
+        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace), client, network })
     }
 }
 
@@ -134,48 +128,20 @@ struct Driven {
 struct Set {
     made: Vec<Made>,
     names: Vec<String>,
-    bmcs: Vec<Arc<Machine>>,
     hosts: Hosts,
-    counts: Arc<Counts>,
-    _tasks: JoinSet<()>,
+    machines: Machines,
+    _watching: JoinSet<()>,
 }
 
 impl Set {
     async fn make(plan: &Plan, site: &Site, token: &CancellationToken) -> anyhow::Result<Self> {
-        let counts = Arc::new(Counts::default());
-        let relay = Relay::open(site.relay, site.dhcp, plan.faults.packet_loss, counts.clone())
-            .with_context(|| format!("the relay's address {} cannot be used", site.relay))?;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(relay.clone().run(token.clone()));
         let mut made = wanted(plan, token).await?;
-        let rack = Arc::new(Rack {
-            relay,
-            seed: plan.seed,
-            delays: plan.delays,
-            faults: plan.faults,
-            download: plan.download,
-            counts: counts.clone(),
-        });
-        let mut machines = Vec::new();
-        for (index, one) in made.iter_mut().enumerate() {
-            let number = index + 1;
-            let bmc = bmcs::start(plan, number, one.account.clone(), &mut tasks, token).await?;
-            let spec = &mut one.host.spec;
-            let mac = match spec.boot_mac_address.as_deref() {
-                Some(mac) => mac.parse().with_context(|| format!("bootMACAddress {mac:?}"))?,
-                None => mac(plan.seed, number),
-            };
-            spec.boot_mac_address = Some(mac.to_string());
-            spec.bmc.get_or_insert_default().address = bmc.address;
-            machines.push(bmc.machine.clone());
-            let machine =
-                Simulated { number, name: one.host.name_any(), mac, machine: bmc.machine, rack: rack.clone() };
-            tasks.spawn(machine.live(token.clone()));
-        }
+        let machines = Machines::start(plan, site.network, &mut made, token).await?;
         let names: Vec<String> = made.iter().map(|one| one.host.name_any()).collect();
         let hosts = Hosts::new(&names);
-        tasks.spawn(hosts.clone().follow(site.client.clone(), plan.namespace.clone(), token.clone()));
-        Ok(Self { made, names, bmcs: machines, hosts, counts, _tasks: tasks })
+        let mut watching = JoinSet::new();
+        watching.spawn(hosts.clone().follow(site.client.clone(), plan.namespace.clone(), token.clone()));
+        Ok(Self { made, names, hosts, machines, _watching: watching })
     }
 
     async fn drive(

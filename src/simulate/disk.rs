@@ -1,0 +1,172 @@
+//! A machine's disk: what is on it, and everything that was done to it, in its order. A run that is to show that no
+//! machine was written twice, or started from a disk that was not ready, reads it there.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::counts::Counts;
+
+/// Deeds that are kept of one machine.
+const MOST: usize = 1024;
+
+/// What is on a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// What was there before: nobody's business.
+    #[default]
+    Former,
+    /// Something that was begun and not ended.
+    Torn,
+    /// Nothing.
+    Blank,
+    /// The image with this digest, whole.
+    Image(String),
+}
+
+/// What happened to a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// The ramdisk started.
+    Ramdisk,
+    /// The system on the disk was started: this one.
+    System(Content),
+    /// The disk is being erased.
+    Erase,
+    /// The image with this digest is being written.
+    Write(String),
+    /// The image is on the disk, whole.
+    Written,
+    /// The config drive was written.
+    ConfigDrive,
+}
+
+/// A disk.
+#[derive(Debug, Default)]
+pub struct Disk(Mutex<Record>);
+
+#[derive(Debug, Default)]
+struct Record {
+    content: Content,
+    deeds: Vec<Deed>,
+}
+
+impl Disk {
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is on it.
+    pub fn content(&self) -> Content {
+        self.record().content.clone()
+    }
+
+    /// What happened so far, the first 1,024 of it.
+    pub fn deeds(&self) -> Vec<Deed> {
+        self.record().deeds.clone()
+    }
+
+    /// The ramdisk starts.
+    pub(super) fn ramdisk(&self) {
+        self.record().note(Deed::Ramdisk);
+    }
+
+    /// What is on it is started.
+    pub(super) fn start(&self, counts: &Counts) {
+        let mut record = self.record();
+        if matches!(record.content, Content::Image(_)) {
+            counts.start_system();
+        }
+        let content = record.content.clone();
+        record.note(Deed::System(content));
+    }
+
+    /// It is erased: begins, and ends when the answer is told so.
+    pub(super) fn erase(&self) -> Change<'_> {
+        self.change(Deed::Erase, Content::Blank)
+    }
+
+    /// An image is written.
+    pub(super) fn write(&self, digest: &str) -> Change<'_> {
+        self.change(Deed::Write(digest.to_owned()), Content::Image(digest.to_owned()))
+    }
+
+    /// A config drive goes beside the image. Without one it has no place.
+    ///
+    /// # Errors
+    /// When there is no image.
+    pub(super) fn config_drive(&self) -> Result<(), &'static str> {
+        let mut record = self.record();
+        if !matches!(record.content, Content::Image(_)) {
+            return Err("there is no image on the disk");
+        }
+        record.note(Deed::ConfigDrive);
+        Ok(())
+    }
+
+    fn change(&self, deed: Deed, then: Content) -> Change<'_> {
+        let mut record = self.record();
+        record.content = Content::Torn;
+        record.note(deed);
+        Change { disk: self, then }
+    }
+}
+
+impl Record {
+    fn note(&mut self, deed: Deed) {
+        if self.deeds.len() < MOST {
+            self.deeds.push(deed);
+        }
+    }
+}
+
+/// A change under way. One that is dropped leaves a torn disk.
+#[derive(Debug)]
+pub(super) struct Change<'d> {
+    disk: &'d Disk,
+    then: Content,
+}
+
+impl Change<'_> {
+    /// It is done.
+    pub(super) fn done(self, counts: &Counts) {
+        let mut record = self.disk.record();
+        if matches!(self.then, Content::Image(_)) {
+            counts.write_image();
+            record.note(Deed::Written);
+        }
+        record.content = self.then;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_broken_off_leaves_a_torn_disk() {
+        let (disk, counts) = (Disk::default(), Counts::default());
+        assert_eq!(disk.content(), Content::Former);
+        disk.erase().done(&counts);
+        assert!(disk.config_drive().is_err());
+        drop(disk.write("a1"));
+        assert_eq!(disk.content(), Content::Torn);
+        disk.start(&counts);
+        disk.write("a1").done(&counts);
+        disk.config_drive().unwrap();
+        disk.start(&counts);
+        let image = Content::Image("a1".into());
+        assert_eq!(disk.content(), image);
+        let write = || Deed::Write("a1".into());
+        let deeds = [
+            Deed::Erase,
+            write(),
+            Deed::System(Content::Torn),
+            write(),
+            Deed::Written,
+            Deed::ConfigDrive,
+            Deed::System(image),
+        ];
+        assert_eq!(disk.deeds(), deeds);
+        let counted = counts.read(0);
+        assert_eq!((counted.images_written, counted.systems_started), (1, 1));
+    }
+}

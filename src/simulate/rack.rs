@@ -1,0 +1,98 @@
+//! The machines of a run: each off, with its BMC and its disk.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use anyhow::Context;
+use kube::ResourceExt;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::bmcs;
+use super::counts::{Counted, Counts};
+use super::disk::Disk;
+use super::machine::{Rack, Simulated, mac};
+use super::objects::Made;
+use super::plan::Plan;
+use super::relay::Relay;
+use crate::bmc::sim::Machine;
+
+/// One machine, as who looks at the rack sees it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its host's name.
+    pub name: String,
+    /// Its power and its boots.
+    pub machine: Arc<Machine>,
+    /// Its disk.
+    pub disk: Arc<Disk>,
+}
+
+/// All of them. They live until this is dropped or the token is cancelled.
+#[derive(Debug)]
+pub struct Machines {
+    /// Each of them.
+    pub all: Vec<Seen>,
+    counts: Arc<Counts>,
+    _tasks: JoinSet<()>,
+}
+
+/// Where an appliance answers DHCP: through a relay at an address of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// The relay's address.
+    pub relay: Ipv4Addr,
+    /// Where the appliance's DHCP server listens.
+    pub dhcp: SocketAddrV4,
+}
+
+impl Machines {
+    /// Starts the BMC of each host and puts its address, and the machine's MAC address, into the host.
+    ///
+    /// # Errors
+    /// When an address cannot be had.
+    pub async fn start(
+        plan: &Plan,
+        network: Network,
+        made: &mut [Made],
+        token: &CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let counts = Arc::new(Counts::default());
+        let relay = Relay::open(network.relay, network.dhcp, plan.faults.packet_loss, counts.clone())
+            .with_context(|| format!("the relay's address {} cannot be used", network.relay))?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(relay.clone().run(token.clone()));
+        let rack = Arc::new(Rack {
+            relay,
+            seed: plan.seed,
+            delays: plan.delays,
+            faults: plan.faults,
+            download: plan.download,
+            counts: counts.clone(),
+        });
+        let mut all = Vec::new();
+        for (index, one) in made.iter_mut().enumerate() {
+            let number = index + 1;
+            let bmc = bmcs::start(plan, number, one.account.clone(), &mut tasks, token).await?;
+            let name = one.host.name_any();
+            let spec = &mut one.host.spec;
+            let mac = match spec.boot_mac_address.as_deref() {
+                Some(mac) => mac.parse().with_context(|| format!("bootMACAddress {mac:?}"))?,
+                None => mac(plan.seed, number),
+            };
+            spec.boot_mac_address = Some(mac.to_string());
+            spec.bmc.get_or_insert_default().address = bmc.address;
+            let seen = Seen { name: name.clone(), machine: bmc.machine.clone(), disk: Arc::default() };
+            let machine =
+                Simulated { number, name, mac, machine: bmc.machine, disk: seen.disk.clone(), rack: rack.clone() };
+            tasks.spawn(machine.live(token.clone()));
+            all.push(seen);
+        }
+        Ok(Self { all, counts, _tasks: tasks })
+    }
+
+    /// What happened so far.
+    pub fn counted(&self) -> Counted {
+        self.counts.read(self.all.iter().map(|seen| seen.machine.faults_by_chance()).sum())
+    }
+}
