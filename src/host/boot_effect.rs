@@ -13,7 +13,7 @@ use super::media::{self, Fetcher};
 use super::reconciler::{Reconciler, label};
 use crate::agent::net::plan::Plan;
 use crate::api::metal3::{BareMetalHost, BootMode};
-use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootIntentStatus, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
 use crate::boot::media::is_ours;
 
@@ -52,6 +52,13 @@ pub(super) async fn boot(
         info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
         return started(begun).await;
     }
+    let ramdisk = intent.spec.target == BootTarget::Ramdisk;
+    if on && ramdisk && called(reconciler, intent).await?.is_some() {
+        // The machine started itself anew when its former session had ended. Switched off now it would have to be booted
+        // once more.
+        info!(host = %label(host), generation = intent.spec.generation, "its agent is there already");
+        return started(Time(Timestamp::now())).await;
+    }
     let source = source(reconciler, host, intent, device).await?;
     let reset = on && host.spec.disable_power_off;
     if on && !reset {
@@ -60,6 +67,16 @@ pub(super) async fn boot(
             bmc.set_power(PowerAction::ForceOff).await?;
         }
         reconciler.power.put(&uid, &version, PowerState::Off);
+    }
+    if ramdisk && let Some(late) = called(reconciler, intent).await? {
+        // Its agent called while it was being switched off, and is no more. A boot has one session: as long as this one
+        // stands the machine would be sent to its disk.
+        info!(host = %label(host), generation = intent.spec.generation, "the session ended with the power");
+        let ended = BootIntent { status: Some(BootIntentStatus::default()), ..late };
+        let intents = reconciler.api::<BootIntent>(&namespace);
+        intents.replace_status(&host.name_any(), &PostParams::default(), &ended).await?;
+        // What boots the machine must have seen it too.
+        return Err(EffectError::NotYet);
     }
     prepare(host, bmc.as_ref(), &source).await?;
     let now = Time(Timestamp::now());
@@ -80,6 +97,16 @@ pub(super) async fn boot(
         started(now).await?;
     }
     Ok(())
+}
+
+/// The intent as it is now, when an agent has opened the session of this boot.
+async fn called(reconciler: &Reconciler, intent: &BootIntent) -> Result<Option<BootIntent>, EffectError> {
+    let intents = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+    let now = intents.get(&intent.name_any()).await?;
+    let generation = intent.spec.generation;
+    let open = now.status.as_ref().and_then(|status| status.session.as_ref());
+    let is_open = now.spec.generation == generation && open.is_some_and(|session| session.generation == generation);
+    Ok(is_open.then_some(now))
 }
 
 /// Notes in the intent how far its boot is, unless it is another boot by now: that one has to be started itself.

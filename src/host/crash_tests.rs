@@ -137,18 +137,47 @@ struct Plug {
     machine: Arc<Machine>,
     asked: Arc<Mutex<Vec<PowerAction>>>,
     crash: Arc<Crash>,
+    /// What happens before the machine is asked for its power, or before it is switched: once.
+    meanwhile: Mutex<Option<(Moment, Meanwhile)>>,
+}
+
+/// When something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Before the power is read in order to boot the ramdisk.
+    Looked,
+    /// Before the machine is switched off for that.
+    Off,
+}
+
+type Meanwhile = Box<dyn Fn() -> futures::future::BoxFuture<'static, bool> + Send + Sync>;
+
+impl Plug {
+    /// Does what is to be done now, when it can be done now.
+    async fn happen(&self, moment: Moment) {
+        let due = self.meanwhile.lock().unwrap().take_if(|(at, _)| *at == moment);
+        if let Some((_, happen)) = due
+            && !happen().await
+        {
+            *self.meanwhile.lock().unwrap() = Some((moment, happen));
+        }
+    }
 }
 
 #[async_trait]
 impl Bmc for Plug {
     async fn power(&self) -> Result<PowerState, BmcError> {
         self.crash.alive().await;
+        self.happen(Moment::Looked).await;
         Ok(if self.machine.is_on() { PowerState::On } else { PowerState::Off })
     }
 
     async fn set_power(&self, action: PowerAction) -> Result<(), BmcError> {
         self.crash.edge(|| format!("before power {action:?}")).await;
         self.asked.lock().unwrap().push(action);
+        if action == PowerAction::ForceOff {
+            self.happen(Moment::Off).await;
+        }
         self.machine.power(match action {
             PowerAction::On => PowerCommand::On,
             PowerAction::ForceOff => PowerCommand::Off,
@@ -286,7 +315,16 @@ impl Site {
 
     /// A process, from its start.
     fn process(&self, node: &Node, crash: &Arc<Crash>) -> Reconciler {
-        let plug = Plug { machine: node.machine.clone(), asked: node.asked.clone(), crash: crash.clone() };
+        self.process_with(node, crash, None)
+    }
+
+    fn process_with(&self, node: &Node, crash: &Arc<Crash>, meanwhile: Option<(Moment, Meanwhile)>) -> Reconciler {
+        let plug = Plug {
+            machine: node.machine.clone(),
+            asked: node.asked.clone(),
+            crash: crash.clone(),
+            meanwhile: Mutex::new(meanwhile),
+        };
         Reconciler {
             client: crash.client(self.router.clone()),
             bmcs: Registry::always(Arc::new(plug)),
@@ -651,6 +689,43 @@ async fn killed_before_and_after_every_effect_a_host_arrives() {
         }
     });
     runs.buffer_unordered(AT_ONCE).collect::<()>().await;
+}
+
+/// A machine whose former session ended starts itself anew, and so may be there for the boot that it is about to be
+/// given.
+#[tokio::test]
+async fn an_agent_that_calls_while_its_machine_is_being_booted_costs_neither_the_boot_nor_another() {
+    for (moment, starts) in [(Moment::Looked, 1), (Moment::Off, 2)] {
+        let site = Site::new().await;
+        let node = site.host("early", 1).await;
+        node.machine.power(PowerCommand::On);
+        let yard = Arc::new(Yard {
+            sessions: site.sessions.clone(),
+            index: site.index.clone(),
+            tokens: Tokens::open(site._folder.path()).unwrap(),
+            client: site.client.clone(),
+        });
+        let (early, here) = (node.clone(), yard.clone());
+        let calls: Meanwhile = Box::new(move || {
+            let (node, yard) = (early.clone(), here.clone());
+            Box::pin(async move { node.start(&yard, Some(BootDevice::Pxe)).await.is_some() })
+        });
+        let process = site.process_with(&node, &Crash::never(), Some((moment, calls)));
+        let until = tokio::time::Instant::now() + DEADLINE;
+        let intent = loop {
+            process.reconcile("rack", "early").await.unwrap();
+            let intent = node.intent(&yard).await;
+            match intent.filter(|it| it.spec.target == BootTarget::Ramdisk && it.spec.started.is_some()) {
+                Some(intent) => break intent,
+                None => assert!(tokio::time::Instant::now() < until, "{moment:?}: it was not started"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let open = intent.status.is_some_and(|status| status.session.is_some());
+        assert_eq!(open, moment == Moment::Looked, "{moment:?}: the session is the running agent's, or there is none");
+        assert_eq!(node.machine.boots().len(), starts, "{moment:?}");
+        assert!(node.machine.is_on());
+    }
 }
 
 #[tokio::test]

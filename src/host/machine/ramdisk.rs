@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{CONTESTED, Effect, Life};
 use crate::api::metal3::ErrorType;
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction, StepProgress};
-use crate::bmc::BootDevice;
+use crate::bmc::{BootDevice, PowerState};
 
 /// Where an operation in the ramdisk stands.
 pub(super) enum Stage {
@@ -129,9 +129,13 @@ impl Life<'_> {
         self.world.intent.is_some_and(|intent| self.session_alive(intent))
     }
 
-    /// Whether the agent of the intent's generation is there and was heard lately.
+    /// Whether the agent of the intent's generation is there and was heard lately. One that called while its machine was
+    /// being switched off for this very boot went with the power.
     fn session_alive(&self, intent: &BootIntent) -> bool {
-        session(intent).is_some() && self.world.now < self.last_heard(intent) + self.world.settings.agent_deadline.0
+        let cut_off = intent.spec.started.is_none() && self.world.power == Some(PowerState::Off);
+        session(intent).is_some()
+            && !cut_off
+            && self.world.now < self.last_heard(intent) + self.world.settings.agent_deadline.0
     }
 
     /// The next boot: a new generation, which ends every session and token of the one before.
@@ -179,7 +183,9 @@ impl Life<'_> {
         }
         if session(intent).is_some() {
             let heard = self.last_heard(intent);
-            return (!self.session_alive(intent)).then(|| {
+            // Before it was started by us it cannot have failed us.
+            let failed = intent.spec.started.is_some() && !self.session_alive(intent);
+            return failed.then(|| {
                 format!(
                     "the agent was last heard at {heard:.0} and has been silent for {} since: the machine may have lost power, its network or crashed; its console tells more",
                     self.world.settings.agent_deadline

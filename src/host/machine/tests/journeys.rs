@@ -169,6 +169,22 @@ fn an_agent_that_falls_silent_is_noticed() {
 }
 
 #[test]
+fn an_agent_whose_power_was_cut_for_its_own_boot_is_not_waited_for() {
+    for (power, boots) in [(PowerState::Off, 2), (PowerState::On, 1)] {
+        let mut model = Model::new();
+        model.settle();
+        assert!(model.agent_acts(), "it opens its session");
+        // The process ended before it noted the start.
+        model.intent.as_mut().expect("an intent").spec.started = None;
+        model.power = power;
+        model.settle();
+        assert_eq!(model.boots.len(), boots, "{power:?}");
+        assert_eq!(model.status().error_type, None);
+        model.run_until("available");
+    }
+}
+
+#[test]
 fn a_failed_step_is_cleaned_up_and_the_image_is_given_up_after_the_limit() {
     let mut model = Model::with_image("http://x/a.qcow2");
     model.settings.provisioning_retries = 3;
