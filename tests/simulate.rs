@@ -47,8 +47,44 @@ fn a_rack_with_bad_luck_arrives_and_goes() {
     // Ramdisk, disk and ramdisk again, each with its addresses and its script.
     assert!(count("boots") >= 75 && count("bootScripts") >= 50 && count("sessions") >= 50, "{summary:#}");
     assert!(count("dhcpExchanges") >= 150, "{summary:#}");
+    // Every way to the ramdisk was gone; each needs a program, a medium or a URL each time.
+    let programs = count("tftpPrograms") + count("httpPrograms");
+    assert!(count("tftpPrograms") >= 30 && count("httpPrograms") >= 6, "{summary:#}");
+    assert!(count("mediaBoots") >= 6 && count("urlBoots") >= 6, "{summary:#}");
+    assert!(programs >= count("bootScripts"), "{summary:#}");
+    assert!(count("imagesWritten") >= 25 && count("systemsStarted") >= 25, "{summary:#}");
     // Inspect, wipe, write, config drive, boot entry; then the wipe of the way back.
     assert!(count("steps") >= 150 && count("bytes") > 25 << 20, "{summary:#}");
+}
+
+#[test]
+fn each_way_is_gone_alone_when_it_is_asked_for_and_a_medium_needs_no_dhcp() {
+    const WAYS: [&str; 4] = ["tftpPrograms", "httpPrograms", "mediaBoots", "urlBoots"];
+    for (way, counter) in [
+        ("uefi-pxe", Some("tftpPrograms")),
+        ("bios-pxe", Some("tftpPrograms")),
+        ("uefi-http", Some("httpPrograms")),
+        ("virtual-media", Some("mediaBoots")),
+        ("boot-url", Some("urlBoots")),
+        ("ipxe", None),
+    ] {
+        let arguments = format!("--machines 2 --deadline 5m --download all --boot {way}");
+        let (succeeded, summary, said) = simulate(&arguments.split(' ').collect::<Vec<_>>());
+        assert!(succeeded, "{way}: {summary:#}\n{said}");
+        let count = |name: &str| summary["counted"][name].as_u64().unwrap();
+        for other in WAYS {
+            assert_eq!(count(other), if counter == Some(other) { 2 } else { 0 }, "{way}: {other}: {summary:#}");
+        }
+        let scripts = if matches!(way, "virtual-media" | "boot-url") { 0 } else { 2 };
+        assert_eq!(count("bootScripts"), scripts, "{way}: {summary:#}");
+        assert_eq!(count("dhcpExchanges") == 0, way == "virtual-media", "{way}: {summary:#}");
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_slipway"))
+        .args(["simulate", "--bmc", "ipmi", "--boot", "virtual-media"])
+        .output()
+        .unwrap();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--bmc redfish"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::failure::{Failure, usage};
 use super::progress::Progress;
 use crate::appliance;
 use crate::config::Span;
-use crate::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan, Share};
+use crate::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan, Share, Way};
 use crate::simulate::{self, report};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -40,6 +40,10 @@ pub(super) struct Options {
     /// What BMCs speak
     #[arg(long, value_enum, default_value_t)]
     bmc: BmcKind,
+    /// How machines come to their ramdisk, instead of each way in turn (hosts of a file: as their BMC's address and
+    /// their boot mode say)
+    #[arg(long, value_enum, value_name = "WAY")]
+    boot: Option<Way>,
     /// One address for all BMCs, each at a port of its own; else each has an address of 127.81.0.0/16
     #[arg(long, value_name = "ADDRESS")]
     bmc_address: Option<IpAddr>,
@@ -126,6 +130,9 @@ struct ApplianceOptions {
     /// Where the running appliance's DHCP listens
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = dhcp)]
     dhcp: Option<SocketAddrV4>,
+    /// Port of the running appliance's TFTP
+    #[arg(long, value_name = "PORT", default_value_t = 69)]
+    tftp_port: u16,
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -142,12 +149,16 @@ fn dhcp(text: &str) -> Result<SocketAddrV4, String> {
 
 impl Options {
     fn plan(self) -> anyhow::Result<Plan> {
+        if self.bmc == BmcKind::Ipmi && self.boot.is_some_and(Way::needs_redfish) {
+            return Err(usage("--boot virtual-media and boot-url are ordered by Redfish: --bmc redfish"));
+        }
         let appliance = match (self.appliance.relay, self.appliance.dhcp) {
             (Some(relay), Some(dhcp)) => Appliance::Running {
                 kubeconfig: self.appliance.kubeconfig,
                 context: self.appliance.context,
                 relay,
                 dhcp,
+                tftp_port: self.appliance.tftp_port,
             },
             (None, None) => Appliance::Own { config: self.appliance.config },
             _ => return Err(usage("--relay and --dhcp go together")),
@@ -157,6 +168,7 @@ impl Options {
             seed: self.seed,
             bmc: self.bmc,
             bmc_address: self.bmc_address,
+            boot: self.boot,
             delays: Delays {
                 bmc: self.delays.delay_bmc,
                 power: self.delays.delay_power,

@@ -57,7 +57,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, RamdiskError> {
     }
 }
 
-fn assemble(
+/// The medium with this loader.
+pub(crate) fn assemble(
     grub: &[u8],
     isolinux: Option<(Vec<u8>, Vec<u8>)>,
     kernel: &[u8],

@@ -23,4 +23,5 @@ mod select;
 
 pub use build::{Options, Phase, Progress, RamdiskError, Summary, SummaryFile, build};
 pub use iso::IsolinuxFiles;
+pub(crate) use iso::assemble as medium;
 pub use package::PackageError;

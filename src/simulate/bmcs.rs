@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::dice::{Purpose, seed};
-use super::plan::{BmcKind, Plan};
+use super::plan::{Plan, Way};
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::{Account, Chance, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
@@ -32,22 +32,19 @@ pub struct SimulatedBmc {
 pub async fn start(
     plan: &Plan,
     number: usize,
+    (redfish, way): (bool, Way),
     account: Account,
     tasks: &mut JoinSet<()>,
     token: &CancellationToken,
 ) -> anyhow::Result<SimulatedBmc> {
-    let machine = Arc::new(Machine::new(Profile { power_delay: plan.delays.power, ..Profile::default() }));
+    let uefi = way.firmware().is_uefi();
+    let machine = Arc::new(Machine::new(Profile { power_delay: plan.delays.power, uefi, ..Profile::default() }));
     let faults = &plan.faults;
     let seed = seed(plan.seed, number, Purpose::Bmc);
     machine.misbehave(Chance::new(seed, faults.bmc_failures, faults.bmc_lies, plan.delays.bmc));
     let own = u32::try_from(number).ok().and_then(|number| FIRST.checked_add(number)).unwrap_or(FIRST);
     let ip = plan.bmc_address.unwrap_or(IpAddr::V4(Ipv4Addr::from_bits(own)));
     let bind = SocketAddr::new(ip, 0);
-    let redfish = match plan.bmc {
-        BmcKind::Redfish => true,
-        BmcKind::Ipmi => false,
-        BmcKind::Mixed => number.is_multiple_of(2),
-    };
     let token = token.clone();
     let no_port = || format!("no port for a BMC at {ip}");
     let address = if redfish {
@@ -55,7 +52,12 @@ pub async fn start(
         let local = listener.local_addr()?;
         let sim = RedfishSim::new(vec![machine.clone()], account, RedfishOptions::default());
         tasks.spawn(async move { drop(sim.run(listener, None, token).await) });
-        format!("redfish+http://{local}/redfish/v1/Systems/{}", machine.profile.name)
+        let scheme = match way {
+            Way::VirtualMedia => "redfish-virtualmedia+http",
+            Way::BootUrl => "redfish-uefihttp+http",
+            Way::UefiPxe | Way::BiosPxe | Way::UefiHttp | Way::Ipxe => "redfish+http",
+        };
+        format!("{scheme}://{local}/redfish/v1/Systems/{}", machine.profile.name)
     } else {
         let socket = UdpSocket::bind(bind).await.with_context(no_port)?;
         let local = socket.local_addr()?;

@@ -11,6 +11,10 @@ pub struct Counts {
     exchanges: AtomicU64,
     asked_again: AtomicU64,
     scripts: AtomicU64,
+    tftp_programs: AtomicU64,
+    http_programs: AtomicU64,
+    media: AtomicU64,
+    urls: AtomicU64,
     sessions: AtomicU64,
     steps: AtomicU64,
     images_written: AtomicU64,
@@ -31,8 +35,16 @@ pub struct Counted {
     pub dhcp_exchanges: u64,
     /// DHCP messages that were sent again, because no answer came.
     pub dhcp_asked_again: u64,
+    /// Boot programs fetched by TFTP.
+    pub tftp_programs: u64,
+    /// Boot programs fetched by HTTP.
+    pub http_programs: u64,
     /// Boot scripts fetched.
     pub boot_scripts: u64,
+    /// Starts of the ramdisk from a virtual CD.
+    pub media_boots: u64,
+    /// Starts of the ramdisk from a URL that the BMC was given.
+    pub url_boots: u64,
     /// Agents' sessions begun.
     pub sessions: u64,
     /// Steps that agents did.
@@ -71,6 +83,10 @@ counters! {
     exchange: exchanges, "A DHCP exchange ended with an address.";
     ask_again: asked_again, "A DHCP message is sent again.";
     script: scripts, "A boot script was fetched.";
+    tftp_program: tftp_programs, "A boot program was fetched by TFTP.";
+    http_program: http_programs, "A boot program was fetched by HTTP.";
+    medium: media, "The ramdisk starts from a virtual CD.";
+    url: urls, "The ramdisk starts from a URL.";
     session: sessions, "An agent begins its session.";
     step: steps, "An agent did a step.";
     write_image: images_written, "An image was written whole.";
@@ -93,7 +109,11 @@ impl Counts {
             boots: get(&self.boots),
             dhcp_exchanges: get(&self.exchanges),
             dhcp_asked_again: get(&self.asked_again),
+            tftp_programs: get(&self.tftp_programs),
+            http_programs: get(&self.http_programs),
             boot_scripts: get(&self.scripts),
+            media_boots: get(&self.media),
+            url_boots: get(&self.urls),
             sessions: get(&self.sessions),
             steps: get(&self.steps),
             images_written: get(&self.images_written),

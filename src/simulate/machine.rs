@@ -12,7 +12,7 @@ use super::dice::{Dice, Purpose};
 use super::disk::Disk;
 use super::netboot::{self, Booted};
 use super::node::{Node, hardware};
-use super::plan::{Delays, Download, Faults};
+use super::plan::{Delays, Download, Faults, Way};
 use super::relay::{Asker, Identity, Relay};
 use super::wire::Wire;
 use crate::agent::client::{Client, Exit, Timing};
@@ -32,6 +32,8 @@ const ANEW: Duration = Duration::from_secs(2);
 pub struct Rack {
     /// The DHCP relay.
     pub relay: Arc<Relay>,
+    /// Port of the TFTP server.
+    pub tftp_port: u16,
     /// What decides.
     pub seed: u64,
     /// How long things take.
@@ -52,6 +54,10 @@ pub struct Simulated {
     pub name: String,
     /// Hardware address of the interface that it boots from.
     pub mac: MacAddress,
+    /// How it comes to its ramdisk.
+    pub way: Way,
+    /// Its address, when it needs no DHCP.
+    pub address: Option<Ipv4Addr>,
     /// Its power.
     pub machine: Arc<Machine>,
     /// Its disk.
@@ -99,11 +105,8 @@ impl Simulated {
             rack.counts.get_stuck();
             return std::future::pending().await;
         }
-        if boot.device == Some(BootDevice::Disk) {
-            return self.system(who, network).await;
-        }
         loop {
-            match netboot::boot(&rack.relay, who, &wire, rack.download, network).await {
+            match self.start(boot.device, who, &wire, network).await {
                 Booted::Disk => return self.system(who, network).await,
                 Booted::Ramdisk { command_line, address } => {
                     tokio::time::sleep(luck.about(rack.delays.ramdisk)).await;
@@ -115,10 +118,44 @@ impl Simulated {
         }
     }
 
+    /// What the firmware does, by the boot override or in its own order: CD, network, disk.
+    async fn start(&self, device: Option<BootDevice>, who: Identity, wire: &Wire, network: &mut Dice) -> Booted {
+        let rack = &self.rack;
+        let by = netboot::By { way: self.way, relay: &rack.relay, tftp_port: rack.tftp_port, download: rack.download };
+        let medium = match (device, self.way) {
+            (Some(BootDevice::Disk), _) => return Booted::Disk,
+            (Some(BootDevice::Cd), _) | (None, Way::VirtualMedia) => self.machine.media(),
+            (Some(BootDevice::UefiHttp), _) => self.machine.http_uri(),
+            (None, Way::BootUrl) => return Booted::Disk,
+            (Some(BootDevice::Pxe) | None, _) => return netboot::boot(by, who, wire, network).await,
+        };
+        let Some(url) = medium else {
+            return if device.is_none() { Booted::Disk } else { Booted::Nowhere };
+        };
+        let mut wire = wire.clone();
+        if device == Some(BootDevice::UefiHttp) {
+            // The URL is the BMC's word, the address is DHCP's.
+            let Some(lease) = rack.relay.acquire(who, Asker::HttpBoot, network).await else { return Booted::Nowhere };
+            wire.source = Some(lease.address).filter(Ipv4Addr::is_loopback);
+        }
+        match netboot::from_url(&url, &wire, rack.download, network).await {
+            Booted::Nowhere if device.is_none() => Booted::Disk,
+            booted @ Booted::Ramdisk { .. } if device == Some(BootDevice::UefiHttp) => {
+                rack.counts.url();
+                booted
+            }
+            booted @ Booted::Ramdisk { .. } => {
+                rack.counts.medium();
+                booted
+            }
+            booted => booted,
+        }
+    }
+
     /// The installed system gets its address and runs.
     async fn system(&self, who: Identity, network: &mut Dice) {
         self.disk.start(&self.rack.counts);
-        while self.rack.relay.acquire(who, Asker::System, network).await.is_none() {}
+        while self.address.is_none() && self.rack.relay.acquire(who, Asker::System, network).await.is_none() {}
         std::future::pending().await
     }
 
@@ -128,14 +165,20 @@ impl Simulated {
         who: Identity,
         wire: &Wire,
         command_line: &str,
-        address: Ipv4Addr,
+        address: Option<Ipv4Addr>,
         network: &mut Dice,
         luck: &mut Dice,
     ) -> PowerCommand {
         let rack = &self.rack;
         let Ok(boot) = cmdline::Boot::parse(command_line) else { return PowerCommand::Reset };
-        let Some(lease) = rack.relay.acquire(who, Asker::System, network).await else { return PowerCommand::Reset };
-        let own = Some(lease.address).filter(Ipv4Addr::is_loopback);
+        let address = match address {
+            Some(address) => address,
+            None => match rack.relay.acquire(who, Asker::System, network).await {
+                Some(lease) => lease.address,
+                None => return PowerCommand::Reset,
+            },
+        };
+        let own = Some(address).filter(Ipv4Addr::is_loopback);
         // Ends with this boot, as what runs in it.
         let ends = CancellationToken::new();
         let _guard = ends.clone().drop_guard();
@@ -151,7 +194,7 @@ impl Simulated {
             version: concat!(env!("CARGO_PKG_VERSION"), " simulated").to_owned(),
             mac_addresses: vec![self.mac.to_string()],
             uuid: uuid::Uuid::from_bytes(who.uuid).to_string(),
-            uefi: true,
+            uefi: self.way.firmware().is_uefi(),
         };
         let node = Node {
             machine: self.machine.clone(),

@@ -11,7 +11,9 @@
 //! | [`rack`] | the machines of a run |
 //! | [`relay`] | DHCP as it comes through a relay |
 //! | [`wire`] | HTTP over a network that loses packets |
-//! | [`netboot`] | what firmware and iPXE do: addresses, the script, its files |
+//! | [`netboot`] | what firmware and iPXE do: addresses, the boot program, the script, its files |
+//! | [`tftp`] | the boot program by TFTP |
+//! | [`medium`] | a virtual CD, read by HTTP |
 //! | [`node`] | what the ramdisk does: the agent's own session with steps that only take time |
 //! | [`machine`] | one machine's life: power, boots, agent |
 //! | [`objects`] | the BareMetalHosts and Secrets that it makes and removes |
@@ -27,6 +29,7 @@ mod dice;
 pub mod disk;
 mod follow;
 mod machine;
+mod medium;
 mod netboot;
 mod node;
 pub mod objects;
@@ -36,6 +39,7 @@ pub mod rack;
 mod relay;
 pub mod report;
 mod run;
+mod tftp;
 mod wire;
 
 pub use run::{Running, run};

@@ -1,29 +1,33 @@
-//! What firmware and iPXE do: two DHCP exchanges, the boot script, its files.
+//! What firmware and iPXE do: DHCP, the boot program by TFTP or HTTP, DHCP again, the boot script, its files; or one
+//! medium that has it all.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::Method;
 use reqwest::Url;
 
 use super::dice::Dice;
-use super::plan::Download;
+use super::medium;
+use super::plan::{Download, Way};
 use super::relay::{Asker, Identity, Relay};
+use super::tftp::{self, Manner};
 use super::wire::Wire;
+use crate::agent::net;
 
 /// Tries of a download, as the boot script has it.
 const TRIES: usize = 3;
 /// Bytes of a boot file that a sample is.
-const SAMPLE: usize = 64 << 10;
+const SAMPLE: u64 = 64 << 10;
 
-/// Where network boot led to.
+/// Where a start led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Booted {
-    /// The ramdisk, with this kernel command line and the address that the machine has.
+    /// The ramdisk.
     Ramdisk {
         /// Kernel command line.
         command_line: String,
-        /// The machine's address.
-        address: Ipv4Addr,
+        /// The machine's address, when its network data gives it one.
+        address: Option<Ipv4Addr>,
     },
     /// The machine's own disk.
     Disk,
@@ -38,40 +42,137 @@ struct Script {
     files: Vec<Url>,
 }
 
-/// Boots over the network as UEFI firmware with iPXE does.
-pub async fn boot(relay: &Relay, who: Identity, wire: &Wire, download: Download, dice: &mut Dice) -> Booted {
-    let Some(lease) = relay.acquire(who, Asker::Firmware, dice).await else { return Booted::Nowhere };
-    if lease.file.is_none() {
-        return Booted::Disk;
+/// What network boot goes by.
+#[derive(Clone, Copy)]
+pub struct By<'a> {
+    /// How firmware comes to its boot program.
+    pub way: Way,
+    /// The way to DHCP.
+    pub relay: &'a Relay,
+    /// Port of the TFTP server.
+    pub tftp_port: u16,
+    /// What is fetched.
+    pub download: Download,
+}
+
+/// Boots over the network as firmware with iPXE does.
+pub async fn boot(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Booted {
+    match program(by, who, wire, dice).await {
+        Program::Loaded => ipxe(by, who, wire, dice).await,
+        Program::None => Booted::Disk,
+        Program::Failed => Booted::Nowhere,
     }
-    let Some(lease) = relay.acquire(who, Asker::Ipxe, dice).await else { return Booted::Nowhere };
+}
+
+/// The firmware's boot program.
+enum Program {
+    Loaded,
+    /// There is none for it.
+    None,
+    Failed,
+}
+
+async fn program(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Program {
+    let firmware = by.way.firmware();
+    let asker = if by.way == Way::UefiHttp { Asker::HttpBoot } else { Asker::Pxe(firmware) };
+    let Some(lease) = by.relay.acquire(who, asker, dice).await else { return Program::Failed };
+    let wire = own(wire, lease.address);
+    let Some(file) = lease.file else { return Program::None };
+    if by.way == Way::Ipxe {
+        return Program::Loaded;
+    }
+    let whole = by.download != Download::Head;
+    let fetched = if asker == Asker::HttpBoot {
+        // HTTP boot takes no answer that is not marked for it (UEFI 2.10, 24.7.2).
+        if lease.class.as_deref() != Some("HTTPClient") {
+            return Program::None;
+        }
+        let Ok(url) = file.parse::<Url>() else { return Program::Failed };
+        let (method, part) = part_of(by.download);
+        wire.fetch(method, &url, part, dice).await.map(|fetched| fetched.bytes)
+    } else {
+        let manner = if firmware.is_uefi() { Manner::UEFI } else { Manner::BIOS };
+        let server = SocketAddr::from((lease.server, by.tftp_port));
+        tftp::fetch(&wire, server, &file, manner, whole, dice).await
+    };
+    match fetched {
+        Ok(bytes) => {
+            wire.counts.fetched(bytes);
+            if asker == Asker::HttpBoot {
+                wire.counts.http_program()
+            } else {
+                wire.counts.tftp_program()
+            }
+            Program::Loaded
+        }
+        Err(error) => {
+            tracing::debug!(%error, file, "no boot program");
+            Program::Failed
+        }
+    }
+}
+
+/// The wire as it is with this address.
+fn own(wire: &Wire, address: Ipv4Addr) -> Wire {
+    Wire { source: Some(address).filter(Ipv4Addr::is_loopback), ..wire.clone() }
+}
+
+async fn ipxe(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Booted {
+    let asker = Asker::Ipxe(by.way.firmware());
+    let Some(lease) = by.relay.acquire(who, asker, dice).await else { return Booted::Nowhere };
     let Some(file) = lease.file else { return Booted::Disk };
     let uuid = uuid::Uuid::from_bytes(who.uuid).to_string();
     let Ok(url) = file.replace("${uuid}", &uuid).parse::<Url>() else { return Booted::Nowhere };
-    let wire = Wire { source: Some(lease.address).filter(Ipv4Addr::is_loopback), ..wire.clone() };
+    let wire = own(wire, lease.address);
     for _ in 0..TRIES {
         let Ok(fetched) = wire.fetch(Method::GET, &url, None, dice).await else { continue };
         wire.counts.script();
         wire.counts.fetched(fetched.bytes);
         let Some(script) = read(&String::from_utf8_lossy(&fetched.text)) else { return Booted::Disk };
-        if load(&wire, &script.files, download, dice).await {
-            return Booted::Ramdisk { command_line: script.command_line, address: lease.address };
+        if load(&wire, &script.files, by.download, dice).await {
+            return Booted::Ramdisk { command_line: script.command_line, address: None };
         }
     }
     Booted::Nowhere
 }
 
+/// Boots from a virtual CD, or from the URL that the BMC was given.
+pub async fn from_url(url: &str, wire: &Wire, download: Download, dice: &mut Dice) -> Booted {
+    let Ok(url) = url.parse::<Url>() else { return Booted::Nowhere };
+    match medium::boot(wire, &url, download, dice).await {
+        Ok(orders) => Booted::Ramdisk { command_line: orders.command_line, address: orders.network.and_then(fixed) },
+        Err(error) => {
+            tracing::debug!(%error, %url, "the medium does not boot");
+            Booted::Nowhere
+        }
+    }
+}
+
+/// The first IPv4 address of network data.
+fn fixed(network: Vec<u8>) -> Option<Ipv4Addr> {
+    let plan = net::plan::Plan::parse(&network).ok()??;
+    plan.addresses().find_map(|address| match address.ip() {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// How a boot file is asked for, and which part of it.
+fn part_of(download: Download) -> (Method, Option<std::ops::Range<u64>>) {
+    match download {
+        Download::Head => (Method::HEAD, None),
+        Download::Sample => (Method::GET, Some(0..SAMPLE)),
+        Download::All => (Method::GET, None),
+    }
+}
+
 /// Fetches kernel and initrd, as far as wanted.
 async fn load(wire: &Wire, files: &[Url], download: Download, dice: &mut Dice) -> bool {
-    let (method, most) = match download {
-        Download::Head => (Method::HEAD, None),
-        Download::Sample => (Method::GET, Some(SAMPLE)),
-        Download::All => (Method::GET, None),
-    };
+    let (method, part) = part_of(download);
     for url in files {
         let mut loaded = false;
         for _ in 0..TRIES {
-            if let Ok(fetched) = wire.fetch(method.clone(), url, most, dice).await {
+            if let Ok(fetched) = wire.fetch(method.clone(), url, part.clone(), dice).await {
                 wire.counts.fetched(fetched.bytes);
                 loaded = true;
                 break;

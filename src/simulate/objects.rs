@@ -1,5 +1,6 @@
 //! The objects of a run: made, changed and removed through the API as anybody would.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use kube::{Client, ResourceExt};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
+use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, Image};
 use crate::bmc::sim::Account;
 
@@ -30,6 +32,27 @@ pub struct Made {
     pub account: Account,
     /// The Secret for them, when it is made here.
     pub secret: Option<Secret>,
+    /// The Secret with the network data of its ramdisk, when it is made here.
+    pub network: Option<Secret>,
+}
+
+impl Made {
+    /// Gives the ramdisk a fixed address, by network data.
+    pub(super) fn fix_address(&mut self, mac: MacAddress, address: Ipv4Addr) {
+        let name = format!("{}-network", self.host.name_any());
+        let data = json!({
+            "links": [{ "id": "eno1", "type": "phy", "ethernet_mac_address": mac.to_string() }],
+            "networks": [{ "id": "ramdisk", "type": "ipv4", "link": "eno1", "ip_address": format!("{address}/8") }],
+        });
+        let metadata = ObjectMeta { name: Some(name.clone()), ..self.host.metadata.clone() };
+        let string_data = Some([("networkData".to_owned(), data.to_string())].into());
+        self.network = Some(Secret { metadata, string_data, ..Secret::default() });
+        self.host.spec.preprovisioning_network_data_name = Some(name);
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.secret.iter().chain(&self.network)
+    }
 }
 
 /// A made-up host.
@@ -58,7 +81,7 @@ pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>
         ..BareMetalHostSpec::default()
     };
     let host = BareMetalHost { metadata: metadata(name), spec, status: None };
-    Made { host, account, secret: Some(secret) }
+    Made { host, account, secret: Some(secret), network: None }
 }
 
 /// Hosts and their Secrets from manifests. What is made of them keeps all but BMC address and status.
@@ -97,7 +120,13 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
             secret.metadata.namespace = Some(namespace.to_owned());
             secret
         });
-        all.push(Made { host, account, secret });
+        let network = host.spec.preprovisioning_network_data_name.as_deref().and_then(|wanted| {
+            let mut found = secrets.iter().find(|secret| secret.name_any() == wanted)?.clone();
+            found.metadata.namespace = Some(namespace.to_owned());
+            let first = !all.iter().any(|made: &Made| made.network.as_ref().is_some_and(|s| s.name_any() == wanted));
+            first.then_some(found)
+        });
+        all.push(Made { host, account, secret, network });
     }
     if all.is_empty() {
         anyhow::bail!("there is no BareMetalHost in it");
@@ -149,7 +178,7 @@ impl Objects {
                 let secrets = secrets.clone();
                 async move {
                     let name = one.host.name_any();
-                    if let Some(secret) = &one.secret {
+                    for secret in one.secrets() {
                         patiently(|| async { secrets.create(&PostParams::default(), secret).await })
                             .await
                             .with_context(|| format!("Secret {}", secret.name_any()))?;
@@ -193,7 +222,7 @@ impl Objects {
     /// The first answer that is none of success.
     pub async fn delete_secrets(&self, made: &[Made]) -> anyhow::Result<()> {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
-        let names: Vec<String> = made.iter().filter_map(|one| Some(one.secret.as_ref()?.name_any())).collect();
+        let names: Vec<String> = made.iter().flat_map(Made::secrets).map(ResourceExt::name_any).collect();
         self.each(&names, |name| {
             let secrets = secrets.clone();
             async move { gone(patiently(|| async { secrets.delete(&name, &DeleteParams::default()).await }).await) }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::dice::{Dice, Purpose};
 use super::rack::Network;
 use crate::api::metal3::{ChecksumType, Image};
-use crate::boot::{HTTP_FILES, MANIFEST};
+use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST};
 
 /// The appliance's address in the simulated network, and the relay's. All of 127.0.0.0/8 is this machine.
 const SERVER: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 2);
@@ -30,6 +30,10 @@ const END: Duration = Duration::from_secs(25);
 /// Bytes of the image that it deploys, and of each of its boot files.
 const IMAGE: usize = 16 << 20;
 const BOOT_FILE: usize = 4 << 20;
+/// Boot programs and their bytes, about those of iPXE.
+const PROGRAMS: [(&str, usize); 3] = [(IPXE_BIOS, 72 << 10), (IPXE_UEFI, 256 << 10), (IPXE_UEFI_DRIVERS, 1 << 20)];
+/// Bytes of the loader on the medium.
+const LOADER: usize = 1 << 20;
 
 /// A running appliance.
 pub struct Own {
@@ -90,7 +94,7 @@ impl Own {
         } else {
             Some(folder)
         };
-        let network = Network { relay: RELAY, dhcp: SocketAddrV4::new(SERVER, dhcp) };
+        let network = Network { relay: RELAY, dhcp: SocketAddrV4::new(SERVER, dhcp), tftp_port: tftp };
         Ok(Self { _folder: folder, log, program: program.to_owned(), process, config: file, client, network })
     }
 
@@ -246,14 +250,19 @@ fn free_udp() -> anyhow::Result<u16> {
     free_port(|address| UdpSocket::bind(address).is_ok())
 }
 
-/// Files that are as large as a small kernel and its ramdisk. Nothing runs them.
+/// Files that are as large as a small kernel, its ramdisk and the programs that load them. Nothing runs them.
 fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
     let content = Dice::of(seed, 0, Purpose::Content).bytes(BOOT_FILE);
-    for (name, _) in HTTP_FILES {
+    for (name, length) in PROGRAMS {
+        std::fs::write(folder.join(name), content.get(..length).unwrap_or(&content))?;
+    }
+    for name in [KERNEL, INITRD] {
         std::fs::write(folder.join(name), &content)?;
     }
-    std::fs::write(folder.join(MANIFEST), "{}")?;
+    let (medium, layout) = crate::ramdisk::medium(&content[..LOADER], None, &content, &content)?;
+    std::fs::write(folder.join(ISO), medium)?;
+    std::fs::write(folder.join(MANIFEST), serde_json::json!({ "iso": layout }).to_string())?;
     Ok(())
 }
 

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::api::metal3::{BareMetalHostSpec, BootMode};
+use crate::bmc::{BmcAddress, BootInterface};
+use crate::boot::Firmware;
+
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -16,6 +20,8 @@ pub struct Plan {
     pub bmc: BmcKind,
     /// Address of all BMCs, each at a port of its own; none: each at an address of 127.81.0.0/16.
     pub bmc_address: Option<IpAddr>,
+    /// How machines come to their ramdisk; none: in every way, in turn.
+    pub boot: Option<Way>,
     /// How long things take.
     pub delays: Delays,
     /// What goes wrong.
@@ -56,7 +62,65 @@ pub enum Appliance {
         relay: Ipv4Addr,
         /// Where its DHCP server listens.
         dhcp: SocketAddrV4,
+        /// Port where its TFTP server listens.
+        tftp_port: u16,
     },
+}
+
+/// How a machine comes to its ramdisk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// UEFI firmware asks DHCP and fetches iPXE by TFTP
+    UefiPxe,
+    /// BIOS: the network card's ROM asks DHCP and fetches iPXE by TFTP
+    BiosPxe,
+    /// UEFI firmware asks DHCP and fetches iPXE by HTTP
+    UefiHttp,
+    /// From a virtual CD that is read over HTTP, without DHCP where the address is fixed; Redfish only
+    VirtualMedia,
+    /// UEFI firmware boots from a URL that its BMC was given; Redfish only
+    BootUrl,
+    /// iPXE is in the machine already
+    Ipxe,
+}
+
+impl Way {
+    /// Whether only Redfish can order it.
+    pub fn needs_redfish(self) -> bool {
+        matches!(self, Self::VirtualMedia | Self::BootUrl)
+    }
+
+    /// The firmware that goes it.
+    pub fn firmware(self) -> Firmware {
+        match self {
+            Self::BiosPxe => Firmware::Bios,
+            Self::UefiPxe | Self::UefiHttp | Self::VirtualMedia | Self::BootUrl | Self::Ipxe => Firmware::UefiX64,
+        }
+    }
+}
+
+impl Plan {
+    /// Whether a machine's BMC speaks Redfish, and how it comes to its ramdisk. A host that says so itself, by the
+    /// scheme of its BMC's address or its boot mode, is taken at its word.
+    pub fn ways(&self, number: usize, host: &BareMetalHostSpec) -> (bool, Way) {
+        let (redfish, turn) = match self.bmc {
+            BmcKind::Redfish => (true, number),
+            BmcKind::Ipmi => (false, number),
+            BmcKind::Mixed => (number.is_multiple_of(2), number / 2),
+        };
+        let said = host.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
+        let legacy = host.boot_mode == Some(BootMode::Legacy);
+        let way = match (self.boot, said.map(|address| address.capabilities().boot)) {
+            (Some(way), _) => way,
+            (None, Some(BootInterface::VirtualMedia)) => Way::VirtualMedia,
+            (None, Some(BootInterface::UefiHttp)) => Way::BootUrl,
+            (None, Some(BootInterface::Pxe)) if legacy => Way::BiosPxe,
+            (None, Some(BootInterface::Pxe)) => Way::UefiPxe,
+            (None, None) if redfish => [Way::VirtualMedia, Way::UefiHttp, Way::BootUrl, Way::UefiPxe][turn % 4],
+            (None, None) => [Way::UefiPxe, Way::BiosPxe][turn % 2],
+        };
+        (redfish || way.needs_redfish(), way)
+    }
 }
 
 /// What BMCs speak.
@@ -106,7 +170,7 @@ pub struct Faults {
 pub enum Download {
     /// Nothing: whether it is there.
     Head,
-    /// The first 64 KiB of boot files, one chunk in sixteen.
+    /// The first 64 KiB of kernel, initrd and what comes by HTTP, one chunk in sixteen.
     #[default]
     Sample,
     /// Everything; nothing is kept.
@@ -160,6 +224,56 @@ impl FromStr for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::metal3::BmcDetails;
+
+    fn plan(bmc: BmcKind, boot: Option<Way>) -> Plan {
+        Plan {
+            machines: 1,
+            seed: 1,
+            bmc,
+            bmc_address: None,
+            boot,
+            delays: Delays::default(),
+            faults: Faults::default(),
+            download: Download::default(),
+            until: Goal::default(),
+            deadline: Duration::from_secs(1),
+            namespace: String::new(),
+            image: None,
+            hosts: None,
+            keep: false,
+            appliance: Appliance::Own { config: None },
+        }
+    }
+
+    #[test]
+    fn a_mixed_rack_goes_every_way_and_none_that_its_bmc_cannot_order() {
+        let made_up = BareMetalHostSpec::default();
+        let mixed = plan(BmcKind::Mixed, None);
+        let ways: Vec<_> = (1..=8).map(|number| mixed.ways(number, &made_up)).collect();
+        for way in [Way::UefiPxe, Way::BiosPxe, Way::UefiHttp, Way::VirtualMedia, Way::BootUrl] {
+            assert!(ways.iter().any(|(_, gone)| *gone == way), "{way:?}: {ways:?}");
+        }
+        assert_eq!(ways.iter().filter(|(redfish, _)| *redfish).count(), 4);
+        assert!(ways.iter().all(|(redfish, way)| *redfish || !way.needs_redfish()));
+        let ipmi = plan(BmcKind::Ipmi, None);
+        assert!((1..=8).all(|number| !ipmi.ways(number, &made_up).1.needs_redfish()));
+        let all = plan(BmcKind::Mixed, Some(Way::VirtualMedia));
+        assert!((1..=3).all(|number| all.ways(number, &made_up) == (true, Way::VirtualMedia)));
+        let host = |address: &str, boot_mode| BareMetalHostSpec {
+            bmc: Some(BmcDetails { address: address.into(), ..BmcDetails::default() }),
+            boot_mode,
+            ..BareMetalHostSpec::default()
+        };
+        for (address, mode, way) in [
+            ("idrac-virtualmedia://10.0.0.1/redfish/v1/Systems/1", None, Way::VirtualMedia),
+            ("redfish-uefihttp://10.0.0.1/redfish/v1/Systems/1", None, Way::BootUrl),
+            ("ipmi://10.0.0.1", Some(BootMode::Legacy), Way::BiosPxe),
+            ("redfish://10.0.0.1/redfish/v1/Systems/1", None, Way::UefiPxe),
+        ] {
+            assert_eq!(mixed.ways(1, &host(address, mode)).1, way, "{address}");
+        }
+    }
 
     #[test]
     fn shares_are_percents_or_parts() {

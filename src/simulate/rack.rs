@@ -13,9 +13,18 @@ use super::counts::{Counted, Counts};
 use super::disk::Disk;
 use super::machine::{Rack, Simulated, mac};
 use super::objects::Made;
-use super::plan::Plan;
+use super::plan::{Plan, Way};
 use super::relay::Relay;
+use crate::api::metal3::BootMode;
 use crate::bmc::sim::Machine;
+
+/// First of the addresses that machines have which need no DHCP.
+const FIRST: u32 = Ipv4Addr::new(127, 82, 0, 0).to_bits();
+
+fn fixed_address(number: usize) -> Ipv4Addr {
+    let own = u32::try_from(number).ok().and_then(|number| FIRST.checked_add(number)).unwrap_or(FIRST);
+    Ipv4Addr::from_bits(own)
+}
 
 /// One machine, as who looks at the rack sees it.
 #[derive(Clone, Debug)]
@@ -44,6 +53,8 @@ pub struct Network {
     pub relay: Ipv4Addr,
     /// Where the appliance's DHCP server listens.
     pub dhcp: SocketAddrV4,
+    /// Port where its TFTP server listens.
+    pub tftp_port: u16,
 }
 
 impl Machines {
@@ -64,6 +75,7 @@ impl Machines {
         tasks.spawn(relay.clone().run(token.clone()));
         let rack = Arc::new(Rack {
             relay,
+            tftp_port: network.tftp_port,
             seed: plan.seed,
             delays: plan.delays,
             faults: plan.faults,
@@ -73,7 +85,8 @@ impl Machines {
         let mut all = Vec::new();
         for (index, one) in made.iter_mut().enumerate() {
             let number = index + 1;
-            let bmc = bmcs::start(plan, number, one.account.clone(), &mut tasks, token).await?;
+            let (redfish, way) = plan.ways(number, &one.host.spec);
+            let bmc = bmcs::start(plan, number, (redfish, way), one.account.clone(), &mut tasks, token).await?;
             let name = one.host.name_any();
             let spec = &mut one.host.spec;
             let mac = match spec.boot_mac_address.as_deref() {
@@ -81,10 +94,28 @@ impl Machines {
                 None => mac(plan.seed, number),
             };
             spec.boot_mac_address = Some(mac.to_string());
+            if way == Way::BiosPxe {
+                spec.boot_mode = Some(BootMode::Legacy);
+            }
+            // On loopback every address is this machine's: such a machine needs no DHCP at all.
+            let lone = way == Way::VirtualMedia && spec.preprovisioning_network_data_name.is_none();
+            let address = (lone && network.relay.is_loopback()).then(|| fixed_address(number));
+            if let Some(address) = address {
+                one.fix_address(mac, address);
+            }
+            let spec = &mut one.host.spec;
             spec.bmc.get_or_insert_default().address = bmc.address;
             let seen = Seen { name: name.clone(), machine: bmc.machine.clone(), disk: Arc::default() };
-            let machine =
-                Simulated { number, name, mac, machine: bmc.machine, disk: seen.disk.clone(), rack: rack.clone() };
+            let machine = Simulated {
+                number,
+                name,
+                mac,
+                way,
+                address,
+                machine: bmc.machine,
+                disk: seen.disk.clone(),
+                rack: rack.clone(),
+            };
             tasks.spawn(machine.live(token.clone()));
             all.push(seen);
         }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::counts::Counts;
 use super::dice::Dice;
 use crate::api::MacAddress;
+use crate::boot::Firmware;
 
 /// Pause before a message is sent again, as network boot programs have it; it doubles, and after so many they give up.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -31,10 +32,12 @@ const RELAY_DATA: [u8; 2] = [19, 0];
 /// Which program asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// UEFI firmware.
-    Firmware,
+    /// The firmware's PXE client.
+    Pxe(Firmware),
+    /// The HTTP boot client of UEFI firmware.
+    HttpBoot,
     /// iPXE.
-    Ipxe,
+    Ipxe(Firmware),
     /// A running system: the ramdisk's, or the installed one.
     System,
 }
@@ -55,6 +58,10 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// What it is to boot: a file, or a URL.
     pub file: Option<String>,
+    /// Where the file is.
+    pub server: Ipv4Addr,
+    /// Vendor class of the answer.
+    pub class: Option<String>,
 }
 
 /// The relay.
@@ -114,7 +121,12 @@ impl Relay {
             let answer = self.ask(who, asker, MessageType::Request, Some((offer.yiaddr(), server)), dice).await?;
             if answer.opts().msg_type() == Some(MessageType::Ack) {
                 self.counts.exchange();
-                return Some(Lease { address: answer.yiaddr(), file: file(&answer) });
+                return Some(Lease {
+                    address: answer.yiaddr(),
+                    file: file(&answer),
+                    server: answer.siaddr(),
+                    class: class(&answer),
+                });
             }
         }
     }
@@ -177,17 +189,25 @@ impl Relay {
         };
         let uuid = [&[0][..], &who.uuid].concat();
         // Options 93, 94, 97 and 60 are those of PXE (RFC 4578).
-        match asker {
-            Asker::Firmware | Asker::Ipxe => {
-                other(93, vec![0, 7]);
-                other(94, vec![1, 3, 16]);
+        let asks = match asker {
+            Asker::Pxe(firmware) | Asker::Ipxe(firmware) => Some(("PXEClient", firmware)),
+            Asker::HttpBoot => Some(("HTTPClient", Firmware::UefiX64Http)),
+            Asker::System => None,
+        };
+        match asks {
+            Some((class, firmware)) => {
+                let undi = if firmware.is_uefi() { [1, 3, 16] } else { [1, 2, 1] };
+                other(93, firmware.number().to_be_bytes().to_vec());
+                other(94, undi.to_vec());
                 other(97, uuid);
-                other(60, b"PXEClient:Arch:00007:UNDI:003016".to_vec());
+                let [_, major, minor] = undi;
+                let class = format!("{class}:Arch:{:05}:UNDI:{major:03}{minor:03}", firmware.number());
+                other(60, class.into_bytes());
                 other(55, vec![1, 3, 6, 12, 15, 28, 42, 43, 54, 60, 66, 67, 97]);
             }
-            Asker::System => other(55, vec![1, 3, 6, 12, 15, 28, 42]),
+            None => other(55, vec![1, 3, 6, 12, 15, 28, 42]),
         }
-        if asker == Asker::Ipxe {
+        if let Asker::Ipxe(_) = asker {
             other(77, b"iPXE".to_vec());
         }
         other(82, RELAY_DATA.to_vec());
@@ -218,6 +238,13 @@ fn file(message: &Message) -> Option<String> {
     let header = || message.fname_str().and_then(Result::ok).map(str::to_owned);
     let name = option.or_else(header)?.trim_end_matches('\0').to_owned();
     (!name.is_empty()).then_some(name)
+}
+
+fn class(message: &Message) -> Option<String> {
+    match message.opts().get(OptionCode::ClassIdentifier) {
+        Some(DhcpOption::ClassIdentifier(class)) => Some(String::from_utf8_lossy(class).into_owned()),
+        _ => None,
+    }
 }
 
 /// A place in the relay's list, until it is dropped.

@@ -175,12 +175,17 @@ pub fn text(summary: &Summary) -> String {
     }
     let counted = &summary.counted;
     lines.push(format!(
-        "{} boots, {} DHCP exchanges ({} messages sent again), {} boot scripts, {} sessions, {} steps, {} images written, \
+        "{} boots, {} DHCP exchanges ({} messages sent again), boot programs {} by TFTP and {} by HTTP, {} boot scripts, \
+         {} virtual CDs, {} boot URLs, {} sessions, {} steps, {} images written, \
          {} systems started, {:.1} MB fetched",
         counted.boots,
         counted.dhcp_exchanges,
         counted.dhcp_asked_again,
+        counted.tftp_programs,
+        counted.http_programs,
         counted.boot_scripts,
+        counted.media_boots,
+        counted.url_boots,
         counted.sessions,
         counted.steps,
         counted.images_written,

@@ -103,14 +103,14 @@ impl Site {
                 let (client, network) = (own.client.clone(), own.network);
                 (Some(own), client, network)
             }
-            Appliance::Running { kubeconfig, context, relay, dhcp } => {
+            Appliance::Running { kubeconfig, context, relay, dhcp, tftp_port } => {
                 let kubeconfig = match kubeconfig {
                     Some(file) => Kubeconfig::read_from(file).with_context(|| file.display().to_string())?,
                     None => Kubeconfig::read().context("no kubeconfig")?,
                 };
                 let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
                 let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-                (None, kube::Client::try_from(config)?, Network { relay: *relay, dhcp: *dhcp })
+                (None, kube::Client::try_from(config)?, Network { relay: *relay, dhcp: *dhcp, tftp_port: *tftp_port })
             }
         };
         Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace), client, network })

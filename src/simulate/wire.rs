@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -50,9 +51,17 @@ pub struct Wire {
 }
 
 impl Wire {
-    async fn connect(&self, to: SocketAddr, dice: &mut Dice) -> io::Result<Lossy> {
-        if dice.happens(self.loss) {
+    /// Whether a datagram gets lost; counts it.
+    pub fn loses(&self, dice: &mut Dice) -> bool {
+        let lost = dice.happens(self.loss);
+        if lost {
             self.counts.lose();
+        }
+        lost
+    }
+
+    async fn connect(&self, to: SocketAddr, dice: &mut Dice) -> io::Result<Lossy> {
+        if self.loses(dice) {
             tokio::time::sleep(CONNECT_AGAIN).await;
         }
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -64,11 +73,17 @@ impl Wire {
         Ok(Lossy { stream, loss: self.loss, dice: dice.child(), counts: self.counts.clone(), late: None })
     }
 
-    /// One HTTP request to a URL with an IP address. Of the body at most so many bytes are asked for.
+    /// One HTTP request to a URL with an IP address, for a part of the body when one is given.
     ///
     /// # Errors
     /// When there was no whole answer, or one that is no success.
-    pub async fn fetch(&self, method: Method, url: &Url, most: Option<usize>, dice: &mut Dice) -> io::Result<Fetched> {
+    pub async fn fetch(
+        &self,
+        method: Method,
+        url: &Url,
+        part: Option<Range<u64>>,
+        dice: &mut Dice,
+    ) -> io::Result<Fetched> {
         let fail = |reason: String| io::Error::new(io::ErrorKind::InvalidData, format!("{url}: {reason}"));
         let host = url.host_str().and_then(|host| host.parse().ok()).ok_or_else(|| fail("no IP address".into()))?;
         let port = url.port_or_known_default().ok_or_else(|| fail("no port".into()))?;
@@ -79,8 +94,8 @@ impl Wire {
             let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
             let mut request =
                 Request::builder().method(method).uri(path).header(header::HOST, format!("{host}:{port}"));
-            if let Some(most) = most {
-                request = request.header(header::RANGE, format!("bytes=0-{}", most.saturating_sub(1)));
+            if let Some(part) = part {
+                request = request.header(header::RANGE, format!("bytes={}-{}", part.start, part.end.saturating_sub(1)));
             }
             let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
             // Takes the sender along: without one the connection ends.

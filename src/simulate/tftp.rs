@@ -1,0 +1,297 @@
+//! A boot program by TFTP, as firmware fetches it: first how large it is, then all of it (RFC 1350, 2347 to 2349, 7440).
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::time::Instant;
+
+use super::dice::Dice;
+use super::wire::Wire;
+
+/// First wait for an answer; doubles with every repetition.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// Repetitions of a packet without an answer before the firmware gives up.
+const REPEATS: u32 = 6;
+/// Largest packet that is taken, in bytes: an Ethernet frame's.
+const LONGEST: usize = 1500;
+/// Largest boot program, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// How a kind of firmware asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Bytes of a block that it wants.
+    pub block_size: u16,
+    /// Blocks between two acknowledgements that it wants; none asks for nothing and gets one at a time.
+    pub window: Option<u16>,
+}
+
+impl Manner {
+    /// OVMF and what is made of it: packets that fill a frame, four at a time.
+    pub const UEFI: Self = Self { block_size: 1468, window: Some(4) };
+    /// The ROM of a network card: one packet at a time.
+    pub const BIOS: Self = Self { block_size: 1456, window: None };
+}
+
+/// Fetches a file; gives its bytes. `whole` is false when only its size is asked for.
+///
+/// # Errors
+/// When the server refuses, does not answer, or answers what was not asked for.
+pub async fn fetch(
+    wire: &Wire,
+    server: SocketAddr,
+    name: &str,
+    manner: Manner,
+    whole: bool,
+    dice: &mut Dice,
+) -> io::Result<usize> {
+    let probe = Transfer::ask(wire, server, name, manner, true, dice).await?;
+    let Some(size) = probe.granted.size else { return Err(wrong("the server does not tell the size".into())) };
+    probe.end(dice).await;
+    if !whole {
+        return Ok(0);
+    }
+    let got = Transfer::ask(wire, server, name, manner, false, dice).await?.receive(dice).await?;
+    if got as u64 != size {
+        return Err(wrong(format!("{name}: {got} bytes came, {size} were told")));
+    }
+    Ok(got)
+}
+
+fn wrong(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+/// What the server granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Granted {
+    size: Option<u64>,
+    block_size: usize,
+    window: u16,
+}
+
+/// A packet of the server.
+#[derive(Debug, PartialEq, Eq)]
+enum Packet<'p> {
+    Granted(Granted),
+    Data(u16, &'p [u8]),
+}
+
+/// A transfer whose options are granted.
+struct Transfer<'w> {
+    wire: &'w Wire,
+    socket: UdpSocket,
+    /// The server's port of this transfer.
+    peer: SocketAddr,
+    granted: Granted,
+}
+
+impl<'w> Transfer<'w> {
+    /// Asks until the options are granted.
+    async fn ask(
+        wire: &'w Wire,
+        server: SocketAddr,
+        name: &str,
+        manner: Manner,
+        size: bool,
+        dice: &mut Dice,
+    ) -> io::Result<Self> {
+        let socket = UdpSocket::bind((wire.source.unwrap_or(Ipv4Addr::UNSPECIFIED), 0)).await?;
+        let request = request(name, manner, size);
+        let mut buffer = [0; LONGEST];
+        for wait in waits() {
+            if !wire.loses(dice) {
+                socket.send_to(&request, server).await?;
+            }
+            let until = Instant::now() + wait;
+            while let Ok(received) = tokio::time::timeout_at(until, socket.recv_from(&mut buffer)).await {
+                // An unreachable server shows as an error, and may be back at the next try.
+                let Ok((length, peer)) = received else { break };
+                if peer.ip() != server.ip() || wire.loses(dice) {
+                    continue;
+                }
+                match parse(&buffer[..length], manner)? {
+                    Some(Packet::Granted(granted)) => return Ok(Self { wire, socket, peer, granted }),
+                    Some(Packet::Data(..)) => return Err(wrong("the server passed over every option".into())),
+                    None => {}
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("{server} does not answer a read request for {name}")))
+    }
+
+    /// Wants no more, as firmware says that has learnt the size.
+    async fn end(&self, dice: &mut Dice) {
+        // Best effort: the server gives up by itself otherwise.
+        let _unheard = self.send(b"\0\x05\0\0User aborted the transfer\0", dice).await;
+    }
+
+    async fn send(&self, packet: &[u8], dice: &mut Dice) -> io::Result<()> {
+        if self.wire.loses(dice) {
+            return Ok(());
+        }
+        self.socket.send_to(packet, self.peer).await.map(drop)
+    }
+
+    /// Takes all blocks; gives the bytes.
+    async fn receive(self, dice: &mut Dice) -> io::Result<usize> {
+        let manner = Manner { block_size: u16::try_from(self.granted.block_size).unwrap_or(u16::MAX), window: None };
+        let mut buffer = [0; LONGEST];
+        let (mut bytes, mut last, mut since) = (0, 0u16, 0);
+        'window: loop {
+            for wait in waits() {
+                let [high, low] = last.to_be_bytes();
+                self.send(&[0, 4, high, low], dice).await?;
+                let until = Instant::now() + wait;
+                while let Ok(received) = tokio::time::timeout_at(until, self.socket.recv_from(&mut buffer)).await {
+                    let (length, peer) = received?;
+                    if peer != self.peer || self.wire.loses(dice) {
+                        continue;
+                    }
+                    let Some(Packet::Data(number, data)) = parse(&buffer[..length], manner)? else { continue };
+                    if number != last.wrapping_add(1) {
+                        // Of what came before nobody needs to know; a gap ends the window (RFC 7440, section 4).
+                        let ahead = number.wrapping_sub(last);
+                        if ahead > 1 && ahead <= self.granted.window && since > 0 {
+                            since = 0;
+                            continue 'window;
+                        }
+                        continue;
+                    }
+                    last = number;
+                    bytes += data.len();
+                    since += 1;
+                    if bytes as u64 > LARGEST {
+                        return Err(wrong("more than any boot program has".into()));
+                    }
+                    if data.len() < self.granted.block_size {
+                        let [high, low] = last.to_be_bytes();
+                        self.send(&[0, 4, high, low], dice).await?;
+                        return Ok(bytes);
+                    }
+                    if since == self.granted.window {
+                        since = 0;
+                        continue 'window;
+                    }
+                }
+                since = 0;
+            }
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} fell silent at block {last}", self.peer)));
+        }
+    }
+}
+
+fn waits() -> impl Iterator<Item = Duration> {
+    (0..REPEATS).map(|again| FIRST_WAIT * 2u32.pow(again))
+}
+
+/// A read request with options.
+fn request(name: &str, manner: Manner, size: bool) -> Vec<u8> {
+    let mut packet = b"\0\x01".to_vec();
+    let mut text = |text: &str| {
+        packet.extend_from_slice(text.as_bytes());
+        packet.push(0);
+    };
+    text(name);
+    text("octet");
+    if size {
+        text("tsize");
+        text("0");
+    }
+    text("blksize");
+    text(&manner.block_size.to_string());
+    if let Some(window) = manner.window {
+        text("windowsize");
+        text(&window.to_string());
+    }
+    packet
+}
+
+/// Reads a packet. `None` is one that says nothing to us.
+fn parse(packet: &[u8], asked: Manner) -> io::Result<Option<Packet<'_>>> {
+    match packet {
+        [0, 3, high, low, data @ ..] => Ok(Some(Packet::Data(u16::from_be_bytes([*high, *low]), data))),
+        [0, 5, _, code, text @ ..] => {
+            let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+            Err(wrong(format!("the server refuses with code {code}: {}", String::from_utf8_lossy(text))))
+        }
+        [0, 6, options @ ..] => granted(options, asked).map(|granted| Some(Packet::Granted(granted))),
+        _ => Ok(None),
+    }
+}
+
+/// What an OACK grants: nothing that was not asked for, and nothing larger.
+fn granted(options: &[u8], asked: Manner) -> io::Result<Granted> {
+    let mut granted = Granted { size: None, block_size: 512, window: 1 };
+    let mut words = options.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
+    while let (Some(key), Some(value)) = (words.next(), words.next()) {
+        let number = value.parse::<u64>().map_err(|_| wrong(format!("{key} is {value:?}")))?;
+        let most = |most: u16| match u16::try_from(number) {
+            Ok(number) if (1..=most).contains(&number) => Ok(number),
+            _ => Err(wrong(format!("{key} is {number}, {most} was asked for"))),
+        };
+        match key.as_str() {
+            "tsize" => granted.size = Some(number),
+            "blksize" => granted.block_size = usize::from(most(asked.block_size)?),
+            "windowsize" => granted.window = most(asked.window.unwrap_or(0))?,
+            _ => return Err(wrong(format!("{key} was not asked for"))),
+        }
+    }
+    Ok(granted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::boot::BootFiles;
+    use crate::simulate::counts::Counts;
+    use crate::simulate::dice::Purpose;
+
+    #[test]
+    fn what_is_granted_was_asked_for() {
+        let read = |options: &[u8]| granted(options, Manner::UEFI);
+        let all = Granted { size: Some(70_000), block_size: 1468, window: 4 };
+        assert_eq!(read(b"tsize\070000\0blksize\01468\0windowsize\04\0").unwrap(), all);
+        assert_eq!(read(b"").unwrap(), Granted { size: None, block_size: 512, window: 1 });
+        for bad in [&b"blksize\01469\0"[..], b"blksize\0x\0", b"windowsize\05\0", b"windowsize\00\0", b"multicast\01\0"]
+        {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+        assert!(granted(b"windowsize\02\0", Manner::BIOS).is_err());
+    }
+
+    #[tokio::test]
+    async fn the_appliances_own_server_is_understood_also_over_a_bad_network() {
+        let folder = tempfile::tempdir().unwrap();
+        // The last block is empty for one of the sizes.
+        for (name, length) in [("snponly.efi", 1468 * 100), ("undionly.kpxe", 72_001)] {
+            std::fs::write(folder.path().join(name), vec![7; length]).unwrap();
+        }
+        let server = crate::tftp::Server::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).unwrap();
+        let address = server.local_addr().unwrap();
+        let token = CancellationToken::new();
+        let serving = tokio::spawn(server.run(token.clone()));
+        let counts = Arc::new(Counts::default());
+        let mut dice = Dice::of(3, 1, Purpose::Network);
+        for loss in [0.0, 0.05] {
+            let wire = Wire { source: None, loss, counts: counts.clone() };
+            for (name, manner, length) in
+                [("snponly.efi", Manner::UEFI, 1468 * 100), ("undionly.kpxe", Manner::BIOS, 72_001)]
+            {
+                let got = fetch(&wire, address, name, manner, true, &mut dice).await.unwrap();
+                assert_eq!(got, length, "{name}");
+            }
+            let error = fetch(&wire, address, "vmlinuz", Manner::UEFI, true, &mut dice).await.unwrap_err();
+            assert!(error.to_string().contains("code 1"), "{error}");
+        }
+        assert!(counts.read(0).packets_lost > 0);
+        token.cancel();
+        serving.await.unwrap().unwrap();
+    }
+}
