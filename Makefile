@@ -10,9 +10,10 @@ BINARY  := target/$(TARGET)/release/slipway
 RUST    := 1.92
 DESTDIR ?=
 PREFIX  ?= /usr
+FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys fleet clean-cache
+.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +81,13 @@ journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs 
 
 fleet: build ## a thousand simulated machines with bad luck, all of which must arrive
 	$(BINARY) simulate --config tests/fleet.toml --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
+
+fuzz: rust ## hostile patches and configurations against the API server's rules, for FUZZ_SECONDS (600)
+	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+	@# The same versions of everything as in the program; what only the fuzzer needs is added.
+	cp Cargo.lock fuzz/Cargo.lock
+	RUSTC_BOOTSTRAP=1 cargo fuzz run --dev --sanitizer none --target-dir target/fuzz patch_and_apply -- \
+	  -dict=fuzz/words.dict -max_len=4096 -timeout=10 -max_total_time=$(FUZZ_SECONDS)
 
 packages: ## install the Debian packages that are missing
 	@tests/lab/packages build lab
