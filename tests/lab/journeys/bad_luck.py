@@ -62,7 +62,16 @@ def bmc_faults(rack, slipway):
     slipway.apply(secret("bad-2-bmc", username=USERNAME, password="wrong"),
                   host(second.name, rack.bmc_url(second), second.mac, "bios"))
     slipway.wait_error(second.name, r"password|credential|authenticat|rakp", 180)
-    # The same MAC address twice: the second host is told who has it.
+    # The same BMC twice: the second host is told who has it.
+    slipway.apply(secret("same-bmc-bmc", username=USERNAME, password=PASSWORD),
+                  host("same-bmc", rack.bmc_url(second), "52:54:00:00:00:0c", "bios"))
+    slipway.wait_error("same-bmc", rf"BMC address.*{second.name}")
+    # A host in error can always be deleted.
+    for name in ("same-bmc", second.name):
+        slipway.kubectl("delete", "bmh", name, "--wait=false")
+    for name in ("same-bmc", second.name):
+        slipway.wait_gone(name, 120)
+    # The same MAC address twice.
     slipway.apply(secret("same-mac-bmc", username=USERNAME, password=PASSWORD),
                   host("same-mac", rack.bmc_url(second), first.mac, "bios"))
     slipway.wait_error("same-mac", rf"{first.mac}.*{first.name}|{first.name}.*{first.mac}")
@@ -71,10 +80,9 @@ def bmc_faults(rack, slipway):
     for name in ("no-redfish", "no-ipmi"):
         slipway.wait_error(name, rf"{NOBODY}.*(reach|answer|connect|timed out|route|respon)|(reach|answer|connect).*{NOBODY}", 180)
     expect_refused(slipway, ("scheme", "bogus"), host("bogus", f"bogus://{BMC_ADDRESS}", "52:54:00:00:00:09"))
-    # A host in error can always be deleted.
-    for name in ("same-mac", "no-redfish", "no-ipmi", second.name):
+    for name in ("same-mac", "no-redfish", "no-ipmi"):
         slipway.kubectl("delete", "bmh", name, "--wait=false")
-    for name in ("same-mac", "no-redfish", "no-ipmi", second.name):
+    for name in ("same-mac", "no-redfish", "no-ipmi"):
         slipway.wait_gone(name, 120)
     assert not rack.running(first) and not rack.running(second), "a machine was switched on"
 
