@@ -269,6 +269,16 @@ async fn the_end_of_the_session_is_heard_while_waiting_for_a_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_machine_goes_down_though_the_answer_to_its_last_word_is_lost() {
+    for (action, end) in [(Action::PowerOff, End::PowerOff), (Action::Reboot, End::Reboot)] {
+        let appliance = Appliance::start(vec![step("1", action)]).await;
+        appliance.book().lost = true;
+        assert_eq!(Running::start(&appliance).end().await, end);
+        assert_eq!(appliance.book().outcomes.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_is_taken_back_is_cancelled_and_the_next_one_done() {
     let appliance = Appliance::start(vec![erase("1"), step("2", Action::Inspect), reboot()]).await;
     let running = Running::start(&appliance);

@@ -47,6 +47,8 @@ pub struct Book {
     pub faults: VecDeque<StatusCode>,
     /// Answer every call but the first kind with 401.
     pub revoked: bool,
+    /// Take outcomes, and answer them with 503 and all that follows with 401: the answer was lost and the host has gone on.
+    pub lost: bool,
     /// Answer events with 410.
     pub gone: bool,
     /// The image.
@@ -258,6 +260,10 @@ async fn result(State(book): State<Shared>, Json(outcome): Json<StepOutcome>) ->
     let mut book = book.lock().expect("the book");
     book.steps.retain(|step| step.id != outcome.step);
     book.outcomes.push(outcome);
+    if book.lost {
+        book.revoked = true;
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
     StatusCode::NO_CONTENT.into_response()
 }
 
