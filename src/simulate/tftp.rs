@@ -255,15 +255,14 @@ mod tests {
 
     #[test]
     fn what_is_granted_was_asked_for() {
-        let read = |options: &[u8]| granted(options, Manner::UEFI);
+        let read = |words: &str, manner| granted(words.replace(' ', "\0").as_bytes(), manner);
         let all = Granted { size: Some(70_000), block_size: 1468, window: 4 };
-        assert_eq!(read(b"tsize\070000\0blksize\01468\0windowsize\04\0").unwrap(), all);
-        assert_eq!(read(b"").unwrap(), Granted { size: None, block_size: 512, window: 1 });
-        for bad in [&b"blksize\01469\0"[..], b"blksize\0x\0", b"windowsize\05\0", b"windowsize\00\0", b"multicast\01\0"]
-        {
-            assert!(read(bad).is_err(), "{bad:?}");
+        assert_eq!(read("tsize 70000 blksize 1468 windowsize 4 ", Manner::UEFI).unwrap(), all);
+        assert_eq!(read("", Manner::UEFI).unwrap(), Granted { size: None, block_size: 512, window: 1 });
+        for bad in ["blksize 1469 ", "blksize x ", "windowsize 5 ", "windowsize 0 ", "multicast 1 "] {
+            assert!(read(bad, Manner::UEFI).is_err(), "{bad}");
         }
-        assert!(granted(b"windowsize\02\0", Manner::BIOS).is_err());
+        assert!(read("windowsize 2 ", Manner::BIOS).is_err());
     }
 
     #[tokio::test]
