@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import subprocess
+import time
 
 from lab import (ADDRESS, BMC_ADDRESS, Disk, LabError, Machine, PASSWORD, Slipway, USERNAME, check_output, host, say, secret,
                  wait_for)
@@ -62,7 +63,9 @@ def bmc_faults(rack, slipway):
     slipway.apply(secret("bad-2-bmc", username=USERNAME, password="wrong"),
                   host(second.name, rack.bmc_url(second), second.mac, "bios"))
     slipway.wait_error(second.name, r"password|credential|authenticat|rakp", 180)
-    # The same BMC twice: the second host is told who has it.
+    # The same BMC twice: the second host is told who has it. Which is the second, whole seconds say.
+    known = time.time()
+    wait_for("another second", lambda: int(time.time()) > int(known), 5)
     slipway.apply(secret("same-bmc-bmc", username=USERNAME, password=PASSWORD),
                   host("same-bmc", rack.bmc_url(second), "52:54:00:00:00:0c", "bios"))
     slipway.wait_error("same-bmc", rf"BMC address.*{second.name}")
