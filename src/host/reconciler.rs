@@ -215,9 +215,9 @@ impl Reconciler {
         let key = (namespace.to_owned(), name.to_owned());
         // What the last turn left as it was; read again when it did something, which may have taken its time.
         let mut known: Option<(BareMetalHost, Around)> = None;
+        // What is awaited in a turn is boxed: hundreds of hosts wait at once, and what is not under way should take nothing.
         for _ in 0..MAX_TURNS {
             // None only when it was closed, which nobody does.
-            // Boxed below: hundreds wait at once, and what is not under way should take nothing.
             let place = self.turns.acquire().await.ok();
             let (host, around) = match known.take() {
                 Some(known) => known,
