@@ -15,15 +15,7 @@ use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
-use process::{Appliance, DEADLINE, PAUSE};
-
-async fn until(what: &str, met: impl AsyncFn() -> bool) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    while !met().await {
-        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(PAUSE).await;
-    }
-}
+use process::{Appliance, until};
 
 #[tokio::test]
 async fn a_full_disk_ends_the_appliance_with_its_reason_and_costs_its_hosts_nothing() {
@@ -51,7 +43,7 @@ async fn a_full_disk_ends_the_appliance_with_its_reason_and_costs_its_hosts_noth
     let intents = Api::<BootIntent>::default_namespaced(client.clone());
     until("the machine starts", async || {
         let intent = intents.get_opt("h").await.unwrap();
-        machine.is_on() && intent.is_some_and(|intent| intent.spec.started.is_some())
+        (machine.is_on() && intent.is_some_and(|intent| intent.spec.started.is_some())).then_some(())
     })
     .await;
     let before = hosts.get("h").await.unwrap();
@@ -82,6 +74,6 @@ async fn a_full_disk_ends_the_appliance_with_its_reason_and_costs_its_hosts_noth
     let status = after.status.unwrap_or_default();
     assert_eq!((status.provisioning.state, status.error_type), (ProvisioningState::Inspecting, None));
     hosts.delete("h", &DeleteParams::default()).await.unwrap();
-    until("it goes on to its end", async || hosts.get_opt("h").await.unwrap().is_none()).await;
+    until("it goes on to its end", async || hosts.get_opt("h").await.unwrap().is_none().then_some(())).await;
     assert_eq!((machine.is_on(), machine.boots().len()), (false, 1));
 }

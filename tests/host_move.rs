@@ -12,14 +12,14 @@ use futures::StreamExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
-use process::{Appliance, DEADLINE, PAUSE};
+use process::{Appliance, DEADLINE, until};
 use serde_json::json;
 use slipway::api::metal3::{BareMetalHost, HardwareData, OperationalStatus, ProvisioningState};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::sim::{Account, Machine, Profile, RedfishOptions, RedfishSim};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 const PAUSED: &str = "baremetalhost.metal3.io/paused";
@@ -82,17 +82,6 @@ impl Site {
 
 fn state(host: &BareMetalHost) -> ProvisioningState {
     host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default()
-}
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < give_up, "not in time: {what}");
-        sleep(PAUSE).await;
-    }
 }
 
 impl Lab {

@@ -16,6 +16,18 @@ pub const DEADLINE: Duration = Duration::from_secs(90);
 /// Between two tries.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
+/// What `look` finds in the end.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < give_up, "not in time: {what}");
+        sleep(PAUSE).await;
+    }
+}
+
 /// `slipway serve` on loopback, without networks. Killed when it is dropped.
 pub struct Appliance {
     folder: tempfile::TempDir,
