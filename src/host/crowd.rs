@@ -1,9 +1,10 @@
 //! What a decision about one host asks of all the others: who has its MAC address, its BMC or its machine, and how many are
 //! busy. Kept by the watch, so that an answer costs the same in a rack of any size.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -27,24 +28,66 @@ pub(super) struct Crowd(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    hosts: HashMap<Key, Member>,
-    /// By the MAC addresses of their machines, the first one first.
-    by_mac: HashMap<MacAddress, BTreeSet<(Age, Key)>>,
-    /// By protocol, address and port of the BMC, the first one first; with the system behind it, where one is named.
-    by_bmc: HashMap<String, BTreeMap<(Age, Key), Option<String>>>,
-    /// By maker and serial number, the first one first.
-    by_board: HashMap<String, BTreeSet<(Age, Key)>>,
+    hosts: HashMap<Key, Arc<Member>>,
+    /// By the MAC addresses of their machines.
+    by_mac: Shared<MacAddress>,
+    /// By protocol, address and port of the BMC.
+    by_bmc: Shared<Arc<str>>,
+    /// By maker and serial number.
+    by_board: Shared<Arc<str>>,
     busy: HashSet<Key>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted: HashSet<Key>,
 }
 
+/// A host. There is one of it, however often it is listed.
 struct Member {
+    key: Key,
     age: Age,
     registered: bool,
     macs: Vec<MacAddress>,
-    bmc: Option<String>,
-    board: Option<String>,
+    /// Its BMC, and the system behind it, where one is named.
+    bmc: Option<(Arc<str>, Option<String>)>,
+    board: Option<Arc<str>>,
+}
+
+impl Member {
+    /// Who comes first among those that have something in common.
+    fn rank(&self) -> (&Age, &Key) {
+        (&self.age, &self.key)
+    }
+}
+
+/// Who has what, the first one first. It is nearly always one.
+struct Shared<K>(HashMap<K, Vec<Arc<Member>>>);
+
+impl<K> Default for Shared<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash> Shared<K> {
+    fn put(&mut self, what: K, member: &Arc<Member>) {
+        let all = self.0.entry(what).or_insert_with(|| Vec::with_capacity(1));
+        let at = all.partition_point(|other| other.rank() < member.rank());
+        all.insert(at, Arc::clone(member));
+    }
+
+    fn take_out(&mut self, what: &K, member: &Arc<Member>) {
+        let Some(all) = self.0.get_mut(what) else { return };
+        all.retain(|other| !Arc::ptr_eq(other, member));
+        if all.is_empty() {
+            self.0.remove(what);
+        }
+    }
+
+    fn first<Q: Eq + Hash + ?Sized>(&self, what: &Q, counts: impl Fn(&Member) -> bool) -> Option<&Member>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(what)?.iter().map(|member| &**member).find(|member| counts(member))
+    }
 }
 
 /// What tells one BMC from another, and the system that is named behind it. An address that names none means the only
@@ -104,9 +147,8 @@ impl Crowd {
     pub(super) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (own, own_age, registered) = (key(host), age(host), host.is_registered());
-        let counts =
-            |(age, key): &&(Age, Key)| *key != own && (known.is_registered(key) || (!registered && *age < own_age));
-        known.by_mac.get(&mac.parse().ok()?)?.iter().find(counts).map(|(_, key)| label(key))
+        let counts = |other: &Member| other.key != own && (other.registered || (!registered && other.age < own_age));
+        known.by_mac.first(&mac.parse().ok()?, counts).map(|other| label(&other.key))
     }
 
     /// Another host with the machine behind this BMC address: one that is registered with it, or was there before this
@@ -114,12 +156,13 @@ impl Crowd {
     pub(super) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (bmc, wanted) = place(address);
-        let (own, rank) = (key(host), (!host.is_registered(), age(host)));
-        let same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
-        let counts = |((age, key), system): &(&(Age, Key), &Option<String>)| {
-            *key != own && same(system) && (!known.is_registered(key), age.clone()) < rank
+        let (own, own_age, unregistered) = (key(host), age(host), !host.is_registered());
+        let counts = |other: &Member| {
+            let system = other.bmc.as_ref().and_then(|(_, system)| system.as_ref());
+            let same = system.is_none() || wanted.is_none() || system == wanted.as_ref();
+            other.key != own && same && (!other.registered, &other.age) < (unregistered, &own_age)
         };
-        known.by_bmc.get(&bmc)?.iter().find(counts).map(|((_, key), _)| label(key))
+        known.by_bmc.first(bmc.as_str(), counts).map(|other| label(&other.key))
     }
 
     /// Another host that was there before this one and whose hardware has the same maker and serial number:
@@ -127,8 +170,8 @@ impl Crowd {
     pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
         let board = view::identity(vendor)?;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, key) = known.by_board.get(&board)?.first()?;
-        (*first < age(host)).then(|| label(key))
+        let first = known.by_board.first(board.as_str(), |_| true)?;
+        (first.age < age(host)).then(|| label(&first.key))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
@@ -139,27 +182,28 @@ impl Crowd {
 }
 
 impl Known {
-    fn is_registered(&self, key: &Key) -> bool {
-        self.hosts.get(key).is_some_and(|member| member.registered)
-    }
-
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         self.remove(&key);
         // A machine that only reported itself keeps no other host from its own.
         let claims = Some(host).filter(|host| !host.waits());
         let bmc = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok()).map(|address| place(&address));
-        let macs = claims.into_iter().flat_map(HostView::macs).collect();
-        let (registered, board) = (host.is_registered(), host.board().map(str::to_owned));
-        let member = Member { age: age(host), registered, macs, bmc: bmc.as_ref().map(|(bmc, _)| bmc.clone()), board };
-        if let Some((bmc, system)) = bmc {
-            self.by_bmc.entry(bmc).or_default().insert((member.age.clone(), key.clone()), system);
-        }
+        let member = Arc::new(Member {
+            key: key.clone(),
+            age: age(host),
+            registered: host.is_registered(),
+            macs: claims.into_iter().flat_map(HostView::macs).collect(),
+            bmc: bmc.map(|(bmc, system)| (bmc.into(), system)),
+            board: host.board().map(Arc::from),
+        });
         for mac in &member.macs {
-            self.by_mac.entry(*mac).or_default().insert((member.age.clone(), key.clone()));
+            self.by_mac.put(*mac, &member);
+        }
+        if let Some((bmc, _)) = &member.bmc {
+            self.by_bmc.put(Arc::clone(bmc), &member);
         }
         if let Some(board) = &member.board {
-            self.by_board.entry(board.clone()).or_default().insert((member.age.clone(), key.clone()));
+            self.by_board.put(Arc::clone(board), &member);
         }
         if host.takes_place() {
             self.busy.insert(key.clone());
@@ -170,29 +214,15 @@ impl Known {
     fn remove(&mut self, key: &Key) {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
-        let member_key = (member.age, key.clone());
-        for mac in member.macs {
-            take_out(&mut self.by_mac, &mac, &member_key);
+        for mac in &member.macs {
+            self.by_mac.take_out(mac, &member);
         }
-        if let Some(board) = member.board {
-            take_out(&mut self.by_board, &board, &member_key);
+        if let Some((bmc, _)) = &member.bmc {
+            self.by_bmc.take_out(bmc, &member);
         }
-        if let Some(bmc) = member.bmc
-            && let Some(all) = self.by_bmc.get_mut(&bmc)
-        {
-            all.remove(&member_key);
-            if all.is_empty() {
-                self.by_bmc.remove(&bmc);
-            }
+        if let Some(board) = &member.board {
+            self.by_board.take_out(board, &member);
         }
-    }
-}
-
-fn take_out<K: Eq + Hash>(by_place: &mut HashMap<K, BTreeSet<(Age, Key)>>, place: &K, member: &(Age, Key)) {
-    let Some(all) = by_place.get_mut(place) else { return };
-    all.remove(member);
-    if all.is_empty() {
-        by_place.remove(place);
     }
 }
 
@@ -284,7 +314,7 @@ mod tests {
                 crowd.take(&Event::Delete(host));
             }
             let known = crowd.0.lock().unwrap();
-            assert!(known.by_mac.is_empty() && known.by_bmc.is_empty() && known.hosts.is_empty());
+            assert!(known.by_mac.0.is_empty() && known.by_bmc.0.is_empty() && known.hosts.is_empty());
         }
         let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
         for (asks, other, counts) in [
@@ -347,7 +377,7 @@ mod tests {
             crowd.take(&Event::Delete(old.clone()));
             assert_eq!(owner(&new, second), None);
             crowd.take(&Event::Delete(new.clone()));
-            assert!(crowd.0.lock().unwrap().by_bmc.is_empty());
+            assert!(crowd.0.lock().unwrap().by_bmc.0.is_empty());
         }
     }
 
@@ -384,7 +414,7 @@ mod tests {
             crowd.take(&Event::Delete(old));
             assert_eq!(crowd.twin(&new, &second), None);
             crowd.take(&Event::Delete(new));
-            assert!(crowd.0.lock().unwrap().by_board.is_empty());
+            assert!(crowd.0.lock().unwrap().by_board.0.is_empty());
         }
     }
 
@@ -400,7 +430,7 @@ mod tests {
         crowd.take(&Event::InitDone);
         assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
         crowd.take(&Event::Delete(stays));
-        assert!(crowd.0.lock().unwrap().by_mac.is_empty());
+        assert!(crowd.0.lock().unwrap().by_mac.0.is_empty());
     }
 
     proptest! {
