@@ -163,7 +163,7 @@ async fn reconcile(image: Arc<DataImage>, keeper: Arc<Keeper>) -> Result<Action,
             if why.is_empty() { "" } else { ": " }
         );
         let note = Note { reason: "DataImageAbandoned", message, warning: true };
-        events::publish(client, host, &note).await?;
+        events::publish(client, &host.object_ref(&()), &note).await?;
     }
     let metadata = match (step, &host) {
         (Step::Rest, _) => return Ok(Action::await_change()),

@@ -4,14 +4,13 @@
 //! hide every reason but the first. Here an event is the same only when its text is.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use super::machine::Note;
-use crate::api::metal3::BareMetalHost;
 
 /// Who reports.
 const COMPONENT: &str = "slipway-host";
@@ -19,8 +18,8 @@ const COMPONENT: &str = "slipway-host";
 const MESSAGE_MAX: usize = 1000;
 
 /// Stores an event, or counts it when the host had the same one before.
-pub(super) async fn publish(client: &Client, host: &BareMetalHost, note: &Note) -> Result<(), kube::Error> {
-    let api = Api::<Event>::namespaced(client.clone(), &host.namespace().unwrap_or_default());
+pub(super) async fn publish(client: &Client, host: &ObjectReference, note: &Note) -> Result<(), kube::Error> {
+    let api = Api::<Event>::namespaced(client.clone(), host.namespace.as_deref().unwrap_or_default());
     let event = event(host, note, Timestamp::now());
     let name = event.name_any();
     match api.create(&PostParams::default(), &event).await {
@@ -33,18 +32,18 @@ pub(super) async fn publish(client: &Client, host: &BareMetalHost, note: &Note) 
     api.replace(&name, &PostParams::default(), &counted).await.map(|_| ())
 }
 
-fn event(host: &BareMetalHost, note: &Note, now: Timestamp) -> Event {
+fn event(host: &ObjectReference, note: &Note, now: Timestamp) -> Event {
     let type_ = if note.warning { "Warning" } else { "Normal" };
     let message: String = note.message.chars().take(MESSAGE_MAX).collect();
-    let identity = [host.uid().unwrap_or_default().as_str(), type_, note.reason, &message].join("\0");
+    let identity = [host.uid.as_deref().unwrap_or_default(), type_, note.reason, &message].join("\0");
     let digits: String = Sha256::digest(identity).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{digits}", host.name_any())),
-            namespace: host.namespace(),
+            name: Some(format!("{}.{digits}", host.name.as_deref().unwrap_or_default())),
+            namespace: host.namespace.clone(),
             ..ObjectMeta::default()
         },
-        involved_object: host.object_ref(&()),
+        involved_object: host.clone(),
         type_: Some(type_.to_owned()),
         reason: Some(note.reason.to_owned()),
         message: Some(message),
@@ -59,11 +58,14 @@ fn event(host: &BareMetalHost, note: &Note, now: Timestamp) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use kube::Resource;
+
     use super::*;
+    use crate::api::metal3::BareMetalHost;
 
     #[test]
     fn another_text_is_another_event() {
-        let host = BareMetalHost::new("h", Default::default());
+        let host = BareMetalHost::new("h", Default::default()).object_ref(&());
         let name = |message: &str| {
             let note = Note { reason: "ProvisioningError", message: message.to_owned(), warning: true };
             event(&host, &note, Timestamp::UNIX_EPOCH).name_any()

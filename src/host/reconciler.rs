@@ -411,7 +411,7 @@ impl Reconciler {
             if note.warning {
                 warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
             }
-            if let Err(error) = events::publish(&self.client, host, note).await {
+            if let Err(error) = events::publish(&self.client, &host.object_ref(&()), note).await {
                 warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
             }
         }

@@ -5,13 +5,14 @@
 //! the reconciler does not hold up this.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,7 +23,7 @@ use tracing::warn;
 use super::events;
 use super::machine::Note;
 use super::progress::is_moving;
-use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, BareMetalHostStatus, OperationalStatus, ProvisionStatus};
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -64,13 +65,37 @@ impl Why {
     }
 }
 
-/// A host as it was when something about it changed last.
+/// A host that is to get on, as it was when something about it changed last. Of a rack most are not: they are not kept.
 struct Kept {
-    host: Arc<BareMetalHost>,
+    host: ObjectReference,
+    look: Look,
     /// What counts as getting on.
     mark: Mark,
     moved: Instant,
     told: Option<Labels>,
+}
+
+/// What is asked of a host.
+struct Look {
+    /// Whether it is in a state that ends by itself, and neither paused nor waiting for others.
+    moving: bool,
+    doing: String,
+    deadline: Option<Timestamp>,
+    error: String,
+}
+
+impl Look {
+    fn at(host: &BareMetalHost, status: &BareMetalHostStatus) -> Self {
+        let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
+        let waits_for_others = status.operational_status == OperationalStatus::Delayed;
+        let progress = status.progress.clone().unwrap_or_default();
+        Self {
+            moving: is_moving(status) && !waits_for_others && !paused,
+            doing: if progress.reason.is_empty() { progress.phase } else { progress.reason },
+            deadline: progress.deadline.map(|time| time.0),
+            error: status.error_message.clone(),
+        }
+    }
 }
 
 /// What changes when a host gets on. Times, errors' numbers and words about waiting do not count.
@@ -96,31 +121,19 @@ fn mark(status: &BareMetalHostStatus) -> Mark {
     }
 }
 
-/// Whether a host is stuck that has not changed for `still`.
-fn judge(host: &BareMetalHost, still: Duration, limit: Duration, now: Timestamp) -> Option<(Why, String)> {
-    let status = host.status.clone().unwrap_or_default();
-    let waits_for_others = status.operational_status == OperationalStatus::Delayed;
-    if !is_moving(&status) || waits_for_others || host.annotations().contains_key(crate::api::metal3::ANNOTATION_PAUSED)
-    {
-        return None;
-    }
-    let progress = status.progress.clone().unwrap_or_default();
-    let state = status.provisioning.state.as_str();
-    let minutes = still.as_secs() / 60;
-    let doing = if progress.reason.is_empty() { progress.phase.clone() } else { progress.reason.clone() };
-    if let Some(deadline) = progress.deadline.as_ref().filter(|deadline| now > deadline.0 + AFTER_DEADLINE) {
-        return Some((
-            Why::Deadline,
-            format!("{state}: the deadline of its wait, {:.0}, has passed: {doing}", deadline.0),
-        ));
+/// Whether a host is stuck that has been in this state without a change for `still`.
+fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timestamp) -> Option<(Why, String)> {
+    let Look { moving: true, doing, deadline, error } = look else { return None };
+    if let Some(deadline) = deadline.filter(|deadline| now > *deadline + AFTER_DEADLINE) {
+        return Some((Why::Deadline, format!("{state}: the deadline of its wait, {deadline:.0}, has passed: {doing}")));
     }
     if still < limit {
         return None;
     }
-    if status.error_message.is_empty() {
+    let minutes = still.as_secs() / 60;
+    if error.is_empty() {
         return Some((Why::NoProgress, format!("{state}: nothing has moved for {minutes} minutes: {doing}")));
     }
-    let error = status.error_message;
     Some((Why::Error, format!("{state}: no attempt has succeeded for {minutes} minutes; the last one: {error}")))
 }
 
@@ -140,7 +153,7 @@ pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: Cancel
             _ = look.tick() => {
                 let told = look_at(&mut kept(), &stuck, limit, Instant::now(), Timestamp::now());
                 for (host, note) in told {
-                    warn!(host = %host.name_any(), message = note.message, "host is stuck");
+                    warn!(host = host.name, message = note.message, "host is stuck");
                     if let Err(error) = events::publish(&client, &host, &note).await {
                         warn!(%error, "an event is not stored");
                     }
@@ -152,12 +165,12 @@ pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: Cancel
             Some(Ok(watcher::Event::Init)) => listed.clear(),
             Some(Ok(watcher::Event::InitApply(host))) => {
                 listed.push(host.uid().unwrap_or_default());
-                take(&mut kept(), host, Instant::now());
+                take(&mut kept(), &host, Instant::now());
             }
             Some(Ok(watcher::Event::InitDone)) => {
                 kept().retain(|uid, host| listed.contains(uid) || forget(&stuck, host));
             }
-            Some(Ok(watcher::Event::Apply(host))) => take(&mut kept(), host, Instant::now()),
+            Some(Ok(watcher::Event::Apply(host))) => take(&mut kept(), &host, Instant::now()),
             Some(Ok(watcher::Event::Delete(host))) => {
                 if let Some(host) = kept().remove(&host.uid().unwrap_or_default()) {
                     forget(&stuck, &host);
@@ -181,29 +194,22 @@ fn forget(stuck: &Stuck, host: &Kept) -> bool {
     false
 }
 
-fn take(all: &mut HashMap<String, Kept>, mut host: BareMetalHost, now: Instant) {
-    // What is asked of it below, and what events say of it.
-    host.metadata.managed_fields = None;
-    host.spec = BareMetalHostSpec::default();
-    host.status = host.status.map(|status| BareMetalHostStatus {
-        operational_status: status.operational_status,
-        error_message: status.error_message,
-        error_count: status.error_count,
-        provisioning: ProvisionStatus { state: status.provisioning.state, ..ProvisionStatus::default() },
-        progress: status.progress,
-        ..BareMetalHostStatus::default()
-    });
-    let (uid, mark) = (host.uid().unwrap_or_default(), mark(host.status.as_ref().unwrap_or(&Default::default())));
+fn take(all: &mut HashMap<String, Kept>, host: &BareMetalHost, now: Instant) {
+    let nothing = BareMetalHostStatus::default();
+    let status = host.status.as_ref().unwrap_or(&nothing);
+    let (look, mark) = (Look::at(host, status), mark(status));
+    let uid = host.uid().unwrap_or_default();
     match all.get_mut(&uid) {
         Some(kept) => {
             if kept.mark != mark {
                 (kept.mark, kept.moved) = (mark, now);
             }
-            kept.host = Arc::new(host);
+            kept.look = look;
         }
-        None => {
-            all.insert(uid, Kept { host: Arc::new(host), mark, moved: now, told: None });
+        None if look.moving => {
+            all.insert(uid, Kept { host: host.object_ref(&()), look, mark, moved: now, told: None });
         }
+        None => {}
     }
 }
 
@@ -214,10 +220,11 @@ fn look_at(
     limit: Duration,
     now: Instant,
     time: Timestamp,
-) -> Vec<(Arc<BareMetalHost>, Note)> {
+) -> Vec<(ObjectReference, Note)> {
     let mut news = Vec::new();
     for kept in all.values_mut() {
-        let found = judge(&kept.host, now.saturating_duration_since(kept.moved), limit, time);
+        let still = now.saturating_duration_since(kept.moved);
+        let found = judge(kept.mark.state, &kept.look, still, limit, time);
         let labels = found.as_ref().map(|(why, _)| Labels { state: kept.mark.state, reason: why.as_str() });
         if kept.told == labels {
             continue;
@@ -237,6 +244,7 @@ fn look_at(
         kept.told = labels;
         news.extend(note.map(|note| (kept.host.clone(), note)));
     }
+    all.retain(|_, kept| kept.look.moving);
     news
 }
 
@@ -271,7 +279,7 @@ mod tests {
         let failed = |status: &mut BareMetalHostStatus| status.error_message = "no answer".into();
         let delayed = |status: &mut BareMetalHostStatus| status.operational_status = OperationalStatus::Delayed;
         let mut paused = says(State::Inspecting, None);
-        paused.annotations_mut().insert(crate::api::metal3::ANNOTATION_PAUSED.into(), String::new());
+        paused.annotations_mut().insert(ANNOTATION_PAUSED.into(), String::new());
         let rows = [
             (says(State::Inspecting, None), 899, None),
             (says(State::Inspecting, None), 900, Some(Why::NoProgress)),
@@ -285,7 +293,9 @@ mod tests {
             (paused, 9_000, None),
         ];
         for (host, still, wanted) in rows {
-            let found = judge(&host, Duration::from_secs(still), LIMIT, now);
+            let status = host.status.clone().unwrap_or_default();
+            let (look, state) = (Look::at(&host, &status), status.provisioning.state.as_str());
+            let found = judge(state, &look, Duration::from_secs(still), LIMIT, now);
             assert_eq!(found.map(|(why, _)| why), wanted, "{host:?}");
         }
     }
@@ -300,7 +310,7 @@ mod tests {
             })
         };
         let gauge = |reason| stuck.0.get_or_create(&Labels { state: "provisioning", reason }).get();
-        take(&mut all, writing(1), start);
+        take(&mut all, &writing(1), start);
         let look = |all: &mut HashMap<String, Kept>, seconds| {
             let news = look_at(all, &stuck, LIMIT, start + Duration::from_secs(seconds), time);
             news.into_iter().map(|(_, note)| note.reason).collect::<Vec<_>>()
@@ -310,13 +320,21 @@ mod tests {
         assert_eq!(look(&mut all, 1010), [""; 0], "once");
         assert_eq!(gauge("no-progress"), 1);
         // The same again, written anew, is no move.
-        take(&mut all, writing(1), start + Duration::from_secs(1020));
+        take(&mut all, &writing(1), start + Duration::from_secs(1020));
         assert_eq!(look(&mut all, 1030), [""; 0]);
-        take(&mut all, writing(2), start + Duration::from_secs(1040));
+        take(&mut all, &writing(2), start + Duration::from_secs(1040));
         assert_eq!(look(&mut all, 1050), ["NoLongerStuck"]);
         assert_eq!(gauge("no-progress"), 0);
         assert_eq!(look(&mut all, 5000), ["Stuck"], "another time");
         assert_eq!(gauge("no-progress"), 1);
+        // There, it needs nobody's eye any more.
+        take(&mut all, &host(State::Provisioned, |_| {}), start + Duration::from_secs(5010));
+        assert_eq!(look(&mut all, 5020), ["NoLongerStuck"]);
+        assert_eq!((gauge("no-progress"), all.len()), (0, 0));
+        take(&mut all, &host(State::Provisioned, |_| {}), start + Duration::from_secs(5030));
+        assert_eq!(all.len(), 0);
+        take(&mut all, &writing(3), start + Duration::from_secs(5040));
+        assert_eq!(look(&mut all, 9000), ["Stuck"]);
         all.retain(|_, host| forget(&stuck, host));
         assert_eq!(gauge("no-progress"), 0, "gone with its host");
     }

@@ -233,7 +233,12 @@ impl Discovery {
     async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
         let message = enroll::duplicate(report, same);
         warn!(host = %host.name_any(), message, "discovery");
-        events::publish(&self.0.client, host, &Note { reason: "DiscoveredAgain", message, warning: true }).await?;
+        events::publish(
+            &self.0.client,
+            &host.object_ref(&()),
+            &Note { reason: "DiscoveredAgain", message, warning: true },
+        )
+        .await?;
         if let Some(reported) = enroll::reported(host, report.mac) {
             let patch = Patch::Merge(json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } }));
             let hosts = self.hosts(&host.namespace().unwrap_or_default());
@@ -265,11 +270,16 @@ impl Discovery {
             let summary = inventory::summary(&report.hardware);
             let fate = enroll::fate(&made);
             let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
-            events::publish(&self.0.client, &made, &Note { reason: "Discovered", message, warning: false }).await?;
+            events::publish(
+                &self.0.client,
+                &made.object_ref(&()),
+                &Note { reason: "Discovered", message, warning: false },
+            )
+            .await?;
             for message in faults {
                 warn!(host = %made.name_any(), message, "discovery");
                 let note = Note { reason: "DiscoveryRule", message, warning: true };
-                events::publish(&self.0.client, &made, &note).await?;
+                events::publish(&self.0.client, &made.object_ref(&()), &note).await?;
             }
             return Ok(made);
         }
