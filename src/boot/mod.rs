@@ -3,6 +3,7 @@
 //! DHCP, TFTP, iPXE and HTTP boot all ask [`decide`]; `slipway explain boot` prints its answer and reasons.
 //! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
 
+mod cached;
 mod decision;
 mod files;
 pub mod http;
