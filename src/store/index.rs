@@ -13,7 +13,7 @@ use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
 /// Text, as it is kept, that the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
 /// inspected host.
-pub(super) const HISTORY_BYTES: usize = 4 << 20;
+pub(super) const HISTORY_BYTES: usize = 2 << 20;
 
 /// One event that watches can still get.
 pub(super) struct Logged {

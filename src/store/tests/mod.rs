@@ -337,11 +337,11 @@ async fn history_is_bounded_in_bytes() {
     // Nothing in it can be packed.
     let next_word = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     let words = std::iter::successors(Some(1_u64), next_word).map(|word| format!("{:08x}", word >> 32));
-    let large: String = words.take(125_000).collect();
+    let large: String = words.take(62_500).collect();
     for _ in 0..8 {
         store.write(put(HOSTS, "ns", "a", Expect::Any, large.as_str())).await.unwrap();
     }
-    // 4 MiB hold 4 of them.
+    // 2 MiB hold 4 of them.
     assert!(store.watch(HOSTS, 3).is_err());
     let mut watch = store.watch(HOSTS, 4).unwrap();
     for revision in 5..=8 {
