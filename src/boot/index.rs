@@ -85,15 +85,17 @@ pub struct HostIndex {
 
 #[derive(Default)]
 struct Hosts {
-    by_mac: HashMap<MacAddress, Arc<BootHost>>,
+    /// All that claim an address, the best claim first. It is nearly always one.
+    by_mac: HashMap<MacAddress, Vec<Arc<BootHost>>>,
     by_name: HashMap<(String, String), Arc<BootHost>>,
+    by_uid: HashMap<String, Arc<BootHost>>,
 }
 
 impl HostIndex {
     /// The host with this hardware address. When several claim it, the one whose boot address it is has it, then the
     /// oldest: a newcomer with a wrong address must not take another host's machine.
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
-        self.read().by_mac.get(&mac).cloned()
+        self.read().by_mac.get(&mac)?.first().cloned()
     }
 
     /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1): as many strangers are let in.
@@ -125,16 +127,17 @@ impl HostIndex {
 
     /// The host with this UID.
     pub fn by_uid(&self, uid: &str) -> Option<Arc<BootHost>> {
-        self.read().by_name.values().find(|host| host.uid == uid).cloned()
+        self.read().by_uid.get(uid).cloned()
     }
 
     /// Another host than this one that is registered and has one of these addresses as its boot address, with the address.
     pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
         let hosts = self.read();
-        let mut others = hosts.by_name.values().filter(|host| host.uid != uid && host.standing.registered);
-        others.find_map(|host| {
-            let mac = host.standing.boot_mac.filter(|mac| macs.contains(mac))?;
-            Some((mac, host.clone()))
+        macs.iter().find_map(|mac| {
+            let has_it = |host: &&Arc<BootHost>| {
+                host.uid != uid && host.standing.registered && host.standing.boot_mac == Some(*mac)
+            };
+            Some((*mac, hosts.by_mac.get(mac)?.iter().find(has_it)?.clone()))
         })
     }
 
@@ -151,11 +154,11 @@ impl HostIndex {
         hosts.forget(&key);
         let host = Arc::new(host);
         hosts.by_name.insert(key, host.clone());
+        hosts.by_uid.insert(host.uid.clone(), host.clone());
         for mac in &host.macs {
-            let holder = hosts.by_mac.entry(*mac).or_insert_with(|| host.clone());
-            if host.rank(*mac) < holder.rank(*mac) {
-                *holder = host.clone();
-            }
+            let claims = hosts.by_mac.entry(*mac).or_insert_with(|| Vec::with_capacity(1));
+            let better = claims.partition_point(|other| other.rank(*mac) <= host.rank(*mac));
+            claims.insert(better, host.clone());
         }
     }
 
@@ -176,15 +179,15 @@ impl HostIndex {
 impl Hosts {
     fn forget(&mut self, key: &(String, String)) {
         let Some(old) = self.by_name.remove(key) else { return };
+        // A host that was made anew under the same name is another one.
+        if self.by_uid.get(&old.uid).is_some_and(|held| Arc::ptr_eq(held, &old)) {
+            self.by_uid.remove(&old.uid);
+        }
         for mac in &old.macs {
-            if self.by_mac.get(mac).is_some_and(|held| Arc::ptr_eq(held, &old)) {
+            let Some(claims) = self.by_mac.get_mut(mac) else { continue };
+            claims.retain(|held| !Arc::ptr_eq(held, &old));
+            if claims.is_empty() {
                 self.by_mac.remove(mac);
-                // Another host may have claimed the address meanwhile; it gets it now.
-                let claims = self.by_name.values().filter(|host| host.macs.contains(mac));
-                let heir = claims.min_by(|one, other| one.rank(*mac).cmp(&other.rank(*mac))).cloned();
-                if let Some(heir) = heir {
-                    self.by_mac.insert(*mac, heir);
-                }
             }
         }
     }
