@@ -1,7 +1,7 @@
 //! Who takes a place among the busy hosts ([`crate::host::machine::takes_place`]): decided for one host at a time, so
 //! that a thousand hosts that look at once do not all see the same place free. Who waits is told when one is free.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
@@ -30,7 +30,39 @@ pub(super) struct Places {
 #[derive(Default)]
 struct Inner {
     taken: HashSet<Key>,
-    waiting: VecDeque<Key>,
+    /// Hosts that were told of a free place and did not decide yet: it is kept for them.
+    called: HashSet<Key>,
+    /// Hosts that wait, by their number in the queue.
+    queue: BTreeMap<u64, Key>,
+    numbers: HashMap<Key, u64>,
+    last: u64,
+}
+
+impl Inner {
+    fn used(&self) -> usize {
+        self.taken.len() + self.called.len()
+    }
+
+    fn wait(&mut self, host: &Key) {
+        if !self.numbers.contains_key(host) {
+            self.last += 1;
+            self.queue.insert(self.last, host.clone());
+            self.numbers.insert(host.clone(), self.last);
+        }
+    }
+
+    fn wait_no_more(&mut self, host: &Key) {
+        if let Some(number) = self.numbers.remove(host) {
+            self.queue.remove(&number);
+        }
+    }
+
+    fn call(&mut self) -> Option<Key> {
+        let (_, next) = self.queue.pop_first()?;
+        self.numbers.remove(&next);
+        self.called.insert(next.clone());
+        Some(next)
+    }
 }
 
 impl Places {
@@ -49,7 +81,8 @@ impl Places {
     ) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = inner.get_or_insert_with(|| Inner { taken: before(), ..Inner::default() });
-        let others = inner.taken.len() - usize::from(inner.taken.contains(host));
+        let own = inner.taken.contains(host) || inner.called.contains(host);
+        let others = inner.used() - usize::from(own);
         let (decided, standing) = decision(others);
         self.stand(inner, host, standing);
         decided
@@ -64,28 +97,25 @@ impl Places {
     }
 
     fn stand(&self, inner: &mut Inner, host: &Key, standing: Standing) {
-        let waited = inner.waiting.iter().any(|other| other == host);
-        if waited && standing != Standing::Waits {
-            inner.waiting.retain(|other| other != host);
-        }
+        inner.called.remove(host);
         match standing {
             Standing::Takes => {
+                inner.wait_no_more(host);
                 inner.taken.insert(host.clone());
             }
             Standing::Waits => {
                 inner.taken.remove(host);
-                if !waited {
-                    inner.waiting.push_back(host.clone());
-                }
+                inner.wait(host);
+                // Or two that wait for something else would call each other for ever.
+                return;
             }
             Standing::Neither => {
+                inner.wait_no_more(host);
                 inner.taken.remove(host);
             }
         }
-        let free = self.limit > inner.taken.len();
-        if free
-            && standing != Standing::Waits
-            && let Some(next) = inner.waiting.pop_front()
+        while self.limit > inner.used()
+            && let Some(next) = inner.call()
         {
             // Nobody listens any more only when the process ends.
             self.wake.unbounded_send(next).ok();
@@ -122,6 +152,35 @@ mod tests {
         assert_eq!(ask(&places, 3), Standing::Waits);
         places.leave(&key(1));
         assert_eq!(woken.try_recv().ok(), Some(key(3)), "asking again does not lose one's turn");
+    }
+
+    #[test]
+    fn a_place_is_kept_for_who_was_told_of_it() {
+        let (places, mut woken) = Places::new(2);
+        for number in 0..5 {
+            ask(&places, number);
+        }
+        places.leave(&key(0));
+        assert_eq!(woken.try_recv().ok(), Some(key(2)));
+        // Others decide meanwhile: neither do they get it, nor is anybody else told of it.
+        assert_eq!(ask(&places, 4), Standing::Waits);
+        assert_eq!(ask(&places, 1), Standing::Takes);
+        assert_eq!(ask(&places, 9), Standing::Waits);
+        assert!(woken.try_recv().is_err());
+        assert_eq!(ask(&places, 2), Standing::Takes);
+        // Two at once, and one who is gone before it could decide.
+        places.leave(&key(1));
+        places.leave(&key(2));
+        assert_eq!([woken.try_recv().ok(), woken.try_recv().ok()], [Some(key(3)), Some(key(4))]);
+        places.leave(&key(3));
+        assert_eq!(woken.try_recv().ok(), Some(key(9)));
+        // Nothing is left of those that are gone.
+        for number in 0..10 {
+            places.leave(&key(number));
+        }
+        let inner = places.inner.lock().unwrap();
+        let inner = inner.as_ref().unwrap();
+        assert!(inner.used() == 0 && inner.queue.is_empty() && inner.numbers.is_empty());
     }
 
     #[test]

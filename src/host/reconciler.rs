@@ -166,7 +166,9 @@ pub async fn run(
                     Ok((host, _)) => debug!(host = %host, "looked at"),
                     // It went while it was queued, or something of its own outlived it.
                     Err(kube::runtime::controller::Error::ObjectNotFound(host)) => {
-                        reconciler.metrics.forget(host.namespace.as_deref().unwrap_or_default(), &host.name);
+                        let namespace = host.namespace.clone().unwrap_or_default();
+                        reconciler.metrics.forget(&namespace, &host.name);
+                        reconciler.places.leave(&(namespace, host.name.clone()));
                         tokio::spawn(async move {
                             reconciler.clear_after(host.namespace.as_deref().unwrap_or_default(), &host.name).await;
                         });
