@@ -105,13 +105,17 @@ def run(part, results):
             created = load(part, address, folder, "create", WRITERS)
             idle(part, appliance, address, folder, appliance.memory())
         puts = etcd(part, folder, results)
-        share = created["rate"] / max(puts.values())
-        peers = ", ".join(f"{rate:,.0f}/s from {writers:,}" for writers, rate in puts.items())
-        part.add(Figure("API: durable creates a second", f"{GOALS['creates']:,}/s, {GOALS['etcd']} × etcd",
-                        f"{created['rate']:,.0f}/s ({share:.2f} × etcd)", f"etcd {peers}",
-                        created["rate"] >= GOALS["creates"] and share >= GOALS["etcd"],
-                        f"{WRITERS} writers of ConfigMaps of 256 bytes over HTTPS, {show(created['latency'])}; etcd over plain HTTP/2, "
-                        "8 and 256 bytes; its best counts"))
+        part.add(Figure("API: durable creates a second", f"{GOALS['creates']:,}/s", f"{created['rate']:,.0f}/s", "",
+                        created["rate"] >= GOALS["creates"],
+                        f"{WRITERS} writers of ConfigMaps of 256 bytes over HTTPS, {show(created['latency'])}"))
+        for writers, rate in puts.items():
+            # With one client its benchmark runs when nothing else is said; the thousand are what its performance page adds.
+            goal = f"{GOALS['etcd']} × etcd" if writers == 1 else ""
+            share = created["rate"] / rate
+            part.add(Figure(f"API: those creates beside etcd's puts, {writers:,} client{'s' if writers > 1 else ''}", goal,
+                            f"{share:.2f} × etcd", f"etcd {rate:,.0f}/s", share >= GOALS["etcd"] if goal else None,
+                            "etcd over plain HTTP/2, keys of 8 and values of 256 bytes"
+                            + (", as its benchmark has it by default" if writers == 1 else "")))
 
 
 def idle(part, appliance, address, folder, before):

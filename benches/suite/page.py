@@ -48,8 +48,8 @@ ten disks, all processor flags), paused so that nobody drives them. `benches/api
 administrator's certificate, on the same machine. Gets and lists come one after the other on one connection, whole bodies are read.
 The watchers are streams of four connections; the clock runs from before the patch is sent until the last of them has its line.
 Creates come from 64 writers on four connections for five seconds, each answered when it is on disk. etcd runs as Debian ships it,
-with its data beside; the same program puts the same values over plain HTTP/2 (gRPC) from as many writers and from the 1,000 that
-etcd's performance page uses, and the better figure counts.""",
+with its data beside; the same program puts the same values over plain HTTP/2 (gRPC): from one client, which is what etcd's own
+benchmark does unless told otherwise, from as many writers as ours, and from the 1,000 that its performance page adds.""",
     "dhcp": """**DHCP** (`benches/run dhcp`, or `benches/dhcp/run BINARY`). perfdhcp plays 50,000 clients behind a relay over a veth
 pair between two network namespaces. The rate rises until more than 1 % of the exchanges fail, then the edge is searched.
 Slipway has every lease on disk before its ACK; Kea runs as Debian ships it, with memfile, which does not wait for the disk.
