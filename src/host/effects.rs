@@ -1,5 +1,6 @@
 //! What the state machine asks for, done. Every effect may be done twice without harm.
 
+use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource, ResourceExt};
@@ -27,84 +28,111 @@ pub(super) enum EffectError {
     NotYet,
 }
 
-pub(super) async fn perform(
-    reconciler: &Reconciler,
-    host: &BareMetalHost,
-    intent: Option<&BootIntent>,
-    effect: &Effect,
-) -> Result<(), EffectError> {
+/// Does what the state machine asks for.
+///
+/// Each effect is a future of its own: many hosts wait for their BMCs at once, and none should hold the room that another
+/// effect would need.
+pub(super) fn perform<'a>(
+    reconciler: &'a Reconciler,
+    host: &'a BareMetalHost,
+    intent: Option<&'a BootIntent>,
+    effect: &'a Effect,
+) -> BoxFuture<'a, Result<(), EffectError>> {
     match effect {
         Effect::AddFinalizer => {
             let mut finalizers = host.finalizers().to_vec();
             finalizers.push(FINALIZER_HOST.to_owned());
-            patch_metadata(reconciler, host, json!({ "finalizers": finalizers })).await
+            patch_metadata(reconciler, host, json!({ "finalizers": finalizers })).boxed()
         }
-        Effect::DropAnnotations(keys) => drop_annotations(reconciler, host, keys).await,
+        Effect::DropAnnotations(keys) => drop_annotations(reconciler, host, keys).boxed(),
         Effect::SetArchitecture(architecture) => {
             let patch = json!({
                 "metadata": { "resourceVersion": host.resource_version() },
                 "spec": { "architecture": architecture },
             });
-            patch_host(reconciler, host, patch).await
+            patch_host(reconciler, host, patch).boxed()
         }
-        Effect::ReadPower => {
-            let (bmc, version) = connect(reconciler, host).await?;
-            let power = bmc.power().await?;
-            let uid = host.uid().unwrap_or_default();
-            reconciler.power.put(&uid, &version, power);
-            // The power is what counts; a BMC that has no health to tell is not at fault.
-            reconciler.power.put_health(&uid, bmc.health().await.unwrap_or_default());
-            Ok(())
-        }
-        Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).await,
-        Effect::HandOver(spec) => {
-            match connect(reconciler, host).await {
-                Ok((bmc, _)) => boot_effect::take_out(host, bmc.as_ref()).await,
-                // The system is on its way whatever the BMC says.
-                Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
-            }
-            store_intent(reconciler, host, intent, spec).await
-        }
-        Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).await,
-        Effect::PowerOn => {
-            let (bmc, _) = connect(reconciler, host).await?;
-            let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
-            let installed = dataimage::is_installed(host);
-            dataimage::before_power_on(&images, &host.name_any(), installed, bmc.as_ref()).await?;
-            set_power(reconciler, host, PowerAction::On).await
-        }
-        Effect::PowerOff { soft } => {
-            if *soft {
-                match set_power(reconciler, host, PowerAction::SoftOff).await {
-                    Err(EffectError::Bmc(BmcError::NotApplied { .. } | BmcError::Unsupported { .. })) => {
-                        info!(host = %label(host), "the system did not power off by itself: switching off");
-                    }
-                    done => return done,
-                }
-            }
-            set_power(reconciler, host, PowerAction::ForceOff).await
-        }
-        Effect::Reboot { served } => {
-            set_power(reconciler, host, PowerAction::Reset).await?;
-            drop_annotations(reconciler, host, served).await
-        }
-        Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).await,
+        Effect::ReadPower => read_power(reconciler, host).boxed(),
+        Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).boxed(),
+        Effect::HandOver(spec) => hand_over(reconciler, host, intent, spec).boxed(),
+        Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).boxed(),
+        Effect::PowerOn => power_on(reconciler, host).boxed(),
+        Effect::PowerOff { soft } => power_off(reconciler, host, *soft).boxed(),
+        Effect::Reboot { served } => reboot(reconciler, host, served).boxed(),
+        Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).boxed(),
         Effect::SaveHardware { operation, hardware } => {
-            Ok(hardware_data::save(reconciler, host, operation, hardware).await?)
+            hardware_data::save(reconciler, host, operation, hardware).err_into().boxed()
         }
-        Effect::InspectOutOfBand { operation } => {
-            let (bmc, _) = connect(reconciler, host).await?;
-            let hardware = bmc.inventory().await?;
-            Ok(hardware_data::save(reconciler, host, operation, &hardware).await?)
-        }
-        Effect::EjectDataImage => {
-            let (bmc, _) = connect(reconciler, host).await?;
-            let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
-            dataimage::eject(&images, &host.name_any(), bmc.as_ref()).await
-        }
-        Effect::ForgetIntent => forget_intent(reconciler, intent).await,
-        Effect::Release => release(reconciler, host).await,
+        Effect::InspectOutOfBand { operation } => inspect_out_of_band(reconciler, host, operation).boxed(),
+        Effect::EjectDataImage => eject_data_image(reconciler, host).boxed(),
+        Effect::ForgetIntent => forget_intent(reconciler, intent).boxed(),
+        Effect::Release => release(reconciler, host).boxed(),
     }
+}
+
+async fn read_power(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
+    let (bmc, version) = connect(reconciler, host).await?;
+    let power = bmc.power().await?;
+    let uid = host.uid().unwrap_or_default();
+    reconciler.power.put(&uid, &version, power);
+    // The power is what counts; a BMC that has no health to tell is not at fault.
+    reconciler.power.put_health(&uid, bmc.health().await.unwrap_or_default());
+    Ok(())
+}
+
+async fn hand_over(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    intent: Option<&BootIntent>,
+    spec: &BootIntentSpec,
+) -> Result<(), EffectError> {
+    match connect(reconciler, host).await {
+        Ok((bmc, _)) => boot_effect::take_out(host, bmc.as_ref()).await,
+        // The system is on its way whatever the BMC says.
+        Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
+    }
+    store_intent(reconciler, host, intent, spec).await
+}
+
+async fn power_on(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
+    let (bmc, _) = connect(reconciler, host).await?;
+    let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
+    let installed = dataimage::is_installed(host);
+    dataimage::before_power_on(&images, &host.name_any(), installed, bmc.as_ref()).await?;
+    set_power(reconciler, host, PowerAction::On).await
+}
+
+async fn power_off(reconciler: &Reconciler, host: &BareMetalHost, soft: bool) -> Result<(), EffectError> {
+    if soft {
+        match set_power(reconciler, host, PowerAction::SoftOff).await {
+            Err(EffectError::Bmc(BmcError::NotApplied { .. } | BmcError::Unsupported { .. })) => {
+                info!(host = %label(host), "the system did not power off by itself: switching off");
+            }
+            done => return done,
+        }
+    }
+    set_power(reconciler, host, PowerAction::ForceOff).await
+}
+
+async fn reboot(reconciler: &Reconciler, host: &BareMetalHost, served: &[String]) -> Result<(), EffectError> {
+    set_power(reconciler, host, PowerAction::Reset).await?;
+    drop_annotations(reconciler, host, served).await
+}
+
+async fn inspect_out_of_band(
+    reconciler: &Reconciler,
+    host: &BareMetalHost,
+    operation: &str,
+) -> Result<(), EffectError> {
+    let (bmc, _) = connect(reconciler, host).await?;
+    let hardware = bmc.inventory().await?;
+    Ok(hardware_data::save(reconciler, host, operation, &hardware).await?)
+}
+
+async fn eject_data_image(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
+    let (bmc, _) = connect(reconciler, host).await?;
+    let images = reconciler.api::<DataImage>(&host.namespace().unwrap_or_default());
+    dataimage::eject(&images, &host.name_any(), bmc.as_ref()).await
 }
 
 /// Notes in the intent that the host's present spec was tried.

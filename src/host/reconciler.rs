@@ -82,8 +82,8 @@ pub enum ReconcileError {
     Restless(ProvisioningState),
 }
 
-/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's.
-const HOSTS_AT_ONCE: u16 = 256;
+/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's. Each takes some 50 kB.
+const HOSTS_AT_ONCE: u16 = 128;
 
 /// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
 const TURNS_AT_ONCE: usize = 8;
@@ -265,7 +265,7 @@ impl Reconciler {
                     // It may take minutes; what it does not need, it does not hold.
                     drop((around.hardware, around.image));
                     debug!(host = %label(&host), ?effect, "doing");
-                    match Box::pin(effects::perform(self, &host, intent, &effect)).await {
+                    match effects::perform(self, &host, intent, &effect).await {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.

@@ -70,7 +70,8 @@ pub(super) fn store(
     let full = Mutex::new(full);
     let done = Mutex::new((Vec::new(), None::<ImportError>));
     let count = AtomicUsize::new(0);
-    for _ in 0..workers * 2 {
+    // One is filled while the others are worked on.
+    for _ in 0..=workers {
         // The receiver lives in this function.
         let _ = give.send(Vec::with_capacity(CHUNK_SIZE as usize));
     }
