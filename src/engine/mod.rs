@@ -8,6 +8,7 @@
 //!   wait; who loses the lead can write nothing any more ([`Fence`]).
 
 pub mod election;
+pub mod ending;
 pub mod fence;
 pub mod leader;
 

@@ -29,6 +29,7 @@ use crate::api::metal3::{
 };
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
+use crate::engine::ending::to_its_end;
 
 /// How often a host is looked for that is not there, or must let go first.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
@@ -71,15 +72,17 @@ struct Keeper {
 
 pub(super) async fn keep(client: Client, pause: Duration, shutdown: CancellationToken) {
     let images = Api::<DataImage>::all(client.clone());
-    Controller::new(images, watcher::Config::default())
-        .graceful_shutdown_on(async move { shutdown.cancelled().await })
+    let controller = Controller::new(images, watcher::Config::default());
+    let store = controller.store();
+    let controller = controller
+        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(reconcile, retry, Arc::new(Keeper { client, pause }))
         .for_each(|outcome| async {
             if let Err(error) = outcome {
                 debug!(%error, "DataImage");
             }
-        })
-        .await;
+        });
+    to_its_end(controller, store, shutdown).await;
 }
 
 fn retry(image: Arc<DataImage>, error: &kube::Error, keeper: Arc<Keeper>) -> Action {

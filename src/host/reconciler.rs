@@ -33,6 +33,7 @@ use crate::bmc::Registry;
 use crate::boot::HostIndex;
 use crate::config::HostConfig;
 use crate::engine::Fence;
+use crate::engine::ending::to_its_end;
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -141,8 +142,8 @@ pub async fn run(
     let intents = Api::<PartialObjectMeta<BootIntent>>::all(client.clone());
     let hardware = Api::<PartialObjectMeta<HardwareData>>::all(client.clone());
     let by_image = hosts.clone();
-    let by_secret = hosts;
-    controller
+    let by_secret = hosts.clone();
+    let controller = controller
         .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
         .reconcile_on(woken)
         .owns_stream(watcher(intents, every()).touched_objects())
@@ -157,7 +158,7 @@ pub async fn run(
                 host.namespace() == namespace && host.credentials_name() == Some(name.as_str())
             })
         })
-        .graceful_shutdown_on(async move { shutdown.cancelled().await })
+        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(reconcile, retry, reconciler.clone())
         .for_each(|outcome| {
             let reconciler = reconciler.clone();
@@ -176,8 +177,8 @@ pub async fn run(
                     Err(error) => debug!(%error, "reconciliation failed"),
                 }
             }
-        })
-        .await;
+        });
+    to_its_end(controller, hosts, shutdown).await;
     reconciler.bmcs.close().await;
 }
 

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ImportError, ImportProgress, Imported, Library};
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
+use crate::engine::ending::to_its_end;
 
 /// First pause after a failure, and the longest.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
@@ -62,8 +63,10 @@ async fn run_with(
         shutdown: shutdown.clone(),
         back_off,
     });
-    let controller = Controller::new(images, watcher::Config::default())
-        .graceful_shutdown_on(shutdown.cancelled_owned())
+    let controller = Controller::new(images, watcher::Config::default());
+    let store = controller.store();
+    let controller = controller
+        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(
             reconcile,
             |image, error, _| {
@@ -77,6 +80,7 @@ async fn run_with(
                 tracing::debug!(%error, "image controller");
             }
         });
+    let controller = to_its_end(controller, store, shutdown);
     tokio::join!(controller, context.follow(), context.collect_when_needed());
 }
 
