@@ -296,7 +296,8 @@ async fn a_step_that_is_taken_back_is_cancelled_and_the_next_one_done() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_without_progress_is_cancelled_and_fails() {
     let appliance = Appliance::start(vec![erase("1"), step("2", Action::PowerOff)]).await;
-    let timing = Timing { stalled: Duration::from_millis(200), ..quick() };
+    // Long beside the pace of its reports, also on a machine that is busy with something else.
+    let timing = Timing { stalled: Duration::from_secs(2), ..quick() };
     let running = Running::start_as(client(&appliance.url(), appliance.pin(), timing), TOKEN);
     assert_eq!(running.end().await, End::PowerOff);
     let book = appliance.book();
