@@ -83,7 +83,7 @@ pub enum ReconcileError {
     Restless(ProvisioningState),
 }
 
-/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's. Each takes some 50 kB.
+/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's. Each takes memory while it waits.
 const HOSTS_AT_ONCE: u16 = 128;
 
 /// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
