@@ -77,7 +77,7 @@ def deep(levels):
 DECODED = ["code", "reason"]
 
 PATHS = [
-    call("POST", "/api/v1/namespaces", {"metadata": {"name": "diff"}}),
+    call("POST", "/api/v1/namespaces", {"metadata": {"name": "diff"}}, save={"OWNER": "metadata.uid"}),
     call("GET", "/api", show=["kind", "versions"]),
     call("GET", "/apis/metal3.io"),
     call("GET", "/apis/metal3.io/v1alpha1", show=["kind", "groupVersion", "resources.*.namespaced"]),
@@ -215,9 +215,10 @@ UPDATE = [
     call("PATCH", f"{CM}/a", {"metadata": {"finalizers": ["example.com/two"]}}, kind=STRATEGIC, show=["metadata.finalizers"]),
     call("PATCH", f"{CM}/a", {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/one"]}}, kind=STRATEGIC, show=["metadata.finalizers"]),
     call("PATCH", f"{CM}/a", {"metadata": {"finalizers": None}}, kind=STRATEGIC, show=["metadata.finalizers"]),
-    call("PATCH", f"{CM}/a", {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "z", "uid": "z"}]}}, kind=STRATEGIC,
+    # An owner that exists: garbage collection is free to delete, between any two calls, what has none.
+    call("PATCH", f"{CM}/a", {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Namespace", "name": "diff", "uid": "$OWNER"}]}}, kind=STRATEGIC,
          show=["metadata.ownerReferences"]),
-    call("PATCH", f"{CM}/a", {"metadata": {"ownerReferences": [{"uid": "z", "$patch": "delete"}]}}, kind=STRATEGIC, show=["metadata.ownerReferences"]),
+    call("PATCH", f"{CM}/a", {"metadata": {"ownerReferences": [{"uid": "$OWNER", "$patch": "delete"}]}}, kind=STRATEGIC, show=["metadata.ownerReferences"]),
     call("PATCH", f"{CM}/a", [{"op": "add", "path": "/data/j", "value": "1"}, {"op": "copy", "from": "/data/j", "path": "/data/l"},
                               {"op": "move", "from": "/data/l", "path": "/data/m"}], kind=JSON_PATCH, show=["data"]),
     call("PATCH", f"{CM}/a", [{"op": "test", "path": "/data/j", "value": "2"}], kind=JSON_PATCH),
