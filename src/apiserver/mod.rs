@@ -44,6 +44,7 @@ mod discovery;
 mod events;
 mod garbage;
 mod items;
+mod linger;
 mod list;
 mod meta;
 pub mod metrics;

@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::auth::Identity;
+use super::linger::Lingering;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
@@ -308,7 +309,7 @@ async fn connection(
         .max_concurrent_streams(STREAMS_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    let serving = builder.serve_connection(TokioIo::new(Lingering::new(stream)), service);
     tokio::pin!(serving);
     let mut ending = false;
     loop {
