@@ -11,6 +11,7 @@
 //! lockstep it moves half of what dnsmasq does. `tests/tftp_async_tftp.rs` keeps the demonstration.
 
 pub mod admission;
+mod line;
 pub mod packet;
 mod server;
 pub mod transfer;

@@ -1,15 +1,12 @@
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
-};
-use socket2::{Domain, Socket, Type};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -20,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::boot::{BootFiles, TFTP_FILES, lookup};
 
 use super::admission::{Admission, Ration, Table};
+use super::line::Line;
 use super::packet::{Asked, ErrorCode, MAX_REQUEST, error, parse_request, printable};
 use super::transfer::{End, Outbox, Progress, Transfer};
 
@@ -273,7 +271,7 @@ async fn serve(
     local: SocketAddr,
     handle: &Handle,
 ) -> Result<(End, usize, Duration), ServeError> {
-    let mut line = Line::open(local, client)?;
+    let (mut line, strangers) = Line::open(local, client)?;
     let loading = files.clone();
     let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| ServeError::Interrupted)?;
     let mut out = Outbox::default();
@@ -292,16 +290,14 @@ async fn serve(
     line.send(&mut out).await?;
     let alarm = tokio::time::sleep_until(transfer.deadline().into());
     tokio::pin!(alarm);
-    // Longer than an ACK or an ERROR of any use; the rest of a longer packet is cut off.
-    let mut buffer = [0; 600];
     let mut strange = [0; 16];
     let end = loop {
         // The alarm is not moved at every packet: when it rings early, it is set again.
         let progress = tokio::select! {
             biased;
-            received = line.socket.recv(&mut buffer) => match received {
-                Ok(length) => {
-                    let progress = transfer.on_packet(Instant::now(), &buffer[..length], &mut out);
+            received = line.receive() => match received {
+                Ok(packet) => {
+                    let progress = transfer.on_packet(Instant::now(), packet, &mut out);
                     if transfer.is_under_way() {
                         handle.under_way.store(true, Ordering::Relaxed);
                     }
@@ -319,11 +315,11 @@ async fn serve(
                 alarm.as_mut().reset(transfer.deadline().into());
                 progress
             }
-            Ok((_, stranger)) = line.strangers.recv_from(&mut strange) => {
+            Ok((_, stranger)) = strangers.recv_from(&mut strange) => {
                 let mut packet = Vec::new();
                 error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
                 // Best effort; it must not disturb the transfer (RFC 1350 section 4).
-                let _unsent = line.strangers.try_send_to(&packet, stranger);
+                let _unsent = strangers.try_send_to(&packet, stranger);
                 Progress::Waiting
             }
         };
@@ -333,86 +329,6 @@ async fn serve(
         }
     };
     Ok((end, transfer.size(), begun.elapsed()))
-}
-
-/// A transfer's own port.
-struct Line {
-    /// Connected: the kernel looks up the way once and gives it the client's packets only.
-    socket: UdpSocket,
-    /// At the same port; gets what anybody else sends there.
-    strangers: UdpSocket,
-    client: SocketAddr,
-    /// Whether the kernel may cut a window into packets (UDP_SEGMENT); not every network card can.
-    segments: bool,
-}
-
-impl Line {
-    fn open(local: SocketAddr, client: SocketAddr) -> io::Result<Self> {
-        let strangers = bind_shared(local)?;
-        let socket = bind_shared(strangers.local_addr()?)?;
-        socket.connect(client)?;
-        Ok(Self {
-            socket: UdpSocket::from_std(socket)?,
-            strangers: UdpSocket::from_std(strangers)?,
-            client,
-            segments: true,
-        })
-    }
-
-    /// The largest IP packet on the way to the client as far as the kernel knows, in bytes; 1500 when it does not say.
-    fn path_mtu(&self) -> u32 {
-        match self.client {
-            SocketAddr::V4(_) => nix::sys::socket::getsockopt(&self.socket, sockopt::IpMtu)
-                .ok()
-                .and_then(|mtu| u32::try_from(mtu).ok())
-                .unwrap_or(1500),
-            // The least that IPv6 has, less its longer header.
-            SocketAddr::V6(_) => 1280 - 20,
-        }
-    }
-
-    async fn send(&mut self, out: &mut Outbox) -> io::Result<()> {
-        if out.len() > 1 && self.segments {
-            if self.send_segments(out).await.is_ok() {
-                out.clear();
-                return Ok(());
-            }
-            self.segments = false;
-        }
-        for packet in out.packets() {
-            match self.socket.send(packet).await {
-                Ok(_) => {}
-                // Congestion or a network that is down for a moment is loss like any other.
-                Err(cause) if cause.kind() != io::ErrorKind::InvalidInput => {
-                    debug!(peer = %self.client, %cause, "TFTP packet not sent");
-                }
-                Err(cause) => return Err(cause),
-            }
-        }
-        out.clear();
-        Ok(())
-    }
-
-    async fn send_segments(&self, out: &Outbox) -> io::Result<()> {
-        let Some((bytes, segment)) = out.segments() else { return Ok(()) };
-        let segment = u16::try_from(segment).map_err(io::Error::other)?;
-        self.socket
-            .async_io(Interest::WRITABLE, || {
-                let parts = [IoSlice::new(bytes)];
-                let control = [ControlMessage::UdpGsoSegments(&segment)];
-                sendmsg::<()>(self.socket.as_raw_fd(), &parts, &control, MsgFlags::empty(), None)?;
-                Ok(())
-            })
-            .await
-    }
-}
-
-fn bind_shared(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
 }
 
 fn listen(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
