@@ -52,6 +52,12 @@ pub fn of(
         .collect()
 }
 
+/// What the host was said to wait for: the message of `Progressing`.
+pub(super) fn waits_for(status: &BareMetalHostStatus) -> Option<&str> {
+    let told = status.conditions.iter().find(|condition| condition.type_ == "Progressing");
+    told.map(|condition| condition.message.as_str())
+}
+
 /// Condition of ours: whether no other host has the same hardware. Present only while it is false.
 const UNIQUE_HARDWARE: &str = "HardwareUnique";
 /// Its reason, and the reason of the event beside it.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::crowd::Crowd;
-use super::machine::{self, Next, Note, Turn, World};
+use super::machine::{self, Effect, Next, Note, Turn, World};
 use super::media::Media;
 use super::metrics::Metrics;
 use super::places::{Places, Standing};
@@ -365,16 +365,20 @@ impl Reconciler {
 
     /// Stores the status when it changed, then publishes the events.
     async fn save(&self, host: &BareMetalHost, turn: &Turn) -> Result<BareMetalHost, kube::Error> {
+        let before = host.status.clone().unwrap_or_default();
+        let mut status = turn.status.clone();
         let waiting = match &turn.next {
             Next::Wait { reason, .. } => Some(reason.as_str()),
+            // To look is no progress: or a host at rest would be written twice at each look.
+            Next::Do(Effect::ReadPower) if status.provisioning.state == before.provisioning.state => {
+                conditions::waits_for(&before)
+            }
             _ => None,
         };
-        let mut status = turn.status.clone();
         let health = self.power.health(&host.uid().unwrap_or_default());
         let vendor = status.hardware.as_ref().and_then(|hardware| hardware.system_vendor.as_ref());
         let twin = vendor.and_then(|vendor| self.crowd.twin(host, vendor));
         status.conditions = conditions::of(host, &status, waiting, health, twin.as_deref(), Timestamp::now());
-        let before = host.status.clone().unwrap_or_default();
         let mut notes = turn.notes.clone();
         if let Some(twin) = twin.filter(|_| !conditions::knows_twin(&before)) {
             let message = conditions::twin_message(&twin);
@@ -425,10 +429,10 @@ impl Reconciler {
         &self,
         host: &BareMetalHost,
         intent: Option<&BootIntent>,
-        effect: &machine::Effect,
+        effect: &Effect,
         message: &str,
     ) -> Result<(), kube::Error> {
-        if *effect == machine::Effect::ReadPower {
+        if *effect == Effect::ReadPower {
             self.metrics.no_access();
         }
         effects::note_tried(self, host, intent).await?;

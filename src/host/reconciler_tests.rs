@@ -37,6 +37,8 @@ mod bad_bmc;
 mod data_image;
 #[path = "profile_tests.rs"]
 mod profile;
+#[path = "rest_tests.rs"]
+mod rest;
 #[path = "secret_tests.rs"]
 mod secret;
 #[path = "twin_tests.rs"]
