@@ -69,7 +69,7 @@ def run(part, _results):
                 work = summary["reconciles"]
                 part.add(Figure("reconciliations over 50 ms, 1,000 machines", "none", f"{work['over50Ms']} of {work['count']:,}", "",
                                 work["over50Ms"] == 0, f"{1000 * work['seconds'] / work['count']:.2f} ms each; time of the processor, "
-                                "API calls included, waiting for BMC, disk and its turn not"))
+                                "API calls included; waiting apart, and other programs"))
         most = max(SIZES)
         part.add(Figure(f"cost of a machine among {most:,}", "as among 100", f"{1000 * each[most]:.1f} ms",
                         "", each[most] <= GROWTH * each[100], f"processor time of the appliance; among 10, 100 and 1,000: "

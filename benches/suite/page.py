@@ -74,7 +74,7 @@ host's creation, which is part of it, to the last host in `provisioned`, seen by
 
 A reconciliation is one run of the host controller for one host: it looks, decides, stores the status, does what is next, and again
 until it has to wait. Its time is what a processor works on it (`slipway_host_reconcile_seconds`), reading and writing through the
-API in the same process included; waiting for BMC, disk and its turn is left out.""",
+API in the same process included; waiting for BMC, disk and its turn is left out, and so are other programs on the same processors.""",
     "rack": """**Machines** (`benches/run rack`). UEFI virtual machines of the virtual rack (`tests/lab`), one at a time, two virtual
 processors emulated by TCG, 512 MB of memory, a blank virtio disk of 8 GiB, OVMF's own PXE client.
 

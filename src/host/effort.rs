@@ -1,13 +1,15 @@
 //! How much work a reconciliation is.
 //!
 //! Measured is the time in which a processor works on it: reading, deciding, writing through the API in this process with
-//! all its encoding and checking. Left out is what it waits for: BMCs, the disk, and its turn.
+//! all its encoding and checking. Left out is what it waits for: BMCs, the disk, its turn, and other programs that have the
+//! processor.
 
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -55,13 +57,19 @@ impl<F: Future> Future for Measured<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let began = Instant::now();
+        let began = worked();
         let polled = self.work.as_mut().poll(context);
         if let Ok(mut took) = self.took.lock() {
-            *took += began.elapsed();
+            *took += worked().saturating_sub(began);
         }
         polled
     }
+}
+
+/// Time that a processor has spent on this thread.
+fn worked() -> Duration {
+    // Linux has this clock since 2.6.12.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]
@@ -89,8 +97,8 @@ mod tests {
         assert!(said.contains("slipway_host_reconcile_seconds_count 1"), "{said}");
         assert!(said.contains("le=\"0.5\"} 1"), "{said}");
         let works = async {
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(120) {
+            let began = worked();
+            while worked().saturating_sub(began) < Duration::from_millis(120) {
                 std::hint::spin_loop();
             }
         };
