@@ -206,6 +206,17 @@ impl Metrics {
             "Time for a group to be on disk",
             meters.commit_seconds.clone(),
         );
+        registry.register(
+            "slipway_store_rewrite_duration_seconds",
+            "Time for the database to be rewritten, smaller",
+            meters.rewrite_seconds.clone(),
+        );
+        registry.register(
+            "slipway_store_live_bytes",
+            "All objects, events and table entries, as they are on disk",
+            meters.live_bytes.clone(),
+        );
+        registry.register("slipway_store_disk_bytes", "What they take of the disk", meters.disk_bytes.clone());
         let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
         rooms.iter().for_each(|room| room(&mut registry));
         let (reads, writes) = places.taken();

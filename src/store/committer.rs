@@ -9,9 +9,11 @@ use std::{io, thread};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::disk::{Disk, Group, Loaded, Slots};
+use super::disk::{Disk, Loaded, Rewriting};
+use super::group::Group;
 use super::index::{Logged, Shared};
 use super::record::{Former, Identity};
+use super::slots::Slots;
 use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
 
@@ -75,6 +77,13 @@ struct Pending {
 }
 
 impl Pending {
+    /// Ends the history of a resource at a revision.
+    fn forget(&mut self, resource: &Arc<str>, revision: u64) {
+        self.disk.trimmed(resource, revision);
+        self.forgotten.retain(|(one, _)| one != resource);
+        self.forgotten.push((Arc::clone(resource), revision));
+    }
+
     fn is_full(&self) -> bool {
         self.answers.len() + self.entries.len() >= GROUP || self.bytes >= GROUP_BYTES
     }
@@ -92,6 +101,8 @@ pub(super) struct Committer {
     slots: Slots,
     /// By resource, up to where events were dropped from the history; the next group puts it on disk.
     trimmed: BTreeMap<Arc<str>, u64>,
+    /// Free places whose events are too large to lie there; the next group removes them.
+    emptied: Vec<u64>,
     writer: Writer,
 }
 
@@ -100,7 +111,7 @@ impl Committer {
     pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
         let Loaded { index, reserved, slots } = loaded;
         let revision = index.revision();
-        let shared = Arc::new(Shared::new(index, disk.db()));
+        let shared = Arc::new(Shared::new(index, disk.reader()));
         let committer = Self {
             shared: Arc::clone(&shared),
             disk,
@@ -108,6 +119,7 @@ impl Committer {
             reserved,
             slots,
             trimmed: BTreeMap::new(),
+            emptied: Vec::new(),
             writer: Writer::default(),
         };
         (committer, shared)
@@ -160,6 +172,43 @@ impl Committer {
         }
     }
 
+    /// Whatever a group needs besides what was asked for: marks of what was dropped from the history since the last one.
+    fn marks(&mut self, group: &mut Group, forgotten: &[(Arc<str>, u64)]) {
+        for (resource, revision) in std::mem::take(&mut self.trimmed) {
+            // A history that ends in this group ends later than that.
+            if !forgotten.iter().any(|(one, _)| *one == resource) {
+                group.trimmed(&resource, revision);
+            }
+        }
+        std::mem::take(&mut self.emptied).into_iter().for_each(|slot| group.empty_slot(slot));
+    }
+
+    /// Rewrites the database when it takes too much of the disk for what is in it.
+    fn tidy(&mut self) -> Result<(), String> {
+        if !self.disk.is_bloated() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let mut group = Group::default();
+        let trimmed = self.trimmed.clone();
+        self.marks(&mut group, &[]);
+        let shared = Arc::clone(&self.shared);
+        let outcome = self.disk.rewrite(&self.slots, group, |reader| shared.set_reader(Some(reader)));
+        match outcome {
+            Ok(()) => {
+                self.shared.meters().rewritten(started.elapsed());
+                Ok(())
+            }
+            Err(Rewriting::Given(error)) => {
+                tracing::error!(error, "the database cannot be rewritten to take less of the disk");
+                // For the next group to write.
+                self.trimmed = trimmed;
+                Ok(())
+            }
+            Err(Rewriting::Torn(error)) => Err(error),
+        }
+    }
+
     /// Judges one request and adds it to the group.
     fn take(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>, pending: &mut Pending) {
         match request {
@@ -175,9 +224,8 @@ impl Committer {
                 pending.entries.push(reply);
             }
             Request::Forget { resource, reply } => {
-                pending.disk.trimmed(&resource, self.revision);
                 pending.durable = true;
-                pending.forgotten.push((resource, self.revision));
+                pending.forget(&resource, self.revision);
                 pending.entries.push(reply);
             }
             // What is in the queue is still done.
@@ -195,6 +243,10 @@ impl Committer {
         let current = judge(expect, current, value.is_none())?;
         let revision = self.revision + 1;
         let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
+        let low = durable && self.disk.is_low();
+        if low && grows(current.as_deref(), made.as_deref()) {
+            return Err(WriteError::Full);
+        }
 
         let deleted = if made.is_none() { current.clone() } else { None };
         let (event, former) = match (&made, current) {
@@ -210,13 +262,20 @@ impl Committer {
         };
         let result = Arc::clone(event.object());
         self.revision = revision;
-        let slot = durable.then(|| self.slots.take());
-        if let Some(slot) = slot {
+        let slot = (durable && !low).then(|| self.slots.take());
+        if durable {
             pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
-            pending.disk.event(slot, &identity, revision, &former, self.disk.sealer());
             pending.durable = true;
         } else {
             self.prepare_memory(&identity.resource, pending);
+        }
+        if let Some(slot) = slot {
+            pending.disk.event(slot, &identity, revision, &former, self.disk.sealer());
+        } else if low {
+            // Its former self would take the room that a deletion is to give back. So the history ends here: who watches
+            // lists again.
+            pending.disk.revision(revision);
+            pending.forget(&identity.resource, revision);
         }
         pending.bytes += result.json_len();
         pending.events.push(Logged { revision, event, deleted, slot });
@@ -241,14 +300,9 @@ impl Committer {
     /// Disk, index, answers: in this order.
     fn finish(&mut self, mut pending: Pending) -> Result<(), String> {
         if pending.durable {
-            for (resource, revision) in std::mem::take(&mut self.trimmed) {
-                // A history that ends in this group ends later than that.
-                if !pending.forgotten.iter().any(|(one, _)| *one == resource) {
-                    pending.disk.trimmed(&resource, revision);
-                }
-            }
+            self.marks(&mut pending.disk, &pending.forgotten);
             let started = Instant::now();
-            let outcome = self.disk.commit(pending.disk);
+            let outcome = self.disk.commit(pending.disk, self.revision);
             self.shared.meters().committed(pending.answers.len() + pending.entries.len(), started.elapsed());
             if let Err(reason) = outcome {
                 for (reply, _) in pending.answers {
@@ -263,14 +317,14 @@ impl Committer {
         if !pending.events.is_empty() {
             let dropped = self.shared.apply(pending.events);
             for old in dropped {
-                self.slots.give_back(old.slot);
+                self.give_back(old.slot);
                 self.trimmed.insert(old.resource, old.revision);
             }
         }
         for (resource, revision) in pending.forgotten {
             // Their mark is on disk already: their places may be taken from now on.
             for old in self.shared.forget(&resource, revision) {
-                self.slots.give_back(old.slot);
+                self.give_back(old.slot);
             }
             // No earlier mark may take its place.
             self.trimmed.retain(|one, mark| *one != resource || *mark > revision);
@@ -281,7 +335,27 @@ impl Committer {
         for reply in pending.entries {
             reply.send(Ok(())).ok();
         }
-        Ok(())
+        self.shared.meters().sized(self.disk.bytes());
+        self.tidy()
+    }
+
+    fn give_back(&mut self, slot: u64) {
+        self.slots.give_back(slot);
+        if self.disk.is_large(slot) {
+            self.emptied.push(slot);
+        }
+    }
+}
+
+/// What an object may grow by when the disk is full, in bytes of JSON: a status that says so, a mark of its deletion.
+const GROWTH: usize = 1024;
+
+/// Whether a change takes room that is not to be given back.
+fn grows(current: Option<&Object>, made: Option<&Object>) -> bool {
+    match (current, made) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(current), Some(made)) => made.json_len() > current.json_len() + GROWTH,
     }
 }
 

@@ -1,11 +1,11 @@
 //! The files of the database: the lock, opening sled over them, and making durable what sled leaves to the kernel.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use sled::Db;
 
@@ -44,12 +44,44 @@ fn in_use(path: &Path) -> String {
     format!("another slipway runs on {}; stop it first, or give this one another data_dir", path.display())
 }
 
+/// Why a database cannot be opened.
+pub(super) enum Refusal {
+    /// What is in its files is not what was written there.
+    Damaged(String),
+    /// Anything else: no room, no right, somebody else has it.
+    Other(String),
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Damaged(reason)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(reason: &str) -> Self {
+        Self::Damaged(reason.to_owned())
+    }
+}
+
+impl Refusal {
+    /// Of an error of the file system.
+    pub fn io(what: &str, error: &io::Error) -> Self {
+        let advice = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                "; make room on the disk, some 16 MiB, and start again"
+            }
+            _ => "",
+        };
+        Self::Other(format!("cannot {what}: {error}{advice}"))
+    }
+}
+
 /// Opens sled; once more without snapshots when it finds them damaged.
-pub(super) fn open_sled(path: &Path) -> Result<Db, String> {
+pub(super) fn open_sled(path: &Path) -> Result<Db, Refusal> {
     let first = match try_open(path) {
-        Err(Refusal::Corrupt(first)) => first,
-        Err(Refusal::Other(reason)) => return Err(reason),
-        Ok(db) => return Ok(db),
+        Err(Refusal::Damaged(first)) => first,
+        other => return other,
     };
     let moved = repair::set_snapshots_aside(path)
         .map_err(|error| format!("the database is damaged ({first}) and its snapshots cannot be moved: {error}"))?;
@@ -57,20 +89,9 @@ pub(super) fn open_sled(path: &Path) -> Result<Db, String> {
         path = %path.display(), error = first, snapshots = moved,
         "the database is damaged; trying again without its snapshots, from its log alone"
     );
-    match try_open(path) {
-        Ok(db) => {
-            tracing::error!(path = %path.display(), "the database opened without its snapshots; check the disk");
-            Ok(db)
-        }
-        Err(Refusal::Corrupt(reason) | Refusal::Other(reason)) => {
-            Err(format!("the database is damaged: {reason}; restore a backup"))
-        }
-    }
-}
-
-enum Refusal {
-    Corrupt(String),
-    Other(String),
+    let db = try_open(path)?;
+    tracing::error!(path = %path.display(), "the database opened without its snapshots; check the disk");
+    Ok(db)
 }
 
 fn try_open(path: &Path) -> Result<Db, Refusal> {
@@ -80,7 +101,7 @@ fn try_open(path: &Path) -> Result<Db, Refusal> {
         // sled asserts what it believes of its files, so damage can also be a panic.
         match catch_unwind(AssertUnwindSafe(|| config.open())) {
             Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error @ sled::Error::Corruption { .. })) => return Err(Refusal::Corrupt(error.to_string())),
+            Ok(Err(error @ sled::Error::Corruption { .. })) => return Err(Refusal::Damaged(error.to_string())),
             // We hold our lock, so this is a thread of a store that was just closed, or a foreign program.
             Ok(Err(sled::Error::Io(error))) if error.to_string().contains("could not acquire lock") => {
                 if Instant::now() >= deadline {
@@ -88,8 +109,9 @@ fn try_open(path: &Path) -> Result<Db, Refusal> {
                 }
                 thread::sleep(LOCK_POLL);
             }
+            Ok(Err(sled::Error::Io(error))) => return Err(Refusal::io("open it", &error)),
             Ok(Err(error)) => return Err(Refusal::Other(error.to_string())),
-            Err(_) => return Err(Refusal::Corrupt("sled gave up reading it".to_owned())),
+            Err(_) => return Err(Refusal::Damaged("sled gave up reading it".to_owned())),
         }
     }
 }
@@ -100,54 +122,5 @@ pub(super) fn sync_folders(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
         _ => Ok(()),
-    }
-}
-
-/// Syncs the files of large pages, which sled leaves to the kernel.
-pub(super) struct Blobs {
-    folder: PathBuf,
-    /// Files are named by their place in the log, which only grows. Those up to here are synced.
-    synced: Option<i64>,
-    /// When the folder had last changed when it was last looked through.
-    seen: Option<SystemTime>,
-}
-
-/// File systems stamp files with a clock that may stand still for that long.
-const COARSE_CLOCK: Duration = Duration::from_millis(100);
-
-impl Blobs {
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder, synced: None, seen: None }
-    }
-
-    /// Makes all of them durable that were written since the last call.
-    pub fn sync(&mut self) -> io::Result<()> {
-        let changed = fs::metadata(&self.folder)?.modified()?;
-        if self.seen == Some(changed) {
-            return Ok(());
-        }
-        let now = SystemTime::now();
-        let mut last = self.synced;
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let Some(place) = entry.file_name().to_str().and_then(|name| name.parse::<i64>().ok()) else { continue };
-            if self.synced.is_none_or(|synced| place > synced) {
-                match File::open(entry.path()) {
-                    Ok(file) => file.sync_all()?,
-                    // sled deletes those that are no longer needed.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
-                last = last.max(Some(place));
-            }
-        }
-        if last != self.synced {
-            File::open(&self.folder)?.sync_all()?;
-            self.synced = last;
-        }
-        // A change in the same tick of the clock would not be noticed: look again unless the stamp is old.
-        let settled = now.duration_since(changed).is_ok_and(|age| age > COARSE_CLOCK);
-        self.seen = settled.then_some(changed);
-        Ok(())
     }
 }

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use sled::Db;
 use tokio::sync::watch;
 
+use super::database::Reader;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
 /// Text, as it is kept, that the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
@@ -284,7 +284,7 @@ pub(super) struct Shared {
     // std's lock: held for map operations only, never across an await.
     index: RwLock<Index>,
     /// For scans of tables; taken away when the store is closed, so that the files can be closed, too.
-    db: RwLock<Option<Db>>,
+    reader: RwLock<Option<Reader>>,
     life: watch::Sender<Life>,
     /// The newest revision, for those who wait for one.
     progress: watch::Sender<u64>,
@@ -294,12 +294,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(index: Index, db: Db) -> Self {
+    pub fn new(index: Index, reader: Reader) -> Self {
         Self {
             progress: watch::Sender::new(index.revision()),
             meters: Meters::default(),
             index: RwLock::new(index),
-            db: RwLock::new(Some(db)),
+            reader: RwLock::new(Some(reader)),
             life: watch::Sender::new(Life::Running),
             ended: watch::Sender::new(false),
         }
@@ -336,8 +336,14 @@ impl Shared {
         &self.meters
     }
 
-    pub fn db(&self) -> RwLockReadGuard<'_, Option<Db>> {
-        self.db.read().unwrap_or_else(PoisonError::into_inner)
+    /// Reads tables, as long as the store is open.
+    pub fn reader(&self) -> RwLockReadGuard<'_, Option<Reader>> {
+        self.reader.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the database from readers, waiting for those that are at it, and gives them another one or none.
+    pub fn set_reader(&self, reader: Option<Reader>) {
+        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = reader;
     }
 
     pub fn is_closed(&self) -> bool {
@@ -358,7 +364,7 @@ impl Shared {
     /// Ends watches and lets go of the database. Called by the committer's thread before it closes the files.
     pub fn close(&self) {
         self.write().close();
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = None;
+        self.set_reader(None);
     }
 
     /// Called by the committer's thread when the files are closed.

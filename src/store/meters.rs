@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// Counters and histograms of a store. Clones share their values.
@@ -14,6 +15,12 @@ pub struct Meters {
     pub group_size: Histogram,
     /// Seconds that a group took to be on disk.
     pub commit_seconds: Histogram,
+    /// Seconds that a rewriting of the database took.
+    pub rewrite_seconds: Histogram,
+    /// Bytes of all objects, events and table entries as they are on disk.
+    pub live_bytes: Gauge,
+    /// Bytes that they take of the disk.
+    pub disk_bytes: Gauge,
 }
 
 impl Default for Meters {
@@ -23,6 +30,10 @@ impl Default for Meters {
             group_size: Histogram::new(exponential_buckets(1.0, 2.0, 9)),
             // 0.1 ms to 1.6 s.
             commit_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 15)),
+            // 10 ms to 10 s.
+            rewrite_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 11)),
+            live_bytes: Gauge::default(),
+            disk_bytes: Gauge::default(),
         }
     }
 }
@@ -32,5 +43,14 @@ impl Meters {
         self.commits.inc();
         self.group_size.observe(requests as f64);
         self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn rewritten(&self, took: Duration) {
+        self.rewrite_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn sized(&self, (live, disk): (u64, u64)) {
+        self.live_bytes.set(i64::try_from(live).unwrap_or(i64::MAX));
+        self.disk_bytes.set(i64::try_from(disk).unwrap_or(i64::MAX));
     }
 }

@@ -17,37 +17,50 @@
 //!
 //! # On disk
 //!
+//! The folder holds one database of sled, `generation-<n>`, and what watches over it (`generation.rs`). Its trees:
+//!
 //! | tree | key | value |
 //! |---|---|---|
 //! | `object:<resource>` | `namespace \0 name` | record: format, revision, JSON text |
 //! | `log` | slot, 8 bytes, big-endian | event: kind, revision, `resource \0 namespace \0 name`, record of the *former* self |
-//! | `meta` | `format`, `revision`, `reserved`, `seal`, `trimmed \0 <resource>`, `memory \0 <resource>` | numbers |
+//! | `meta` | `format`, `revision`, `reserved`, `seal`, `trimmed \0 <resource>`, `memory \0 <resource>`, `tally` | numbers |
 //! | `table:<name>` | the caller's | the caller's |
+//! | `parts` | number, place | a part of a value that is too large for one (`database.rs`) |
 //!
 //! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
 //! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
 //! twice, and all events can be rebuilt with both their sides. The log is bounded per resource, by number
 //! ([`StoreOptions::history`]) and by size; `trimmed` says up to which revision events were dropped, and a watch from
-//! before that is [`Gone`]. Dropped events are not deleted: their slots are used again for new ones.
+//! before that is [`Gone`]. Dropped events are not deleted, unless they are large: their slots are used again for new ones.
 //!
 //! # What is atomic
 //!
-//! All object changes of a group, their events and the revision are one multi-tree transaction: after a crash either
-//! all of them are there or none. The table entries of a group are written one by one, in order. An entry is never
-//! torn, but there is no promise across entries, nor between tables and objects.
+//! A group is one multi-tree transaction, with everything in it: objects, their events, the revision, table entries and the
+//! tally. After a crash either all of it is there or none.
 //!
 //! # What sled does not promise, and what is done about it
 //!
 //! * `flush()` hands the log to the kernel and waits with `sync_file_range`, which neither flushes the drive's cache
-//!   nor the file's length. So a second handle of `<path>/db` gets `sync_data` after each flush, before anyone
+//!   nor the file's length. So a second handle of the data file gets `sync_data` after each flush, before anyone
 //!   is answered. sled's own periodic flush is off.
-//! * Pages over about 128 KiB go to files in `<path>/blobs`, which sled never syncs, and a missing one is skipped in
-//!   silence when the log is read back. So new blob files and their folder are synced *before* the flush that makes
-//!   the log point at them.
+//! * Pages over about 128 KiB go to files of their own, which sled never syncs, misses in silence and never removes. So
+//!   large values are cut into parts, and no page becomes that large.
+//! * A damaged message of its log counts as the end of the log, so that what was acknowledged is gone without a word. So a
+//!   *tally* of all entries is part of every group (`tally.rs`), and a *witness* beside the database says which group was
+//!   acknowledged last (`witness.rs`). What is read when the store is opened must add up to the tally and not be behind
+//!   the witness; otherwise it is refused. A database that is gone altogether is known by its key file, which is elsewhere.
+//! * The data file never shrinks, and what is free in it is found slowly. So a database that takes much more of the disk than
+//!   what is in it is written anew (`disk.rs`): writes wait meanwhile, reads do not.
+//! * It cannot be opened on a full disk. So some room is kept for that (`space.rs`), and before all is used up, nothing may
+//!   grow any more ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource instead of
+//!   writing events.
 //! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
 //!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
 //!   started again: opening reads back every acknowledged write.
 //! * Subscribers of sled fire before data is durable and block the writer when idle. They are not used.
+//!
+//! What remains: the witness is synced once a second, so a drive that loses power *and* damages what it had written within
+//! that second goes unnoticed, if what it damaged is the end of the log.
 //!
 //! # What opening repairs
 //!
@@ -55,7 +68,8 @@
 //! `snap.*.generating`, a snapshot that a crash left half written, is deleted (sled would take it for a whole one and
 //! refuse to open); a `conf` cut short by a crash of the very first start is deleted (sled writes it again); and when
 //! sled still reports corruption, all `snap.*` are moved aside once, with an error in the log of the process, because
-//! the database's own log holds everything that they do.
+//! the database's own log holds everything that they do. A lost witness is made again. A generation that was not finished, or
+//! was left when its successor was, is removed.
 //!
 //! # Objects in memory only
 //!
@@ -70,19 +84,26 @@
 //! resource, namespace and name, so that a record cannot pass for another one. See `seal.rs`.
 
 mod committer;
+mod database;
 mod disk;
 mod files;
+mod generation;
+mod group;
 mod index;
 mod meters;
 mod object;
 mod record;
 mod repair;
 mod seal;
+mod slots;
+mod space;
 mod table;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod text;
 mod watch;
+mod witness;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -185,6 +206,9 @@ pub enum WriteError {
     /// one nested too deeply to be read back.
     #[error("cannot be stored: {0}")]
     Malformed(&'static str),
+    /// The disk is nearly full: only what gives room back, or needs no more, is written.
+    #[error("the disk of the appliance is full: nothing can be made or grow until something is deleted")]
+    Full,
     /// The disk refused; the store is read-only until restarted. Also after [`Store::close`].
     #[error("the store cannot write: {0}")]
     Failed(String),

@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use sled::IVec;
+use bytes::Bytes;
 
 use super::Object;
 use super::seal::Sealer;
@@ -184,14 +184,14 @@ pub(super) struct StoredEvent {
     pub revision: u64,
     pub identity: Identity,
     kind: u8,
-    bytes: IVec,
+    bytes: Bytes,
     /// Where the former self begins.
     record: usize,
 }
 
 impl StoredEvent {
     /// Inverse of [`encode_event`], together with [`StoredEvent::former`].
-    pub fn new(bytes: IVec) -> Result<Self, DecodeError> {
+    pub fn new(bytes: Bytes) -> Result<Self, DecodeError> {
         let (&[kind], rest) = bytes.split_first_chunk::<1>().ok_or(DecodeError::Short)?;
         let (revision, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError::Short)?;
         let (length, rest) = rest.split_first_chunk::<2>().ok_or(DecodeError::Short)?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::Request;
-use super::disk::table_tree;
+use super::group::TreeName;
 use super::index::Shared;
 use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
 
@@ -34,20 +34,10 @@ impl Table {
     ///
     /// [`WriteError::Failed`] when the disk cannot be read or the store is closed.
     pub fn scan(&self) -> Result<Vec<(Bytes, Bytes)>, WriteError> {
-        let db = self.shared.db();
-        let Some(db) = db.as_ref() else { return Err(self.shared.write_error()) };
-        let name = table_tree(&self.name);
-        // Opening a tree that does not exist would make it, and only the committer writes.
-        if !db.tree_names().iter().any(|tree| tree == name.as_bytes()) {
-            return Ok(Vec::new());
-        }
-        let entries = db.open_tree(name).map_err(unreadable)?.iter();
-        entries
-            .map(|entry| {
-                let (key, value) = entry.map_err(unreadable)?;
-                Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
-            })
-            .collect()
+        let reader = self.shared.reader();
+        let Some(reader) = reader.as_ref() else { return Err(self.shared.write_error()) };
+        let entries = reader.entries(&TreeName::Table(Arc::clone(&self.name)).name()).map_err(WriteError::Failed)?;
+        entries.map(|entry| entry.map(|entry| (entry.key.into(), entry.value)).map_err(WriteError::Failed)).collect()
     }
 
     /// Puts or removes an entry; returns once it is on disk. Many calls share one flush.
@@ -62,8 +52,8 @@ impl Table {
         self.write_all(vec![(key, value)]).await
     }
 
-    /// As [`Self::write`] for many entries, in this order; returns once all are on disk. After a crash before that, some
-    /// may be there and others not.
+    /// As [`Self::write`] for many entries, in this order; returns once all are on disk. After a crash before that, all
+    /// are there or none.
     ///
     /// # Errors
     ///
@@ -87,8 +77,4 @@ impl Table {
             Err(_) => Err(self.shared.unanswered().await),
         }
     }
-}
-
-fn unreadable(error: sled::Error) -> WriteError {
-    WriteError::Failed(format!("cannot read: {error}"))
 }

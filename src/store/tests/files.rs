@@ -2,7 +2,21 @@
 
 use std::fs;
 
+use super::super::database::Database;
+use super::super::group::{Group, TreeName};
 use super::*;
+
+/// The database of a store that was just made.
+fn read(folder: &Path) -> Database {
+    let mut database = Database::open(&folder.join("db/generation-1")).unwrap();
+    database.read(|_, _, _| Ok(())).unwrap();
+    database
+}
+
+fn value(database: &Database, tree: &str, key: &[u8]) -> Vec<u8> {
+    let entries = database.reader().entries(tree).unwrap();
+    entries.map(Result::unwrap).find(|entry| entry.key == key).unwrap().value.into()
+}
 
 pub(super) fn files_contain(folder: &Path, needle: &[u8]) -> bool {
     fs::read_dir(folder).unwrap().any(|entry| {
@@ -73,12 +87,12 @@ async fn a_sealed_record_stays_in_its_place() {
     let store = open(folder.path());
     store.write(put("/secrets", "a", "s", Expect::Any, "of a")).await.unwrap();
     store.close().await;
-    let db = sled::open(folder.path().join("db")).unwrap();
-    let tree = db.open_tree("object:/secrets").unwrap();
-    let record = tree.get(b"a\0s").unwrap().unwrap();
-    tree.insert(b"b\0s", record).unwrap();
-    db.flush().unwrap();
-    drop((tree, db));
+    let mut database = read(folder.path());
+    let record = value(&database, "object:/secrets", b"a\0s");
+    let mut group = Group::default();
+    group.entry(TreeName::Objects("/secrets".into()), b"b\0s".to_vec(), Some(record));
+    database.commit(group).unwrap();
+    drop(database);
     assert!(refusal(options(folder.path())).contains("object /secrets b/s cannot be read: it cannot be unsealed"));
 }
 
@@ -91,7 +105,7 @@ async fn a_second_store_is_refused() {
     store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
     store.close().await;
     // A foreign program that has only the data file open.
-    let data = fs::File::open(folder.path().join("db/db")).unwrap();
+    let data = fs::File::open(folder.path().join("db/generation-1/db")).unwrap();
     data.lock().unwrap();
     let reason = refusal(options(folder.path()));
     assert!(reason.contains("another slipway runs on"), "{reason}");
@@ -102,7 +116,7 @@ async fn a_second_store_is_refused() {
 #[tokio::test]
 async fn opening_repairs_what_a_crash_left() {
     let folder = tempfile::tempdir().unwrap();
-    let database = folder.path().join("db");
+    let database = folder.path().join("db/generation-1");
     let snapshots = || -> Vec<String> {
         let names = fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.starts_with("snap.")).collect()
@@ -145,15 +159,16 @@ async fn damage_and_foreign_formats_are_named() {
     store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
     store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
     store.close().await;
-    let spoil = |tree: &str, key: &[u8], value: &[u8]| {
-        let db = sled::open(folder.path().join("db")).unwrap();
-        let old = db.open_tree(tree).unwrap().insert(key, value).unwrap();
-        db.flush().unwrap();
-        old.unwrap()
+    let spoil = |tree: &str, key: &[u8], damaged: &[u8]| {
+        let mut database = read(folder.path());
+        let old = value(&database, tree, key);
+        let mut group = Group::default();
+        group.entry(TreeName::parse(tree).unwrap(), key.to_vec(), Some(damaged.to_vec()));
+        database.commit(group).unwrap();
+        old
     };
     // The last two spoil the second event.
-    let cases: [(&str, &[u8], &[u8], &str); 7] = [
-        ("meta", b"format", &2_u64.to_be_bytes(), "its format is 2 and this version knows 1"),
+    let cases: [(&str, &[u8], &[u8], &str); 6] = [
         ("meta", b"revision", b"x", "its revision is not a number"),
         ("object:metal3.io/baremetalhosts", b"ns\0a", b"", "object metal3.io/baremetalhosts ns/a cannot be read"),
         ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{", "its JSON cannot be read"),
@@ -173,7 +188,70 @@ async fn damage_and_foreign_formats_are_named() {
         spoil(tree, key, &old);
     }
     open(folder.path()).close().await;
+    let db = sled::open(folder.path().join("db/generation-1")).unwrap();
+    db.open_tree("meta").unwrap().insert("format", [&[0], &3_u64.to_be_bytes()[..]].concat()).unwrap();
+    db.flush().unwrap();
+    drop(db);
+    let refused = refusal(options(folder.path()));
+    assert!(refused.contains("its format is 3 and this version knows 2; use a newer slipway"), "{refused}");
     fs::write(folder.path().join("file"), "").unwrap();
     let refused = refusal(StoreOptions { path: folder.path().join("file"), ..options(folder.path()) });
     assert!(refused.contains("cannot make the folder"), "{refused}");
+}
+
+/// As versions before the tally left it: sled's files in the folder itself, values as they are, large ones in files of their own.
+#[tokio::test]
+async fn a_database_of_the_old_layout_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |revision: u64, spec: &str| {
+        let text = json!({"metadata": {"namespace": "ns", "name": "a", "resourceVersion": revision.to_string()}, "spec": spec});
+        [&[1], &revision.to_be_bytes()[..], text.to_string().as_bytes()].concat()
+    };
+    let event = |kind: u8, revision: u64, former: &[u8]| {
+        let place = format!("{HOSTS}\0ns\0a");
+        let length = u16::try_from(place.len()).unwrap().to_be_bytes();
+        [&[kind], &revision.to_be_bytes()[..], &length, place.as_bytes(), former].concat()
+    };
+    let large = "x".repeat(300_000);
+    let database = folder.path().join("db");
+    let db = sled::open(&database).unwrap();
+    let put = |tree: &str, key: &[u8], value: &[u8]| drop(db.open_tree(tree).unwrap().insert(key, value).unwrap());
+    put("meta", b"format", &1_u64.to_be_bytes());
+    put("meta", b"revision", &2_u64.to_be_bytes());
+    put(&format!("object:{HOSTS}"), b"ns\0a", &record(2, &large));
+    put("log", &0_u64.to_be_bytes(), &event(0, 1, b""));
+    put("log", &1_u64.to_be_bytes(), &event(1, 2, &record(1, "first")));
+    put("table:leases", b"k", b"v");
+    db.flush().unwrap();
+    drop(db);
+    assert!(fs::read_dir(database.join("blobs")).unwrap().count() > 0, "the large one is in a file of its own");
+
+    for _ in 0..2 {
+        let store = open(folder.path());
+        assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value()["spec"], large);
+        assert_eq!(store.revision(), 2);
+        let events = lines(&mut store.watch(HOSTS, 0).unwrap(), 2).await;
+        assert_eq!(events, ["added a@1 \"first\"".to_owned(), format!("modified a@2 \"{large}\" was \"first\"")]);
+        let leases = store.table("leases").unwrap().scan().unwrap();
+        assert_eq!(leases, [(Bytes::from_static(b"k"), Bytes::from_static(b"v"))]);
+        store.close().await;
+        assert!(!database.join("db").exists() && !database.join("blobs").exists() && !database.join("conf").exists());
+        assert_eq!(fs::read_dir(database.join("generation-1/blobs")).unwrap().count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_gone_is_not_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
+    store.close().await;
+    fs::remove_dir_all(folder.path().join("db")).unwrap();
+    for _ in 0..2 {
+        let refused = refusal(options(folder.path()));
+        assert!(refused.contains("the database is gone") && refused.contains("restore a backup"), "{refused}");
+    }
+    // As the message says.
+    fs::remove_file(folder.path().join("store.key")).unwrap();
+    assert_eq!(open(folder.path()).revision(), 0);
 }

@@ -1,0 +1,149 @@
+//! Which of the databases in the folder is the one: each rewriting makes a new one, a generation, beside the last.
+//!
+//! ```text
+//! db/lock          held by the process that has the store
+//! db/witness       what was last acknowledged, and in which generation
+//! db/generation-7  the database: sled's files
+//! db/ballast*      room that is given back when the disk is full
+//! ```
+//!
+//! Before generations, sled's files lay in the folder itself. Such a database is taken over when it is opened.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::witness::Said;
+
+const PREFIX: &str = "generation-";
+
+/// What sled calls its files.
+const SLED: [&str; 3] = ["db", "conf", "blobs"];
+
+/// Folder of a generation.
+pub(super) fn folder(path: &Path, generation: u64) -> PathBuf {
+    path.join(format!("{PREFIX}{generation}"))
+}
+
+/// What lies in the folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Generations, lowest first.
+    pub generations: Vec<u64>,
+    /// Whether sled's files lie in the folder itself.
+    pub old_layout: bool,
+}
+
+/// Looks what lies there.
+pub(super) fn find(path: &Path) -> io::Result<Found> {
+    let mut found = Found::default();
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if let Some(number) = name.strip_prefix(PREFIX).and_then(|number| number.parse().ok()) {
+            found.generations.push(number);
+        } else if SLED.contains(&name) {
+            found.old_layout = true;
+        }
+    }
+    found.generations.sort_unstable();
+    Ok(found)
+}
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Nothing was ever here: make the first generation.
+    New,
+    /// Take over the files that lie in the folder itself.
+    OldLayout,
+    /// This one.
+    Generation(u64),
+    /// The witness is lost. The first of these that can be read is it, for a later one may not have been finished.
+    FirstReadable(Vec<u64>),
+    /// There was one, and it is gone.
+    Gone,
+}
+
+/// Decides what to open. `used` is whether there is a sign that a database was here: the key that it made.
+pub(super) fn choose(said: Said, found: &Found, used: bool) -> Choice {
+    match said {
+        Said::This(statement) if found.generations.contains(&statement.generation) => {
+            Choice::Generation(statement.generation)
+        }
+        Said::This(_) => Choice::Gone,
+        // The witness is made when a database was taken over: without it that did not come to its end.
+        Said::Nothing | Said::Unreadable if found.old_layout => Choice::OldLayout,
+        Said::Nothing | Said::Unreadable if !found.generations.is_empty() => {
+            Choice::FirstReadable(found.generations.iter().rev().copied().collect())
+        }
+        Said::Unreadable => Choice::Gone,
+        Said::Nothing if used => Choice::Gone,
+        Said::Nothing => Choice::New,
+    }
+}
+
+/// Removes what is not the chosen generation: what a rewriting left that did not come to its end, or did.
+pub(super) fn sweep(path: &Path, chosen: u64) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let other = name.strip_prefix(PREFIX).is_some_and(|number| number.parse() != Ok(chosen));
+        if other || name == "blobs" {
+            fs::remove_dir_all(entry.path())?;
+        } else if SLED.contains(&name) || name.starts_with("snap.") || name.starts_with("damaged.snap.") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tally::Sum;
+    use super::super::witness::Statement;
+    use super::*;
+
+    #[test]
+    fn what_is_opened() {
+        let of = |generation| Said::This(Statement { generation, sum: Sum::default(), revision: 1 });
+        let table: [(Said, &[u64], bool, bool, Choice); 12] = [
+            (Said::Nothing, &[], false, false, Choice::New),
+            (Said::Nothing, &[], false, true, Choice::Gone),
+            (Said::Unreadable, &[], false, false, Choice::Gone),
+            (of(1), &[], false, true, Choice::Gone),
+            (of(1), &[2], false, true, Choice::Gone),
+            (of(1), &[1], false, true, Choice::Generation(1)),
+            (of(1), &[1, 2], false, true, Choice::Generation(1)),
+            // Taken over, and the old files not yet removed.
+            (of(1), &[1], true, true, Choice::Generation(1)),
+            (Said::Nothing, &[], true, true, Choice::OldLayout),
+            (Said::Nothing, &[1], true, true, Choice::OldLayout),
+            (Said::Nothing, &[1], false, true, Choice::FirstReadable(vec![1])),
+            (Said::Unreadable, &[4, 5], false, true, Choice::FirstReadable(vec![5, 4])),
+        ];
+        for (said, generations, old_layout, used, expected) in table {
+            let found = Found { generations: generations.to_vec(), old_layout };
+            assert_eq!(choose(said, &found, used), expected, "{said:?} {found:?} {used}");
+        }
+    }
+
+    #[test]
+    fn only_the_chosen_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for name in ["generation-1", "generation-12", "generation-x", "blobs"] {
+            fs::create_dir(path.join(name)).unwrap();
+        }
+        for name in ["db", "conf", "snap.00", "damaged.snap.00", "lock", "witness", "ballast", "mine"] {
+            fs::write(path.join(name), "").unwrap();
+        }
+        assert_eq!(find(path).unwrap(), Found { generations: vec![1, 12], old_layout: true });
+        sweep(path, 12).unwrap();
+        assert_eq!(find(path).unwrap(), Found { generations: vec![12], old_layout: false });
+        let mut left: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["ballast", "generation-12", "lock", "mine", "witness"]);
+    }
+}

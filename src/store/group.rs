@@ -1,0 +1,158 @@
+//! Changes that go to disk together.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::Object;
+use super::record::{self, Former, Identity};
+use super::seal::Sealer;
+use super::table::TableEntry;
+
+/// Name of the tree of numbers.
+pub(super) const META: &str = "meta";
+
+/// Name of the tree of events.
+pub(super) const LOG: &str = "log";
+
+const OBJECT_TREE: &str = "object:";
+const TABLE_TREE: &str = "table:";
+
+/// A tree.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TreeName {
+    /// Numbers.
+    Meta,
+    /// Events.
+    Log,
+    /// Objects of a resource.
+    Objects(Arc<str>),
+    /// A table.
+    Table(Arc<str>),
+}
+
+impl TreeName {
+    /// As sled has it.
+    pub fn name(&self) -> Cow<'static, str> {
+        match self {
+            Self::Meta => META.into(),
+            Self::Log => LOG.into(),
+            Self::Objects(resource) => format!("{OBJECT_TREE}{resource}").into(),
+            Self::Table(table) => format!("{TABLE_TREE}{table}").into(),
+        }
+    }
+
+    /// Inverse of [`Self::name`].
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            META => Some(Self::Meta),
+            LOG => Some(Self::Log),
+            _ => match name.strip_prefix(OBJECT_TREE) {
+                Some(resource) => Some(Self::Objects(resource.into())),
+                None => name.strip_prefix(TABLE_TREE).map(|table| Self::Table(table.into())),
+            },
+        }
+    }
+}
+
+/// Keys of the `meta` tree.
+pub(super) mod key {
+    pub const REVISION: &[u8] = b"revision";
+    pub const RESERVED: &[u8] = b"reserved";
+    pub const SEAL: &[u8] = b"seal";
+    pub const TRIMMED: &[u8] = b"trimmed\0";
+    pub const MEMORY: &[u8] = b"memory\0";
+}
+
+/// New values of one tree by key; `None` removes.
+pub(super) type Entries = HashMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// Changes of entries. Of two changes of one entry, the later one counts.
+#[derive(Default)]
+pub(super) struct Group {
+    trees: BTreeMap<TreeName, Entries>,
+}
+
+impl Group {
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+
+    /// All changes.
+    pub fn into_entries(self) -> BTreeMap<TreeName, Entries> {
+        self.trees
+    }
+
+    /// An entry as it is to be.
+    pub fn entry(&mut self, tree: TreeName, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.trees.entry(tree).or_default().insert(key, value);
+    }
+
+    /// An object's new self (or its end).
+    pub fn object(&mut self, identity: &Identity, object: Option<&Object>, sealer: &Sealer) {
+        let value = object.map(|object| record::encode(object, sealer));
+        self.entry(TreeName::Objects(Arc::clone(&identity.resource)), identity.key(), value);
+    }
+
+    /// An event, in a slot whose former event, if any, is marked as trimmed in this group or an earlier one.
+    pub fn event(&mut self, slot: u64, identity: &Identity, revision: u64, former: &Former, sealer: &Sealer) {
+        let event = record::encode_event(identity, revision, former, sealer);
+        self.entry(TreeName::Log, slot.to_be_bytes().into(), Some(event));
+        self.revision(revision);
+    }
+
+    /// The newest revision.
+    pub fn revision(&mut self, revision: u64) {
+        self.number(key::REVISION, revision);
+    }
+
+    /// The slot's event is no longer kept, and too large to lie there until another takes its place.
+    pub fn empty_slot(&mut self, slot: u64) {
+        // One that was taken again in this group stays.
+        self.trees.entry(TreeName::Log).or_default().entry(slot.to_be_bytes().into()).or_insert(None);
+    }
+
+    /// Events of the resource up to this revision are no longer kept.
+    pub fn trimmed(&mut self, resource: &str, revision: u64) {
+        self.number(&[key::TRIMMED, resource.as_bytes()].concat(), revision);
+    }
+
+    /// Revisions up to this one may be given to objects in memory.
+    pub fn reserve(&mut self, revision: u64) {
+        self.number(key::RESERVED, revision);
+    }
+
+    /// The resource has objects in memory.
+    pub fn in_memory(&mut self, resource: &str) {
+        self.number(&[key::MEMORY, resource.as_bytes()].concat(), 1);
+    }
+
+    /// What tells the key that seals secrets.
+    pub fn seal(&mut self, check: Vec<u8>) {
+        self.entry(TreeName::Meta, key::SEAL.to_vec(), Some(check));
+    }
+
+    /// Entries of a table, in order.
+    pub fn entries(&mut self, table: &Arc<str>, entries: Vec<TableEntry>) {
+        let tree = self.trees.entry(TreeName::Table(Arc::clone(table))).or_default();
+        tree.extend(entries.into_iter().map(|(key, value)| (key.into(), value.map(Vec::from))));
+    }
+
+    fn number(&mut self, key: &[u8], value: u64) {
+        self.entry(TreeName::Meta, key.to_vec(), Some(value.to_be_bytes().into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_trees_come_back() {
+        for tree in [TreeName::Meta, TreeName::Log, TreeName::Objects("/secrets".into()), TreeName::Table("t".into())] {
+            assert_eq!(TreeName::parse(&tree.name()), Some(tree));
+        }
+        assert_eq!(TreeName::parse("other"), None);
+    }
+}

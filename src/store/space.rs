@@ -1,0 +1,215 @@
+//! Room on the disk: when little is left, only what gives room back is still written.
+//!
+//! A full disk must not be the end: the store has to be opened, and what is no longer needed deleted, and both take room.
+//! So two files, the ballast, keep some. One is removed when little is left, the other only when the store is opened and
+//! still little is left: whoever else writes to the disk may have taken what the first one gave. Both are made again
+//! when there is plenty.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::statvfs::{Statvfs, fstatvfs};
+
+/// Largest size of the ballast, in bytes: 16 MiB, half of it in each file. Of a small disk a quarter.
+const BALLAST: u64 = 16 << 20;
+
+/// With less than this free, in bytes, nothing may grow: 8 MiB, some groups of the largest size. Of a small disk an eighth.
+const LOW: u64 = 8 << 20;
+
+/// How often the file system is asked.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Names of the files, in the folder of the database: given back while it runs, and when it is opened.
+const NAMES: [&str; 2] = ["ballast", "ballast-start"];
+
+/// What is to be done with the ballast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Stay,
+    /// Little is left: give the ballast back.
+    Release,
+    /// There is room again: make the ballast.
+    Take,
+}
+
+/// What counts as little, by the size of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    low: u64,
+    ballast: u64,
+}
+
+impl Bounds {
+    fn of(disk: u64) -> Self {
+        Self { low: LOW.min(disk / 8), ballast: BALLAST.min(disk / 4) }
+    }
+
+    /// With this free, there is plenty: the released ballast alone is not.
+    fn plenty(self) -> u64 {
+        self.low + self.ballast + self.low
+    }
+
+    /// Whether the disk is low, and what to do, by what is free and whether it was low.
+    fn judge(self, free: u64, was_low: bool) -> (bool, Step) {
+        match was_low {
+            false if free < self.low => (true, Step::Release),
+            true if free >= self.plenty() => (false, Step::Take),
+            _ => (was_low, Step::Stay),
+        }
+    }
+}
+
+/// Watches over the room.
+pub(super) struct Space {
+    path: PathBuf,
+    /// The folder, open: asking takes no new descriptor, of which there may be none.
+    folder: File,
+    bounds: Bounds,
+    low: bool,
+    free: u64,
+    looked: Option<Instant>,
+}
+
+impl Space {
+    /// Looks at the file system of a folder. Gives the ballast back when little is left, and makes it otherwise.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let folder = File::open(path)?;
+        let mut space = Self {
+            path: path.to_owned(),
+            folder,
+            bounds: Bounds::of(u64::MAX),
+            low: false,
+            free: u64::MAX,
+            looked: None,
+        };
+        space.look();
+        if space.low {
+            space.release(NAMES[1]);
+        } else {
+            space.take();
+        }
+        Ok(space)
+    }
+
+    /// Whether nothing may grow.
+    pub fn is_low(&self) -> bool {
+        self.low
+    }
+
+    /// What was free when it was last looked, in bytes.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Asks the file system, unless it was asked a moment ago.
+    pub fn look(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        match fstatvfs(&self.folder) {
+            Ok(found) => {
+                self.free = bytes(&found, found.blocks_available());
+                self.bounds = Bounds::of(bytes(&found, found.blocks()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot ask how much room the disk of the database has");
+                return;
+            }
+        }
+        let (low, step) = self.bounds.judge(self.free, self.low);
+        self.low = low;
+        match step {
+            Step::Stay => {}
+            Step::Release => {
+                tracing::error!(
+                    free_bytes = self.free,
+                    "the disk of the database is full: nothing can be made or grow until something is deleted, or {} MiB are free",
+                    self.bounds.plenty() >> 20
+                );
+                self.release(NAMES[0]);
+            }
+            Step::Take => {
+                tracing::info!(free_bytes = self.free, "the disk of the database has room again");
+                self.take();
+            }
+        }
+    }
+
+    /// Removes a file of the ballast.
+    fn release(&self, name: &str) {
+        match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, file = name, "cannot give the ballast back");
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the ballast, where there is plenty. Without it the store works as well, until the disk is full.
+    fn take(&self) {
+        let size = self.bounds.ballast / 2;
+        for name in NAMES.into_iter().filter(|name| !self.path.join(name).exists()) {
+            if self.free < self.bounds.plenty() {
+                return;
+            }
+            let path = self.path.join(name);
+            let made =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).and_then(|file| {
+                    let size = i64::try_from(size).map_err(io::Error::other)?;
+                    fallocate(&file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)
+                });
+            if let Err(error) = made {
+                tracing::warn!(%error, file = name, "cannot keep room for a full disk");
+                self.release(name);
+            }
+        }
+    }
+}
+
+fn bytes(found: &Statvfs, blocks: u64) -> u64 {
+    blocks.saturating_mul(found.fragment_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_the_disk_is_low() {
+        const MIB: u64 = 1 << 20;
+        for (free, was_low, expected) in [
+            (100 * MIB, false, (false, Step::Stay)),
+            (8 * MIB, false, (false, Step::Stay)),
+            (8 * MIB - 1, false, (true, Step::Release)),
+            (0, false, (true, Step::Release)),
+            (0, true, (true, Step::Stay)),
+            // What the released ballast gave.
+            (24 * MIB, true, (true, Step::Stay)),
+            (32 * MIB - 1, true, (true, Step::Stay)),
+            (32 * MIB, true, (false, Step::Take)),
+        ] {
+            assert_eq!(Bounds::of(1 << 40).judge(free, was_low), expected, "{free} {was_low}");
+        }
+        assert_eq!(Bounds::of(8 * MIB), Bounds { low: MIB, ballast: 2 * MIB });
+    }
+
+    #[test]
+    fn the_ballast_takes_room_and_is_made_once() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let space = Space::new(folder.path()).unwrap();
+        assert!(!space.is_low() && space.free() > 0);
+        for name in NAMES {
+            let file = fs::metadata(folder.path().join(name)).unwrap();
+            assert!(file.blocks() * 512 >= file.len() && file.len() == BALLAST / 2);
+            space.release(name);
+            assert!(!folder.path().join(name).exists());
+            space.release(name);
+        }
+    }
+}

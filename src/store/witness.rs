@@ -1,0 +1,194 @@
+//! The witness: a small file beside the database that says what was last acknowledged.
+//!
+//! The tally shows that what is read belongs together, but a database that lost its newest groups, or all of its files,
+//! belongs together, too. So each group is noted here before it is acknowledged, and a database that is behind its witness is
+//! refused.
+//!
+//! The file has two places of 64 bytes, 4,096 bytes apart, written in turn, so that a write cut short leaves the other. It is
+//! written after the group is on disk and so never says more than is there. It is handed to the kernel with each group
+//! and synced once a second: what a power cut can take from it makes it say less, which costs nothing but sight of a
+//! damage in that last second.
+
+use std::fs::{File, OpenOptions};
+use std::hash::Hasher;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use siphasher::sip::SipHasher13;
+
+use super::tally::Sum;
+
+/// Name of the file, in the folder of the database.
+pub(super) const NAME: &str = "witness";
+
+const MAGIC: &[u8; 8] = b"slipwit1";
+
+/// Bytes of one place.
+const LENGTH: usize = 64;
+
+/// Where the places are: on two pages of the file, so that damage of a block leaves one.
+const PLACES: [u64; 2] = [0, 4096];
+
+/// How long the file may be out of step with the disk.
+const SYNC: Duration = Duration::from_secs(1);
+
+/// What was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Statement {
+    /// Which database.
+    pub generation: u64,
+    /// What was in it.
+    pub sum: Sum,
+    /// The newest revision.
+    pub revision: u64,
+}
+
+impl Statement {
+    fn encode(self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.generation.to_be_bytes());
+        bytes[16..40].copy_from_slice(&self.sum.encode());
+        bytes[40..48].copy_from_slice(&self.revision.to_be_bytes());
+        let check = check(&bytes[..56]);
+        bytes[56..].copy_from_slice(&check);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+        let number = |from: usize| bytes[from..from + 8].try_into().map(u64::from_be_bytes).ok();
+        if &bytes[..8] != MAGIC || bytes[56..] != check(&bytes[..56]) {
+            return None;
+        }
+        Some(Self { generation: number(8)?, sum: Sum::decode(&bytes[16..40])?, revision: number(40)? })
+    }
+}
+
+fn check(bytes: &[u8]) -> [u8; 8] {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish().to_be_bytes()
+}
+
+/// What the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// There is no file.
+    Nothing,
+    /// There is one, and neither place can be read.
+    Unreadable,
+    /// The newer of the places.
+    This(Statement),
+}
+
+/// Reads the file of a folder.
+pub(super) fn read(folder: &Path) -> io::Result<Said> {
+    let file = match File::open(folder.join(NAME)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Said::Nothing),
+        Err(error) => return Err(error),
+    };
+    let mut newest: Option<Statement> = None;
+    for place in PLACES {
+        let mut bytes = [0; LENGTH];
+        match file.read_exact_at(&mut bytes, place) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+            Err(error) => return Err(error),
+        }
+        let Some(statement) = Statement::decode(&bytes) else { continue };
+        let age = |statement: &Statement| (statement.generation, statement.sum.sequence);
+        if newest.is_none_or(|newest| age(&newest) < age(&statement)) {
+            newest = Some(statement);
+        }
+    }
+    Ok(newest.map_or(Said::Unreadable, Said::This))
+}
+
+/// The file, open for writing.
+pub(super) struct Witness {
+    file: File,
+    /// Which place is next.
+    next: usize,
+    synced: Instant,
+}
+
+impl Witness {
+    /// Opens the file, or makes it. What is in it stays until it is written.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let name = folder.join(NAME);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(name)?;
+        Ok(Self { file, next: 0, synced: Instant::now() })
+    }
+
+    /// Notes what is on disk, before it is acknowledged.
+    pub fn note(&mut self, statement: Statement) -> io::Result<()> {
+        self.file.write_all_at(&statement.encode(), PLACES[self.next])?;
+        self.next = 1 - self.next;
+        if self.synced.elapsed() >= SYNC { self.sync() } else { Ok(()) }
+    }
+
+    /// In both places and on disk: when the database is another one than before.
+    pub fn settle(&mut self, statement: Statement) -> io::Result<()> {
+        for place in PLACES {
+            self.file.write_all_at(&statement.encode(), place)?;
+        }
+        self.sync()
+    }
+
+    /// Makes durable what was noted.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.synced = Instant::now();
+        self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn statement(generation: u64, sequence: u64) -> Statement {
+        Statement { generation, sum: Sum { sequence, count: 3, fingerprints: 4 }, revision: 5 }
+    }
+
+    #[test]
+    fn the_newer_place_counts_and_one_damaged_place_does_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(folder.path()).unwrap(), Said::Nothing);
+        let mut witness = Witness::open(folder.path()).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), Said::Unreadable);
+        witness.settle(statement(1, 1)).unwrap();
+        for sequence in 2..=7 {
+            witness.note(statement(1, sequence)).unwrap();
+            assert_eq!(read(folder.path()).unwrap(), Said::This(statement(1, sequence)));
+        }
+        let path = folder.path().join(NAME);
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            let Said::This(found) = read(folder.path()).unwrap() else { panic!("byte {at}: nothing can be read") };
+            let in_a_place = PLACES.iter().any(|place| (*place..*place + LENGTH as u64).contains(&(at as u64)));
+            assert!(found == statement(1, 7) || (in_a_place && found == statement(1, 6)), "byte {at}: {found:?}");
+        }
+        for length in [0, 10, LENGTH - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(read(folder.path()).unwrap(), Said::Unreadable, "{length}");
+        }
+    }
+
+    #[test]
+    fn another_database_is_newer_than_any_group_of_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut witness = Witness::open(folder.path()).unwrap();
+        witness.settle(statement(1, 900)).unwrap();
+        witness.note(statement(2, 1)).unwrap();
+        assert_eq!(read(folder.path()).unwrap(), Said::This(statement(2, 1)));
+    }
+}

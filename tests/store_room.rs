@@ -1,0 +1,238 @@
+//! Room: what the database takes of the disk, and what happens when there is none left, or no file descriptors.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use slipway::store::{Change, Expect, Store, StoreOptions, WriteError};
+
+/// How long the size is watched, in seconds; 10 unless this says otherwise.
+const SECONDS: &str = "SLIPWAY_STORE_SECONDS";
+
+/// Set in a child: the folder that it is to work in.
+const FOLDER: &str = "SLIPWAY_STORE_FOLDER";
+
+fn options(folder: &Path, history: usize) -> StoreOptions {
+    StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history }
+}
+
+fn put(name: String, length: usize, random: &mut StdRng) -> Change {
+    // Random, so that it cannot be packed.
+    let noise: String = (0..length).map(|_| char::from(random.random_range(b'A'..=b'Z'))).collect();
+    let value = Some(json!({"metadata": {"name": name}, "spec": noise}));
+    Change { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
+}
+
+fn delete(name: String) -> Change {
+    Change { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value: None }
+}
+
+/// What a folder takes of the disk, without the room that is kept for a full one.
+fn taken(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with("ballast"))
+        // Files come and go meanwhile.
+        .filter_map(|entry| entry.metadata().ok().map(|metadata| (entry, metadata)))
+        .map(|(entry, metadata)| if metadata.is_dir() { taken(&entry.path()) } else { metadata.blocks() * 512 })
+        .sum()
+}
+
+/// Three times what is in the database, and some half empty segments of sled's log.
+fn bound(live: u64) -> u64 {
+    3 * live + (8 << 20)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_stays_within_three_times_of_what_is_in_it() {
+    let seconds = env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(10);
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let store = Store::open(options(folder.path(), 1000)).unwrap();
+    let database = folder.path().join("db");
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let (mut writes, mut bytes, mut largest) = (0_u64, 0_u64, 0);
+    let mut worst: f64 = 0.0;
+    // Each mix for a while: how many objects, and how large they are.
+    let mixes: [(u32, std::ops::Range<usize>); 6] = [
+        (50, 20_000..20_001),
+        (20, 100_000..100_001),
+        (10, 0..1_000_000),
+        (400, 200..5_000),
+        (4, 1_000_000..1_040_000),
+        (60, 5_500..70_000),
+    ];
+    for (objects, lengths) in mixes.iter().cycle() {
+        if Instant::now() >= until {
+            break;
+        }
+        for _ in 0..40 {
+            let name = format!("m{}", random.random_range(0..*objects));
+            if random.random_ratio(1, 8) {
+                store.write(delete(name)).await.ok();
+            } else {
+                let length = random.random_range(lengths.clone());
+                store.write(put(name, length, &mut random)).await.unwrap();
+                bytes += length as u64;
+            }
+            writes += 1;
+            let live = u64::try_from(store.meters().live_bytes.get()).unwrap();
+            let taken = taken(&database);
+            largest = largest.max(taken);
+            worst = worst.max(taken as f64 / live.max(4 << 20) as f64);
+            assert!(
+                taken <= bound(live),
+                "{taken} bytes of the disk for {live} after {writes} writes of {bytes} bytes"
+            );
+        }
+    }
+    for object in store.list("/configmaps", None).objects {
+        store.write(delete(object.name.clone())).await.unwrap();
+    }
+    store.write(put("last".into(), 10, &mut random)).await.unwrap();
+    let live = u64::try_from(store.meters().live_bytes.get()).unwrap();
+    let left = taken(&database);
+    assert!(left <= bound(live), "{left} bytes of the disk for {live} after all was deleted");
+    store.close().await;
+    let again = Store::open(options(folder.path(), 1000)).unwrap();
+    assert_eq!(again.list("/configmaps", None).objects.len(), 1);
+    again.close().await;
+    println!(
+        "{writes} writes, {} MB: at most {} MB of the disk, {worst:.2} times what was in it (of at least 4 MB); {} MB in the end",
+        bytes / 1_000_000,
+        largest / 1_000_000,
+        left / 1_000_000
+    );
+}
+
+/// This test program again, for one test, in a file system of its own of that size.
+fn on_a_small_disk(test: &str, folder: &Path, megabytes: u32) -> Command {
+    let mut command = Command::new("unshare");
+    let script = format!("mount -t tmpfs -o size={megabytes}m small \"$0\" && exec \"$@\"");
+    command.args(["--mount", "--user", "--map-root-user", "sh", "-c", &script]).arg(folder);
+    command.arg(env::current_exe().unwrap()).args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(FOLDER, folder).stdin(Stdio::null());
+    command
+}
+
+/// Fills the disk: `true` when the store said that it is full, before the disk did.
+async fn fill(store: &Store, random: &mut StdRng) -> usize {
+    for number in 0..100_000 {
+        match store.write(put(format!("fill-{number}"), 30_000, random)).await {
+            Ok(_) => {}
+            Err(WriteError::Full) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the disk is never full");
+}
+
+async fn meet_a_full_disk(folder: &Path) {
+    let mut random = StdRng::seed_from_u64(3);
+    let store = Store::open(options(folder, 100)).unwrap();
+    let made = fill(&store, &mut random).await;
+    assert!(made > 100, "{made}");
+    // What somebody else writes beside it.
+    let rest = folder.join("of somebody else");
+    let block = vec![7; 4096];
+    let mut file = fs::File::create(&rest).unwrap();
+    while std::io::Write::write_all(&mut file, &block).is_ok() {}
+    drop(file);
+    store.close().await;
+
+    // Nothing is free, and it is opened, read, and told that it is full.
+    let count = |store: &Store| store.list("/configmaps", None).objects.len();
+    let store = Store::open(options(folder, 100)).unwrap();
+    assert_eq!(count(&store), made);
+    let refused = store.write(put("one-more".into(), 30_000, &mut random)).await;
+    assert!(matches!(refused, Err(WriteError::Full)), "{refused:?}");
+    // What needs no more room is written, and what gives room back.
+    store.write(put("fill-0".into(), 30_000, &mut random)).await.unwrap();
+    for number in 0..made - 10 {
+        store.write(delete(format!("fill-{number}"))).await.unwrap();
+    }
+    assert_eq!(count(&store), 10);
+    fs::remove_file(&rest).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = store.write(put("fill-0".into(), 30_000, &mut random)).await {
+        assert!(matches!(error, WriteError::Full) && Instant::now() < until, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    store.close().await;
+    let store = Store::open(options(folder, 100)).unwrap();
+    assert_eq!(count(&store), 11);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_opened_read_deleted_from_and_recovers() {
+    if let Ok(folder) = env::var(FOLDER) {
+        return meet_a_full_disk(Path::new(&folder)).await;
+    }
+    for megabytes in [24, 96] {
+        let folder = tempfile::tempdir().unwrap();
+        let test = "a_full_disk_is_opened_read_deleted_from_and_recovers";
+        let mut command = on_a_small_disk(test, folder.path(), megabytes);
+        let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && text.contains("1 passed"), "{megabytes} MB: {text}");
+    }
+}
+
+async fn run_out_of_descriptors(folder: &Path) {
+    let mut random = StdRng::seed_from_u64(3);
+    let store = Store::open(options(folder, 100)).unwrap();
+    store.write(put("a".into(), 10, &mut random)).await.unwrap();
+    let mut taken = Vec::new();
+    let refused = loop {
+        match fs::File::open("/dev/null") {
+            Ok(file) => taken.push(file),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(24), "{refused}");
+    // Enough for the database to be rewritten, if it could.
+    for number in 0..120_u32 {
+        store.write(put(format!("m{}", number % 3), 900_000, &mut random)).await.unwrap();
+    }
+    drop(taken);
+    // Once it can be, it is.
+    let until = Instant::now() + Duration::from_secs(60);
+    for number in 0_u32.. {
+        store.write(put(format!("m{}", number % 3), 900_000, &mut random)).await.unwrap();
+        let live = u64::try_from(store.meters().live_bytes.get()).unwrap();
+        let size = self::taken(&folder.join("db"));
+        if size <= bound(live) {
+            break;
+        }
+        assert!(Instant::now() < until, "{size} bytes of the disk for {live}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    store.close().await;
+    let store = Store::open(options(folder, 100)).unwrap();
+    assert_eq!(store.list("/configmaps", None).objects.len(), 4);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn without_file_descriptors_the_store_goes_on() {
+    if let Ok(folder) = env::var(FOLDER) {
+        return run_out_of_descriptors(Path::new(&folder)).await;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut command = Command::new("sh");
+    let test = "without_file_descriptors_the_store_goes_on";
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(FOLDER, folder.path());
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
