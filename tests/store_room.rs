@@ -113,6 +113,28 @@ async fn the_database_stays_within_three_times_of_what_is_in_it() {
     );
 }
 
+/// Small entries take more of the disk than they hold, also when they were just written. That is no reason to write
+/// them again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_small_entries_are_not_rewritten_again_and_again() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let store = Store::open(options(folder.path(), 1000)).unwrap();
+    let table = store.table("leases").unwrap();
+    let entry = |number: u32, value: u8| (format!("{number:08x}").into(), Some(vec![value; 120].into()));
+    let mut written = 0;
+    for round in 0..6 {
+        for first in (0..50_000).step_by(500) {
+            table.write_all((first..first + 500).map(|number| entry(number, round)).collect()).await.unwrap();
+            written += 500 * 130;
+        }
+    }
+    let (live, disk) = (store.meters().live_bytes.get(), store.meters().disk_bytes.get());
+    let rewrites = i64::try_from(store.meters().rewrites.get()).unwrap();
+    println!("{written} bytes written, {live} there, {disk} of the disk, rewritten {rewrites} times");
+    assert!(rewrites * live <= 2 * written, "{rewrites} times, with {live} bytes each, for {written} bytes written");
+    store.close().await;
+}
+
 /// This test program again, for one test, in a file system of its own of that size.
 fn on_a_small_disk(test: &str, folder: &Path, megabytes: u32) -> Command {
     let mut command = Command::new("unshare");

@@ -207,6 +207,11 @@ impl Metrics {
             meters.commit_seconds.clone(),
         );
         registry.register(
+            "slipway_store_rewrites",
+            "Times the database was rewritten, smaller",
+            meters.rewrites.clone(),
+        );
+        registry.register(
             "slipway_store_rewrite_duration_seconds",
             "Time for the database to be rewritten, smaller",
             meters.rewrite_seconds.clone(),

@@ -36,7 +36,7 @@ const LOW_SLACK: u64 = 2 << 20;
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
 /// Bytes of a group while a database is rewritten.
-const COPIED: usize = 1 << 20;
+const COPIED: usize = 1 << 18;
 
 /// What was read when the database was opened.
 pub(super) struct Loaded {
@@ -75,6 +75,8 @@ pub(super) struct Disk {
     space: Space,
     sealer: Sealer,
     revision: u64,
+    /// What it took of the disk when it was rewritten last.
+    fresh: u64,
     /// When it may be tried again to rewrite it, and how long after that, once it failed.
     retry: Option<(Instant, Duration)>,
     /// Resources known on disk to have objects in memory.
@@ -141,6 +143,7 @@ impl Disk {
             space,
             sealer,
             revision: 0,
+            fresh: 0,
             retry: None,
             memory: Vec::new(),
             _lock: lock,
@@ -221,14 +224,14 @@ impl Disk {
             .map_err(|error| format!("cannot write the witness: {error}"))
     }
 
-    /// Whether the database takes so much more of the disk than what is in it that it should be rewritten.
-    ///
-    /// While it is rewritten both are there: with 1.9 times what is in it, together not three times as much.
+    /// Whether the database takes so much more of the disk than what is in it that it should be rewritten: about twice as
+    /// much, and somewhat more than it took when it was rewritten last, for small entries take some room of their own.
     pub fn is_bloated(&self) -> bool {
         let (live, size) = self.bytes();
         let (slack, low) = if self.space.is_low() { (LOW_SLACK, true) } else { (SLACK, false) };
         let fits = !low || live + live / 4 + LOW_SLACK < self.space.free();
-        fits && size > live / 10 * 19 + slack && self.retry.is_none_or(|(from, _)| Instant::now() >= from)
+        fits && size > (live / 10 * 19 + slack).max(self.fresh + live / 2 + slack)
+            && self.retry.is_none_or(|(from, _)| Instant::now() >= from)
     }
 
     /// Writes all that is in the database, and the group, into a new one, which takes its place: `changed` is told how
@@ -249,7 +252,9 @@ impl Disk {
         changed(self.database.reader());
         self.retry = None;
         let (_, now) = self.bytes();
+        self.fresh = now;
         tracing::debug!(live, before = size, after = now, generation = next, "the database was rewritten");
+
         // The files of the old layout lie among ours: the sweep removes those.
         if generation > 0
             && let Err(error) = former.remove()
@@ -285,6 +290,8 @@ impl Disk {
                 group.entry(tree.clone(), entry.key, Some(entry.value.into()));
                 if bytes > COPIED {
                     copy.write(std::mem::take(&mut group), false)?;
+                    // sled uses only that room again of which it is sure that it is no longer needed.
+                    copy.flush()?;
                     bytes = 0;
                 }
             }

@@ -15,6 +15,8 @@ pub struct Meters {
     pub group_size: Histogram,
     /// Seconds that a group took to be on disk.
     pub commit_seconds: Histogram,
+    /// Times that the database was rewritten.
+    pub rewrites: Counter,
     /// Seconds that a rewriting of the database took.
     pub rewrite_seconds: Histogram,
     /// Bytes of all objects, events and table entries as they are on disk.
@@ -30,6 +32,7 @@ impl Default for Meters {
             group_size: Histogram::new(exponential_buckets(1.0, 2.0, 9)),
             // 0.1 ms to 1.6 s.
             commit_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 15)),
+            rewrites: Counter::default(),
             // 10 ms to 10 s.
             rewrite_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 11)),
             live_bytes: Gauge::default(),
@@ -46,6 +49,7 @@ impl Meters {
     }
 
     pub(super) fn rewritten(&self, took: Duration) {
+        self.rewrites.inc();
         self.rewrite_seconds.observe(took.as_secs_f64());
     }
 
