@@ -69,7 +69,7 @@ pub async fn run(
         own.end().await;
     }
     let Driven { goals, missing, tally } = match (done, &left) {
-        (Err(error), Some(left)) => return Err(error.context(format!("{left:#}"))),
+        (Err(error), Some(_)) => return Err(error.context("not all is removed")),
         (done, _) => done?,
     };
     let succeeded = missing.is_empty() && goals.len() == stages(plan.until).len();
