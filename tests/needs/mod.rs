@@ -16,7 +16,7 @@ const REQUIRE: &str = "SLIPWAY_TESTS_REQUIRE_TOOLS";
 /// When nothing may be left out.
 pub fn lacks(what: &str) {
     let required = std::env::var_os(REQUIRE).is_some_and(|value| !value.is_empty() && value != "0");
-    assert!(!required, "{what}: {REQUIRE} wants it; `make packages` installs what is missing");
+    assert!(!required, "{what}: {REQUIRE} wants it; `make unit` fetches what is missing");
     tell(what);
 }
 
