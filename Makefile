@@ -27,11 +27,12 @@ bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
 	benches/run
 
-lint: packages rust ## formatting, clippy, scripts, the systemd unit
+lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd unit
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 	cargo fmt --check --manifest-path benches/api/Cargo.toml
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
+	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
 	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build \
 	  benches/run benches/suite/*.py
@@ -61,19 +62,21 @@ build: rust ## the static release binary
 	@tests/lab/packages build
 	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(TARGET)
 
-unit: rust packages ## cargo test
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" cargo test --locked
+unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
+	@python3 tests/lab/tools.py emulators >/dev/null
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 cargo test --locked
 
 clients: build ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
 	python3 tests/api/raw.py check
 	python3 tests/api/clients.py
 
-conformance: build ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
+conformance: build rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
 	@tests/lab/packages lab
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
 	PEER=1 python3 tests/api/clients.py
+	SLIPWAY_TESTS_REQUIRE_TOOLS=all cargo test --locked --test engine
 
 journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

@@ -38,6 +38,9 @@ pub mod engine;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+#[cfg(test)]
+#[path = "../tests/needs/mod.rs"]
+mod needs;
 pub mod pki;
 pub mod ramdisk;
 pub mod simulate;

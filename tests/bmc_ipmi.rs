@@ -1,5 +1,7 @@
 //! IPMI: our client against our simulated BMC and against OpenIPMI's; our simulated BMC against ipmitool.
 
+mod needs;
+
 use std::net::UdpSocket as StdSocket;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -253,15 +255,6 @@ async fn many_at_once_on_one_bmc_all_succeed() {
     assert_eq!(registry.len(), 1);
 }
 
-/// Whether a program is there; says so when it is not.
-fn have(program: &str) -> bool {
-    let found = std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()));
-    if !found {
-        eprintln!("skipped: {program} is not installed");
-    }
-    found
-}
-
 async fn ipmitool(port: u16, suite: u8, user: &str, password: &str, args: &str) -> (bool, String) {
     let mut command = tokio::process::Command::new("ipmitool");
     command.args(["-I", "lanplus", "-H", "127.0.0.1", "-N", "1", "-R", "2"]);
@@ -274,7 +267,7 @@ async fn ipmitool(port: u16, suite: u8, user: &str, password: &str, args: &str) 
 
 #[tokio::test]
 async fn ipmitool_drives_the_simulated_bmc() {
-    if !have("ipmitool") {
+    if !needs::program("ipmitool") {
         return;
     }
     let sim = sim_with(
@@ -374,7 +367,7 @@ impl IpmiSimProcess {
 
 #[tokio::test]
 async fn our_client_drives_ipmi_sim_of_openipmi() {
-    if !have("ipmi_sim") {
+    if !needs::program("ipmi_sim") {
         return;
     }
     let sim = IpmiSimProcess::start();

@@ -1,5 +1,7 @@
 //! Redfish: our client against our simulated service, with and without its faults; sushy-tools where it is installed.
 
+mod needs;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -365,8 +367,9 @@ struct Sushy(tokio::process::Child);
 
 #[tokio::test]
 async fn sushy_tools_is_driven_where_it_is_installed() {
-    let Some(home) = std::env::var_os("HOME") else { return };
-    let cache = std::path::Path::new(&home).join(".cache/slipway");
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from).unwrap_or_default();
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), std::path::PathBuf::from);
+    let cache = cache.join("slipway");
     let program = std::fs::read_dir(&cache)
         .into_iter()
         .flatten()
@@ -374,8 +377,7 @@ async fn sushy_tools_is_driven_where_it_is_installed() {
         .map(|d| d.path().join("bin/sushy-emulator"))
         .find(|p| p.is_file());
     let Some(program) = program else {
-        eprintln!("skipped: no sushy-emulator in a venv under {}", cache.display());
-        return;
+        return needs::lacks(&format!("no sushy-emulator in a venv under {}", cache.display()));
     };
     let dir = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

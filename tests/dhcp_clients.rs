@@ -4,6 +4,7 @@
 //! `ip` the tests say that they are skipped.
 
 mod dhcp_support;
+mod needs;
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -23,9 +24,12 @@ fn role_in_a_namespace() {
 }
 
 fn lab(options: Options<'_>) -> Option<Lab> {
+    if !needs::root() || !needs::program("ip") {
+        return None;
+    }
     let lab = Lab::new(options);
     if lab.is_none() {
-        eprintln!("skipped: needs root and ip netns");
+        needs::lacks("there can be no network namespaces");
     }
     lab
 }

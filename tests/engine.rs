@@ -3,6 +3,8 @@
 //! The API server is that of `tests/api/servers.py peer`, built once into the user's cache folder. Where it is not there
 //! the test says so and does nothing: building it takes minutes.
 
+mod needs;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -197,7 +199,7 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     let folder = tempfile::tempdir().unwrap();
     let (_peer, kubeconfig) = match peer(folder.path()).await {
         Ok(peer) => peer,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return needs::lacks_what_takes_long(&reason),
     };
     let config = Kubeconfig::read_from(&kubeconfig).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 const NAMESPACE: &str = "rack";
+const RUN: &str = "crash";
 /// Hosts that get an image at once, and hosts that wait for theirs.
 const PROMPT: usize = 9;
 const LATE: usize = 3;
@@ -142,7 +143,7 @@ impl Drop for Site {
 
 impl Site {
     fn objects(&self) -> Objects {
-        Objects::new(self.own.client.clone(), NAMESPACE)
+        Objects::new(self.own.client.clone(), NAMESPACE, RUN)
     }
 
     async fn kill(&mut self, why: &str) {
@@ -290,6 +291,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     let foreign = made.last_mut().unwrap();
     foreign.host.metadata.name = Some(FOREIGN.into());
     foreign.host.spec.externally_provisioned = true;
+    made.iter_mut().for_each(|one| one.mark(RUN));
     let machines = Machines::start(&plan, own.network, &mut made, &token).await.unwrap();
     let (following, states) = follow(own.client.clone());
     let mut site = Site {

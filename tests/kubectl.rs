@@ -478,10 +478,20 @@ async fn users_define_kinds_of_their_own() {
 async fn documents_of_the_old_form_are_read_by_kubectl() {
     for kubectl in clients() {
         let lab = Lab::new(&kubectl).await;
-        contains(
-            &lab.ok("explain bmh.spec.image --output=plaintext-openapiv2", "").await,
-            &["BareMetalHost", "checksumType", "Where the image is."],
-        );
+        let old = "--output=plaintext-openapiv2";
+        // The whole of a field: its kind, what it is for, each field below it with its type and its words.
+        let said = lab.ok(&format!("explain bmh.spec.image {old}"), "").await;
+        contains(&said, &["KIND:     BareMetalHost", "VERSION:  metal3.io/v1alpha1", "RESOURCE: image <Object>"]);
+        let fields: Vec<&str> = said.lines().filter(|line| line.starts_with("   ") && line.contains('<')).collect();
+        let wanted = ["checksum", "checksumType", "format", "ociAuthSecretName", "url"];
+        assert_eq!(fields.len(), wanted.len(), "{said}");
+        for (line, field) in fields.iter().zip(wanted) {
+            assert!(line.trim_start().starts_with(&format!("{field}\t<string>")), "{field}: {said}");
+        }
+        contains(&said, &["url\t<string> -required-", "Where the image is."]);
+        let deep = lab.ok(&format!("explain bmh.spec.rootDeviceHints.minSizeGigabytes {old}"), "").await;
+        contains(&deep, &["FIELD:    minSizeGigabytes <integer>", "Smallest size, in GiB."]);
+        contains(&lab.fails(&format!("explain bmh.spec.imagination {old}"), "").await, &["imagination"]);
         contains(&lab.ok("explain crd.spec.names", "").await, &["CustomResourceDefinition", "plural", "shortNames"]);
         contains(&lab.ok("cluster-info", "").await, &["is running at"]);
         lab.ends().await;

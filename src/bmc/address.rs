@@ -142,36 +142,15 @@ pub enum BootInterface {
     UefiHttp,
 }
 
-/// Who builds RAID volumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RaidInterface {
-    /// Nobody.
-    None,
-    /// Standard Redfish.
-    Redfish,
-    /// Dell's own way.
-    IdracRedfish,
-}
-
-/// What a driver can do; admission rules read this.
+/// What a driver can do of what Slipway uses; admission rules read this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// `bootMACAddress` is mandatory.
     pub needs_mac: bool,
     /// How the ramdisk boots.
     pub boot: BootInterface,
-    /// Hardware RAID.
-    pub raid: RaidInterface,
-    /// Secure Boot can be switched.
-    pub secure_boot: bool,
     /// Inspection through the BMC alone.
     pub fast_inspection: bool,
-    /// A live ISO can be the deploy image.
-    pub iso_ramdisk: bool,
-    /// DHCP and network boot on the machine's own network are needed.
-    pub needs_provisioning_network: bool,
-    /// Firmware settings and updates.
-    pub firmware: bool,
 }
 
 impl Driver {
@@ -193,20 +172,7 @@ impl Driver {
             Self::RedfishUefiHttp => BootInterface::UefiHttp,
             _ => BootInterface::Pxe,
         };
-        Capabilities {
-            needs_mac: self == Self::Libvirt,
-            boot,
-            raid: match self {
-                Self::Ipmi | Self::Libvirt => RaidInterface::None,
-                Self::IdracRedfish | Self::IdracVirtualMedia => RaidInterface::IdracRedfish,
-                _ => RaidInterface::Redfish,
-            },
-            secure_boot: redfish,
-            fast_inspection: redfish,
-            iso_ramdisk: boot != BootInterface::Pxe,
-            needs_provisioning_network: boot == BootInterface::Pxe,
-            firmware: redfish,
-        }
+        Capabilities { needs_mac: self == Self::Libvirt, boot, fast_inspection: redfish }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::address::{AddressError as E, BmcHost, Endpoint, Privilege, RaidInterface};
+use super::address::{AddressError as E, BmcHost, Endpoint, Privilege};
 use super::ipmi::packet::{self, Frame, le32, payload};
 use super::ipmi::rakp::{Handshake, Login, Progress, RakpError};
 use super::ipmi::suite::CipherSuite;
@@ -122,30 +122,21 @@ fn bad_addresses_say_what_to_write() {
 
 #[test]
 fn capabilities_are_those_of_the_published_table() {
-    use {BootInterface::*, RaidInterface as R};
-    for (scheme, mac, boot, raid, redfish) in [
-        ("ipmi", false, Pxe, R::None, false),
-        ("libvirt", true, Pxe, R::None, false),
-        ("redfish", false, Pxe, R::Redfish, true),
-        ("ilo5-redfish", false, Pxe, R::Redfish, true),
-        ("idrac-redfish", false, Pxe, R::IdracRedfish, true),
-        ("redfish-virtualmedia", false, VirtualMedia, R::Redfish, true),
-        ("ilo5-virtualmedia", false, VirtualMedia, R::Redfish, true),
-        ("idrac-virtualmedia", false, VirtualMedia, R::IdracRedfish, true),
-        ("redfish-uefihttp", false, UefiHttp, R::Redfish, true),
+    use BootInterface::*;
+    for (scheme, mac, boot, redfish) in [
+        ("ipmi", false, Pxe, false),
+        ("libvirt", true, Pxe, false),
+        ("redfish", false, Pxe, true),
+        ("ilo5-redfish", false, Pxe, true),
+        ("idrac-redfish", false, Pxe, true),
+        ("redfish-virtualmedia", false, VirtualMedia, true),
+        ("ilo5-virtualmedia", false, VirtualMedia, true),
+        ("idrac-virtualmedia", false, VirtualMedia, true),
+        ("redfish-uefihttp", false, UefiHttp, true),
     ] {
         let address = BmcAddress::parse(&format!("{scheme}://h")).unwrap();
         assert_eq!(address.driver.scheme(), scheme);
-        let want = Capabilities {
-            needs_mac: mac,
-            boot,
-            raid,
-            secure_boot: redfish,
-            fast_inspection: redfish,
-            iso_ramdisk: boot != Pxe,
-            needs_provisioning_network: boot == Pxe,
-            firmware: redfish,
-        };
+        let want = Capabilities { needs_mac: mac, boot, fast_inspection: redfish };
         assert_eq!(address.capabilities(), want, "{scheme}");
     }
 }

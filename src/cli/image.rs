@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use futures::TryStreamExt;
-use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 
 use super::listing::Output;
@@ -80,7 +80,10 @@ async fn import(
         format!("file://{}", path.display())
     };
     let image = Image::new(name, ImageSpec { url, checksum, checksum_type: None, format: None });
-    images.create(&PostParams::default(), &image).await.with_context(|| format!("image {name}"))?;
+    let made = match images.create(&PostParams::default(), &image).await {
+        Err(kube::Error::Api(error)) if error.is_already_exists() => return Err(in_the_way(images, name).await),
+        made => made.with_context(|| format!("image {name}"))?,
+    };
     if no_wait {
         println!("image {name} created");
         return Ok(());
@@ -103,7 +106,11 @@ async fn import(
             }
             ImagePhase::Failed => {
                 progress.end();
-                bail!("image {name}: {}", status.message.unwrap_or_else(|| "the import failed".into()));
+                // What is left of it would only stand in the way of the next try.
+                let preconditions = Some(Preconditions { uid: made.uid(), resource_version: None });
+                let removed = images.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await;
+                let why = status.message.unwrap_or_else(|| "the import failed".into());
+                bail!("image {name}: {why}{}", if removed.is_ok() { ". Nothing is left of it" } else { "" });
             }
             phase => {
                 let doing = if phase == ImagePhase::Importing { "importing" } else { "waiting for its turn" };
@@ -112,6 +119,16 @@ async fn import(
         }
         wait_for_change(images, name, &version).await?;
     }
+}
+
+/// What to do about an image that is there already.
+async fn in_the_way(images: &Api<Image>, name: &str) -> anyhow::Error {
+    let status = images.get(name).await.ok().and_then(|image| image.status).unwrap_or_default();
+    let how = match (status.phase, status.message) {
+        (ImagePhase::Failed, Some(why)) => format!(", and its import failed: {why}"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!("image {name} is in the library already{how}. `slipway image remove {name}` makes room for another")
 }
 
 /// Returns at the next change of the image, or after some seconds without one.

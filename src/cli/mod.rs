@@ -146,12 +146,22 @@ fn print_text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// An error with its causes; many errors say their cause themselves, and once is enough.
+/// An error with its causes; many errors say their cause themselves, and once is enough. What the API refused is said as
+/// [`client::refusal`] says it.
 fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text += &format!(": {cause}");
+    let mut text = String::new();
+    for cause in error.chain() {
+        let (said, last) = match cause.downcast_ref() {
+            Some(kube::Error::Api(status)) => (client::refusal(status), true),
+            _ => (cause.to_string(), false),
+        };
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text += &format!(": {said}");
+        }
+        if last {
+            break;
         }
     }
     text

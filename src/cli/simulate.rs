@@ -53,7 +53,7 @@ pub(super) struct Options {
     /// URL of an image that the appliance can reach, instead of a small one served here
     #[arg(long, value_name = "URL")]
     image: Option<String>,
-    /// Namespace of the hosts
+    /// Namespace of the hosts; made, and removed in the end, when it is not there
     #[arg(long, short, value_name = "NAME", default_value = "simulated")]
     namespace: String,
     /// Leave the hosts, or the folder of the simulator's own appliance, when it ends
@@ -118,7 +118,7 @@ struct ApplianceOptions {
     /// Configuration for the simulator's own appliance; folder, addresses and networks apart
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     config: Option<PathBuf>,
-    /// kubeconfig of a running appliance
+    /// kubeconfig of a running appliance, which must have no hosts
     #[arg(long, value_name = "FILE", requires_all = ["relay", "dhcp"])]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig, instead of its current one
@@ -219,11 +219,15 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
         }
     }));
     progress.end();
-    let summary = summary?;
+    let (summary, left) = summary?;
     if json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
     } else {
         println!("{}", report::text(&summary));
     }
-    if summary.succeeded { Ok(()) } else { Err(Failure::Reported.into()) }
+    match left {
+        Some(left) => Err(left),
+        None if summary.succeeded => Ok(()),
+        None => Err(Failure::Reported.into()),
+    }
 }

@@ -6,19 +6,18 @@
 
 pub mod annotations;
 mod image;
-mod raid;
 #[cfg(test)]
 mod tests;
 
 use serde_json::{Value, json};
 
 use crate::api::metal3::{
-    BareMetalHost, BootMode, InspectionMode, NetworkInterface, OperationalStatus, ProvisioningState, RootDeviceHints,
+    BareMetalHost, InspectionMode, NetworkInterface, OperationalStatus, ProvisioningState, RootDeviceHints,
     SecretReference,
 };
-use crate::apiserver::{AdmissionRequest, FieldError, Operation, subdomain};
+use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation, subdomain};
 use crate::bmc::BmcAddress;
-use crate::bmc::address::RaidInterface;
+use crate::host::unsupported::unsupported;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.
 ///
@@ -58,12 +57,12 @@ fn faults(host: &BareMetalHost) -> Vec<FieldError> {
     power(host, &mut errors);
     image::check(host, &mut errors);
     hints("spec.rootDeviceHints", host.spec.root_device_hints.as_ref(), &mut errors);
-    raid::check(host, &mut errors);
     secrets(host, &mut errors);
     interfaces(&host.spec.network_interfaces, &mut errors);
-    if host.spec.firmware.is_some() {
-        errors.push(FieldError::forbidden("spec.firmware", "write the settings to a HostFirmwareSettings object"));
-    }
+    errors.extend(unsupported(&host.spec).into_iter().map(|one| match one.value {
+        Some(value) => FieldError::with_value(FieldFault::NotSupported, one.field, &json!(value), one.reason),
+        None => FieldError::forbidden(one.field, one.reason),
+    }));
     errors
 }
 
@@ -103,18 +102,9 @@ fn bmc(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::required("spec.bootMACAddress", detail));
         }
     }
-    if host.spec.boot_mode == Some(BootMode::UEFISecureBoot) && !can.secure_boot {
-        let detail = format!("{scheme}:// cannot switch Secure Boot");
-        errors.push(FieldError::invalid("spec.bootMode", &json!("UEFISecureBoot"), detail));
-    }
     if host.spec.inspection_mode == Some(InspectionMode::Fast) && !can.fast_inspection {
         let detail = format!("needs Redfish, which {scheme}:// is not");
         errors.push(FieldError::invalid("spec.inspectionMode", &json!("fast"), detail));
-    }
-    let volumes = host.spec.raid.as_ref().and_then(|raid| raid.hardware_raid_volumes.as_deref()).unwrap_or_default();
-    if !volumes.is_empty() && can.raid == RaidInterface::None {
-        let detail = format!("{scheme}:// cannot build RAID volumes");
-        errors.push(FieldError::forbidden("spec.raid.hardwareRAIDVolumes", detail));
     }
 }
 

@@ -28,5 +28,6 @@ mod readings;
 pub mod reconciler;
 pub mod sessions;
 pub mod stuck;
+pub mod unsupported;
 mod view;
 pub mod watches;

@@ -43,6 +43,8 @@ mod rest;
 mod secret;
 #[path = "twin_tests.rs"]
 mod twin;
+#[path = "unsupported_tests.rs"]
+mod unsupported;
 
 struct Site {
     api: ApiServer,

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::objects::LABEL;
 use super::plan::Goal;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
 
@@ -98,15 +99,16 @@ pub struct Table {
 pub struct Hosts {
     table: Arc<Mutex<Table>>,
     arrived: watch::Sender<usize>,
+    run: String,
 }
 
 impl Hosts {
-    /// Hosts with these names, none of them there yet.
-    pub fn new(names: &[String]) -> Self {
+    /// Hosts of a run with these names, none of them there yet.
+    pub fn new(names: &[String], run: &str) -> Self {
         let new = Host { state: None, error: None, errors: 0, error_count: 0, reached: BTreeMap::new() };
         let hosts = names.iter().map(|name| (name.clone(), new.clone())).collect();
         let table = Arc::new(Mutex::new(Table { hosts, goal: None, arrived: 0 }));
-        Self { table, arrived: watch::Sender::new(0) }
+        Self { table, arrived: watch::Sender::new(0), run: run.to_owned() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -179,6 +181,10 @@ impl Hosts {
     }
 
     fn see(&self, seen: Seen) {
+        if seen.labels().get(LABEL) != Some(&self.run) {
+            // Somebody else's, of the same name: the run's own is gone.
+            return self.forget(&seen.name_any());
+        }
         let now = Instant::now();
         let mut table = self.table();
         let goal = table.goal;
@@ -265,7 +271,7 @@ mod tests {
     fn seen(name: &str, state: &str, errors: i64) -> Seen {
         let error = (errors > 0).then_some("registration error");
         serde_json::from_value(json!({
-            "metadata": { "name": name },
+            "metadata": { "name": name, "labels": { LABEL: "run" } },
             "status": { "provisioning": { "state": state }, "errorCount": errors, "errorType": error, "errorMessage": "no" }
         }))
         .unwrap()
@@ -274,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn hosts_arrive_once_and_what_a_list_leaves_out_is_gone() {
         let names = ["a".to_owned(), "b".to_owned()];
-        let hosts = Hosts::new(&names);
+        let hosts = Hosts::new(&names, "run");
         hosts.aim(Goal::Provisioned);
         hosts.see(seen("stranger", "provisioned", 0));
         hosts.see(seen("a", "registering", 1));
@@ -292,7 +298,9 @@ mod tests {
         assert_eq!(hosts.tally().arrived, 0);
         hosts.keep(&["b".to_owned()]);
         assert_eq!(hosts.tally().arrived, 1);
-        hosts.forget("b");
+        let mut other = seen("b", "provisioned", 0);
+        other.metadata.labels = None;
+        hosts.see(other);
         hosts.all_arrived().await;
     }
 }

@@ -1,14 +1,22 @@
 //! The objects of a run: made, changed and removed through the API as anybody would.
+//!
+//! Each bears the run's own label, and is changed and removed only as what this run has made: by that label, by its name
+//! and by its UID. What has the same name and came otherwise is somebody else's, and stays as it is.
 
+use std::collections::{BTreeMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use kube::api::{
+    Api, DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+};
+use kube::{Client, Resource, ResourceExt};
 use secrecy::ExposeSecret;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::MacAddress;
@@ -17,8 +25,8 @@ use crate::bmc::sim::Account;
 
 /// Writes at once.
 const AT_ONCE: usize = 32;
-/// Label of everything that is made.
-const LABEL: (&str, &str) = ("slipway.dev/simulated", "true");
+/// Label of everything that is made; its value is the run.
+pub(super) const LABEL: &str = "slipway.dev/simulated";
 /// Tries of a call that the API was too busy for, and the pause between two.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(500);
@@ -44,7 +52,13 @@ impl Made {
             "links": [{ "id": "eno1", "type": "phy", "ethernet_mac_address": mac.to_string() }],
             "networks": [{ "id": "ramdisk", "type": "ipv4", "link": "eno1", "ip_address": format!("{address}/8") }],
         });
-        let metadata = ObjectMeta { name: Some(name.clone()), ..self.host.metadata.clone() };
+        let host = &self.host.metadata;
+        let metadata = ObjectMeta {
+            name: Some(name.clone()),
+            namespace: host.namespace.clone(),
+            labels: host.labels.clone(),
+            ..ObjectMeta::default()
+        };
         let string_data = Some([("networkData".to_owned(), data.to_string())].into());
         self.network = Some(Secret { metadata, string_data, ..Secret::default() });
         self.host.spec.preprovisioning_network_data_name = Some(name);
@@ -53,18 +67,21 @@ impl Made {
     fn secrets(&self) -> impl Iterator<Item = &Secret> {
         self.secret.iter().chain(&self.network)
     }
+
+    /// Labels all of it as a run's.
+    pub fn mark(&mut self, run: &str) {
+        let secrets = self.secret.iter_mut().chain(&mut self.network).map(|secret| &mut secret.metadata);
+        for metadata in secrets.chain([&mut self.host.metadata]) {
+            metadata.labels.get_or_insert_default().insert(LABEL.to_owned(), run.to_owned());
+        }
+    }
 }
 
 /// A made-up host.
 pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>) -> Made {
     let name = format!("sim-{number:05}");
-    let labels = Some([(LABEL.0.to_owned(), LABEL.1.to_owned())].into());
-    let metadata = |name: String| ObjectMeta {
-        name: Some(name),
-        namespace: Some(namespace.to_owned()),
-        labels: labels.clone(),
-        ..ObjectMeta::default()
-    };
+    let metadata =
+        |name: String| ObjectMeta { name: Some(name), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
     let secret_name = format!("{name}-bmc");
     let account = super::bmcs::account("admin", password);
     let data = [("username", account.username.as_str()), ("password", account.password.expose_secret())];
@@ -98,7 +115,7 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
     let mut all = Vec::new();
     for document in of("BareMetalHost") {
         let mut host: BareMetalHost = serde_json::from_value(document).context("a BareMetalHost")?;
-        host.metadata.namespace = Some(namespace.to_owned());
+        host.metadata = fresh(&host.metadata, namespace);
         host.status = None;
         let name = host.name_any();
         let wanted = host.spec.bmc.clone().unwrap_or_default().credentials_name;
@@ -117,12 +134,12 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
         let first = !all.iter().any(|made: &Made| made.secret.as_ref().is_some_and(|s| s.name_any() == wanted));
         let secret = first.then(|| {
             let mut secret = secret.clone();
-            secret.metadata.namespace = Some(namespace.to_owned());
+            secret.metadata = fresh(&secret.metadata, namespace);
             secret
         });
         let network = host.spec.preprovisioning_network_data_name.as_deref().and_then(|wanted| {
             let mut found = secrets.iter().find(|secret| secret.name_any() == wanted)?.clone();
-            found.metadata.namespace = Some(namespace.to_owned());
+            found.metadata = fresh(&found.metadata, namespace);
             let first = !all.iter().any(|made: &Made| made.network.as_ref().is_some_and(|s| s.name_any() == wanted));
             first.then_some(found)
         });
@@ -134,35 +151,70 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
     Ok(all)
 }
 
+/// Of a manifest's metadata what a new object may have: what a server has written into it is of another one.
+fn fresh(metadata: &ObjectMeta, namespace: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: metadata.name.clone(),
+        namespace: Some(namespace.to_owned()),
+        labels: metadata.labels.clone(),
+        annotations: metadata.annotations.clone(),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Names of objects with their UIDs.
+type Uids = BTreeMap<String, String>;
+
 /// The objects of a run.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,
     namespace: String,
+    run: String,
 }
 
 impl Objects {
-    /// In a namespace.
-    pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+    /// In a namespace; `run` tells the objects of a run from all others, and is the value of a label.
+    pub fn new(client: Client, namespace: &str, run: &str) -> Self {
+        Self { client, namespace: namespace.to_owned(), run: run.to_owned() }
     }
 
     fn hosts(&self) -> Api<BareMetalHost> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Makes the namespace. Says whether it was not there.
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Looks at what the server has, before anything is made there.
+    ///
+    /// # Errors
+    /// When it has any host, or anything of a name that is to be made; or what the API answers.
+    pub(super) async fn look(&self, made: &[Made]) -> anyhow::Result<()> {
+        let all = Api::<BareMetalHost>::all(self.client.clone());
+        let hosts = metadata(&all, &ListParams::default()).await.context("the server's hosts cannot be listed")?;
+        alone(&hosts)?;
+        let there = metadata(&self.secrets(), &ListParams::default()).await;
+        let there = there.with_context(|| format!("the Secrets of namespace {} cannot be listed", self.namespace))?;
+        let wanted: HashSet<String> = made.iter().flat_map(Made::secrets).map(ResourceExt::name_any).collect();
+        let taken: Vec<_> = there.into_iter().filter(|secret| wanted.contains(&secret.name_any())).collect();
+        unused(&taken)
+    }
+
+    /// Makes the namespace. Its UID, when it was not there.
     ///
     /// # Errors
     /// What the API answers.
-    pub async fn make_namespace(&self) -> kube::Result<bool> {
+    pub async fn make_namespace(&self) -> kube::Result<Option<String>> {
+        let labels = [(LABEL.to_owned(), self.run.clone())].into();
         let new = Namespace {
-            metadata: ObjectMeta { name: Some(self.namespace.clone()), ..ObjectMeta::default() },
+            metadata: ObjectMeta { name: Some(self.namespace.clone()), labels: Some(labels), ..ObjectMeta::default() },
             ..Namespace::default()
         };
-        match Api::all(self.client.clone()).create(&PostParams::default(), &new).await {
-            Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(false),
-            made => made.map(|_: Namespace| true),
+        match Api::<Namespace>::all(self.client.clone()).create(&PostParams::default(), &new).await {
+            Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(None),
+            made => made.map(|made| made.uid()),
         }
     }
 
@@ -171,49 +223,68 @@ impl Objects {
     /// # Errors
     /// The first answer that is none of success.
     pub async fn make(&self, made: &[Made]) -> anyhow::Result<()> {
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
         stream::iter(made)
             .map(Ok::<_, anyhow::Error>)
-            .try_for_each_concurrent(AT_ONCE, |one| {
-                let secrets = secrets.clone();
-                async move {
-                    let name = one.host.name_any();
-                    for secret in one.secrets() {
-                        patiently(|| async { secrets.create(&PostParams::default(), secret).await })
-                            .await
-                            .with_context(|| format!("Secret {}", secret.name_any()))?;
-                    }
-                    patiently(|| async { self.hosts().create(&PostParams::default(), &one.host).await })
-                        .await
-                        .with_context(|| format!("host {name}"))?;
-                    Ok(())
+            .try_for_each_concurrent(AT_ONCE, |one| async move {
+                for secret in one.secrets() {
+                    let name = secret.name_any();
+                    self.create(&self.secrets(), secret).await.with_context(|| format!("Secret {name}"))?;
                 }
+                let name = one.host.name_any();
+                self.create(&self.hosts(), &one.host).await.with_context(|| format!("host {name}"))
             })
             .await
     }
 
-    /// Takes the image from every host.
+    /// Makes an object, which may be there of a try whose answer was lost.
+    async fn create<K>(&self, api: &Api<K>, new: &K) -> kube::Result<()>
+    where
+        K: Resource + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        match patiently(|| async { api.create(&PostParams::default(), new).await }).await {
+            Err(kube::Error::Api(error)) if error.is_already_exists() => {
+                let there = patiently(|| async { api.get_metadata(&new.name_any()).await }).await?;
+                if there.labels().get(LABEL) == Some(&self.run) { Ok(()) } else { Err(kube::Error::Api(error)) }
+            }
+            made => made.map(drop),
+        }
+    }
+
+    /// What this run has made of a kind under these names, and is still there.
+    async fn ours<K>(&self, api: &Api<K>, names: &[String]) -> kube::Result<Uids>
+    where
+        K: DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let names: HashSet<&String> = names.iter().collect();
+        let mine = metadata(api, &ListParams::default().labels(&format!("{LABEL}={}", self.run))).await?;
+        let uids = mine.into_iter().filter_map(|one| Some((one.name_any(), one.uid()?)));
+        Ok(uids.filter(|(name, _)| names.contains(name)).collect())
+    }
+
+    /// Takes the image from hosts.
     ///
     /// # Errors
     /// The first answer that is none of success.
     pub async fn take_images(&self, names: &[String]) -> anyhow::Result<()> {
-        let patch = Patch::Merge(json!({ "spec": { "image": null } }));
-        let patch = &patch;
-        self.each(names, |name| async move {
-            patiently(|| async { self.hosts().patch(&name, &PatchParams::default(), patch).await }).await.map(drop)
+        let hosts = self.hosts();
+        let ours = self.ours(&hosts, names).await?;
+        each("host", &ours, |name, uid| {
+            let hosts = hosts.clone();
+            async move {
+                // The UID is a condition: another host of that name is none of ours.
+                let patch = Patch::Merge(json!({ "metadata": { "uid": uid }, "spec": { "image": null } }));
+                patiently(|| async { hosts.patch(&name, &PatchParams::default(), &patch).await }).await.map(drop)
+            }
         })
         .await
     }
 
-    /// Deletes the hosts; their Secrets go with them or after them.
+    /// Deletes hosts; their Secrets go with them or after them.
     ///
     /// # Errors
     /// The first answer that is none of success.
     pub async fn delete(&self, names: &[String]) -> anyhow::Result<()> {
-        self.each(names, |name| async move {
-            gone(patiently(|| async { self.hosts().delete(&name, &DeleteParams::default()).await }).await)
-        })
-        .await
+        self.delete_ours("host", &self.hosts(), names).await
     }
 
     /// Deletes the Secrets of hosts that are gone.
@@ -221,41 +292,131 @@ impl Objects {
     /// # Errors
     /// The first answer that is none of success.
     pub async fn delete_secrets(&self, made: &[Made]) -> anyhow::Result<()> {
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
         let names: Vec<String> = made.iter().flat_map(Made::secrets).map(ResourceExt::name_any).collect();
-        self.each(&names, |name| {
-            let secrets = secrets.clone();
-            async move { gone(patiently(|| async { secrets.delete(&name, &DeleteParams::default()).await }).await) }
+        self.delete_ours("Secret", &self.secrets(), &names).await
+    }
+
+    async fn delete_ours<K>(&self, kind: &str, api: &Api<K>, names: &[String]) -> anyhow::Result<()>
+    where
+        K: DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        let ours = self.ours(api, names).await?;
+        each(kind, &ours, |name, uid| {
+            let api = api.clone();
+            async move { gone(patiently(|| async { api.delete(&name, &exactly(&uid)).await }).await) }
         })
         .await
     }
 
-    /// Deletes the namespace.
+    /// Deletes the namespace that this run has made, unless it has become somebody else's home too.
     ///
     /// # Errors
-    /// What the API answers.
-    pub async fn delete_namespace(&self) -> anyhow::Result<()> {
+    /// When it stays, or what the API answers.
+    pub async fn delete_namespace(&self, uid: &str) -> anyhow::Result<()> {
+        let of = |kind: &str, all: Vec<PartialMeta>| {
+            all.into_iter().map(|one| format!("{kind} {}", one.name_any())).collect::<Vec<_>>()
+        };
+        let mut others = of("host", metadata(&self.hosts(), &ListParams::default()).await?);
+        others.extend(of("Secret", metadata(&self.secrets(), &ListParams::default()).await?));
+        if !others.is_empty() {
+            anyhow::bail!("namespace {} stays, for not all in it is of this run: {}", self.namespace, few(&others));
+        }
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        Ok(gone(namespaces.delete(&self.namespace, &DeleteParams::default()).await)?)
-    }
-
-    async fn each<Doing>(&self, names: &[String], act: impl Fn(String) -> Doing) -> anyhow::Result<()>
-    where
-        Doing: Future<Output = kube::Result<()>>,
-    {
-        let act = &act;
-        stream::iter(names)
-            .map(Ok)
-            .try_for_each_concurrent(AT_ONCE, |name| async move {
-                act(name.clone()).await.with_context(|| format!("host {name}"))
-            })
-            .await
+        Ok(gone(namespaces.delete(&self.namespace, &exactly(uid)).await)?)
     }
 }
 
+/// An object of which the kind does not matter.
+type PartialMeta = PartialObjectMeta<Secret>;
+
+/// Metadata of all that is listed.
+async fn metadata<K>(api: &Api<K>, params: &ListParams) -> kube::Result<Vec<PartialMeta>>
+where
+    K: DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let listed = patiently(|| async { api.list_metadata(params).await }).await?;
+    let bare = |one: PartialObjectMeta<K>| PartialObjectMeta {
+        types: one.types,
+        metadata: one.metadata,
+        _phantom: std::marker::PhantomData,
+    };
+    Ok(listed.items.into_iter().map(bare).collect())
+}
+
+/// A rehearsal shares addresses, MAC addresses and places with every host of the server.
+fn alone(hosts: &[PartialMeta]) -> anyhow::Result<()> {
+    let named = |simulated: bool| {
+        let of = hosts.iter().filter(|host| host.labels().contains_key(LABEL) == simulated);
+        of.map(|host| format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())).collect::<Vec<_>>()
+    };
+    let (real, simulated) = (named(false), named(true));
+    if !real.is_empty() {
+        anyhow::bail!(
+            "the server has hosts that no simulation made: {}. With them a rehearsal would share addresses and places. \
+             For an appliance of the simulator's own leave --kubeconfig out; --config FILE gives it your settings, \
+             --hosts FILE your hosts",
+            few(&real)
+        );
+    }
+    if !simulated.is_empty() {
+        anyhow::bail!(
+            "the server has hosts that a simulation left, or has under way: {}. When it has ended, remove them first:\n  \
+             slipway delete hosts -A -l {LABEL}\n  slipway delete secrets -A --ignore-not-found -l {LABEL}",
+            few(&simulated)
+        );
+    }
+    Ok(())
+}
+
+/// None of the Secrets that are to be made may be there.
+fn unused(taken: &[PartialMeta]) -> anyhow::Result<()> {
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = taken
+        .iter()
+        .map(|secret| format!("Secret {}/{}", secret.namespace().unwrap_or_default(), secret.name_any()))
+        .collect();
+    if taken.iter().all(|secret| secret.labels().contains_key(LABEL)) {
+        anyhow::bail!(
+            "a simulation left what this one would make: {}. Remove it first:\n  slipway delete secrets -A --ignore-not-found -l {LABEL}",
+            few(&names)
+        );
+    }
+    anyhow::bail!("what would be made is there already: {}. Give another namespace with --namespace", few(&names))
+}
+
+/// The first few of many names.
+fn few(names: &[String]) -> String {
+    const FEW: usize = 5;
+    let more = names.len().saturating_sub(FEW);
+    let first = names[..names.len().min(FEW)].join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+/// Deletes only the object with this UID.
+fn exactly(uid: &str) -> DeleteParams {
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
+}
+
+async fn each<Doing>(kind: &str, all: &Uids, act: impl Fn(String, String) -> Doing) -> anyhow::Result<()>
+where
+    Doing: Future<Output = kube::Result<()>>,
+{
+    let act = &act;
+    stream::iter(all)
+        .map(Ok)
+        .try_for_each_concurrent(AT_ONCE, |(name, uid)| async move {
+            act(name.clone(), uid.clone()).await.with_context(|| format!("{kind} {name}"))
+        })
+        .await
+}
+
+/// An object of another UID is not the one that was to go: that one is gone.
 fn gone<T>(deleted: kube::Result<T>) -> kube::Result<()> {
     match deleted {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
+        Err(kube::Error::Api(error)) if error.is_not_found() || error.is_conflict() => Ok(()),
         deleted => deleted.map(drop),
     }
 }

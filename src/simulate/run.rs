@@ -36,11 +36,16 @@ pub struct Running<'a> {
     pub hosts: usize,
 }
 
-/// Runs the plan; `tell` hears how far it is. Ends early, cleaning up, when `stop` is cancelled.
+/// Runs the plan; `tell` hears how far it is. Ends early, cleaning up, when `stop` is cancelled. What could not be removed
+/// in the end comes beside the summary.
 ///
 /// # Errors
 /// When the run cannot be set up, or the appliance ends. That hosts do not arrive is no error: the summary says it.
-pub async fn run(plan: &Plan, stop: CancellationToken, mut tell: impl FnMut(&Running<'_>)) -> anyhow::Result<Summary> {
+pub async fn run(
+    plan: &Plan,
+    stop: CancellationToken,
+    mut tell: impl FnMut(&Running<'_>),
+) -> anyhow::Result<(Summary, Option<anyhow::Error>)> {
     allow_files();
     let token = CancellationToken::new();
     let _ends = token.clone().drop_guard();
@@ -48,20 +53,27 @@ pub async fn run(plan: &Plan, stop: CancellationToken, mut tell: impl FnMut(&Run
     tell(&Running { line: "starting", arrived: 0, hosts: plan.machines });
     let mut site = Site::open(plan).await?;
     let set = Set::make(plan, &site, &token).await?;
+    if site.own.is_none() {
+        site.objects.look(&set.made).await?;
+    }
     let fresh = site.objects.make_namespace().await.context("namespace")?;
     let done = set.drive(plan, &mut site, deadline, &stop, &mut tell).await;
     let usage = site.own.as_ref().and_then(Own::usage);
     let reconciles = metrics(&site.client).await.as_deref().and_then(report::reconciles);
+    let mut left = None;
     if !plan.keep {
         tell(&Running { line: "cleaning up", arrived: 0, hosts: set.names.len() });
-        set.clean(&site, fresh).await;
+        left = set.clean(&site, fresh.as_deref()).await.err().map(|error| error.context("not all is removed"));
     }
     if let Some(own) = site.own.take() {
         own.end().await;
     }
-    let Driven { goals, missing, tally } = done?;
+    let Driven { goals, missing, tally } = match (done, &left) {
+        (Err(error), Some(_)) => return Err(error.context("not all is removed")),
+        (done, _) => done?,
+    };
     let succeeded = missing.is_empty() && goals.len() == stages(plan.until).len();
-    Ok(Summary {
+    let summary = Summary {
         machines: set.names.len(),
         seed: plan.seed,
         succeeded,
@@ -72,7 +84,8 @@ pub async fn run(plan: &Plan, stop: CancellationToken, mut tell: impl FnMut(&Run
         counted: set.machines.counted(),
         appliance: usage,
         reconciles,
-    })
+    };
+    Ok((summary, left))
 }
 
 /// The goals on the way to one.
@@ -91,6 +104,8 @@ struct Site {
     own: Option<Own>,
     client: kube::Client,
     objects: Objects,
+    /// Tells what this run makes from all else.
+    run: String,
     network: Network,
 }
 
@@ -113,7 +128,8 @@ impl Site {
                 (None, kube::Client::try_from(config)?, Network { relay: *relay, dhcp: *dhcp, tftp_port: *tftp_port })
             }
         };
-        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace), client, network })
+        let run = uuid::Uuid::new_v4().to_string();
+        Ok(Self { own, objects: Objects::new(client.clone(), &plan.namespace, &run), run, client, network })
     }
 }
 
@@ -136,9 +152,10 @@ struct Set {
 impl Set {
     async fn make(plan: &Plan, site: &Site, token: &CancellationToken) -> anyhow::Result<Self> {
         let mut made = wanted(plan, token).await?;
+        made.iter_mut().for_each(|one| one.mark(&site.run));
         let machines = Machines::start(plan, site.network, &mut made, token).await?;
         let names: Vec<String> = made.iter().map(|one| one.host.name_any()).collect();
-        let hosts = Hosts::new(&names);
+        let hosts = Hosts::new(&names, &site.run);
         let mut watching = JoinSet::new();
         watching.spawn(hosts.clone().follow(site.client.clone(), plan.namespace.clone(), token.clone()));
         Ok(Self { made, names, hosts, machines, _watching: watching })
@@ -195,9 +212,9 @@ impl Set {
     }
 
     /// Removes what was made. In an appliance of its own that ends with it.
-    async fn clean(&self, site: &Site, namespace: bool) {
+    async fn clean(&self, site: &Site, namespace: Option<&str>) -> anyhow::Result<()> {
         if site.own.is_some() {
-            return;
+            return Ok(());
         }
         let objects = &site.objects;
         let clean = async {
@@ -205,16 +222,13 @@ impl Set {
             objects.delete(&self.names).await?;
             self.hosts.all_arrived().await;
             objects.delete_secrets(&self.made).await?;
-            if namespace {
-                objects.delete_namespace().await?;
+            if let Some(namespace) = namespace {
+                objects.delete_namespace(namespace).await?;
             }
-            Ok::<_, anyhow::Error>(())
+            Ok(())
         };
-        match tokio::time::timeout(CLEAN, clean).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => eprintln!("slipway: not all is removed: {error:#}"),
-            Err(_) => eprintln!("slipway: not all is removed within {} s", CLEAN.as_secs()),
-        }
+        let done = tokio::time::timeout(CLEAN, clean).await;
+        done.unwrap_or_else(|_| bail!("after {} s the hosts of this run are still there", CLEAN.as_secs()))
     }
 }
 

@@ -340,7 +340,7 @@ impl Lab {
 
     /// The address that ISC's client gets; `None` when it is not installed.
     pub fn dhclient(&self, index: usize) -> Option<Option<Ipv4Addr>> {
-        installed("dhclient")?;
+        crate::needs::program("dhclient").then_some(())?;
         let leases = self.path("dhclient.leases");
         let mut command = self.in_client(index, "dhclient");
         command
@@ -362,7 +362,7 @@ impl Lab {
     /// The address that dhcpcd gets; `None` when it is not installed. It keeps its files in fixed places, which are
     /// hidden by empty ones for it.
     pub fn dhcpcd(&self, index: usize) -> Option<Option<Ipv4Addr>> {
-        installed("dhcpcd")?;
+        crate::needs::program("dhcpcd").then_some(())?;
         let script = "mkdir -p /run/dhcpcd && mount -t tmpfs none /run/dhcpcd && \
                       mount -t tmpfs none /var/lib/dhcpcd && \
                       exec dhcpcd -4 -1 -B -L -A -t 30 -f /dev/null -c /bin/true c0";
@@ -464,16 +464,6 @@ impl Drop for Daemon {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-fn installed(program: &str) -> Option<()> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|it| it.join(program).exists());
-    if !found {
-        eprintln!("skipped: {program} is not installed");
-    }
-    found.then_some(())
 }
 
 fn wait_for(condition: impl Fn() -> bool) {

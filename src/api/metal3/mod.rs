@@ -100,7 +100,7 @@ pub struct BareMetalHostSpec {
     /// Which disk receives the image; all hints given must match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_device_hints: Option<RootDeviceHints>,
-    /// RAID volumes to build while preparing.
+    /// RAID volumes to build while preparing; not supported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raid: Option<RaidConfig>,
     /// What is wiped before the host becomes available: `metadata` (default) or nothing.
@@ -112,7 +112,7 @@ pub struct BareMetalHostSpec {
     /// The host already runs an operating system that must be kept.
     #[serde(default, skip_serializing_if = "is_false")]
     pub externally_provisioned: bool,
-    /// CPU architecture, `x86_64` or `aarch64`.
+    /// CPU architecture; only `x86_64` is supported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
     /// Reboot where a power-off would be done. Needs `online: true`.
@@ -121,7 +121,7 @@ pub struct BareMetalHostSpec {
     /// How the hardware is inspected; `agent` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspection_mode: Option<InspectionMode>,
-    /// Top-of-rack switch settings of the NICs.
+    /// Top-of-rack switch settings of the NICs; not supported yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network_interfaces: Vec<NetworkInterface>,
     /// Free text.
@@ -130,7 +130,7 @@ pub struct BareMetalHostSpec {
     /// Deprecated: name of a hardware profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_profile: Option<String>,
-    /// Deprecated and refused: use HostFirmwareSettings.
+    /// Deprecated and refused: firmware settings are not supported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
     pub firmware: Option<serde_json::Value>,
@@ -161,7 +161,7 @@ pub enum BootMode {
     /// UEFI without Secure Boot.
     #[default]
     UEFI,
-    /// UEFI with Secure Boot.
+    /// UEFI with Secure Boot; not supported yet.
     UEFISecureBoot,
     /// BIOS.
     #[serde(rename = "legacy")]

@@ -247,6 +247,29 @@ async fn events_are_bounded_by_time_and_number() {
     assert_eq!(names(&rig.get(core).await.expect(200)), ["e1"]);
 }
 
+/// Whether a document has a schema of this kind, with its fields.
+fn is_described(schemas: &Value, kind: &Value) -> bool {
+    let of =
+        |schema: &&Value| schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|all| all.contains(kind));
+    let schema = schemas.as_object().unwrap().values().find(of);
+    schema
+        .is_some_and(|schema| schema["properties"]["metadata"].is_object() || schema["properties"]["kind"].is_object())
+}
+
+/// Every reference of a document leads somewhere.
+fn resolve(value: &Value, schemas: &Value, prefix: &str) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(name) = fields.get("$ref").and_then(Value::as_str).and_then(|text| text.strip_prefix(prefix)) {
+                assert!(schemas.get(name).is_some(), "{name} is not there");
+            }
+            fields.values().for_each(|field| resolve(field, schemas, prefix));
+        }
+        Value::Array(items) => items.iter().for_each(|item| resolve(item, schemas, prefix)),
+        _ => {}
+    }
+}
+
 #[tokio::test]
 async fn discovery_and_documents_are_served() {
     let rig = Rig::new().await;
@@ -255,9 +278,43 @@ async fn discovery_and_documents_are_served() {
     rig.get("/apis/none").await.expect(404);
     rig.get("/api/v2").await.expect(404);
     let index = rig.get("/openapi/v3").await.expect(200);
-    for entry in index["paths"].as_object().unwrap().values() {
-        rig.get(entry["serverRelativeURL"].as_str().unwrap()).await.expect(200);
+    let old = rig.get("/openapi/v2").await.expect(200);
+    assert_eq!(old["swagger"], "2.0");
+    resolve(&old, &old["definitions"], "#/definitions/");
+    let mut versions = vec![(String::new(), "v1".to_owned(), "api/v1".to_owned())];
+    for group in rig.get("/apis").await.expect(200)["groups"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let path = format!("apis/{}", text(&version["groupVersion"]));
+            versions.push((text(&group["name"]), text(&version["version"]), path));
+        }
     }
-    assert_eq!(rig.get("/openapi/v2").await.expect(200)["swagger"], "2.0");
+    let mut kinds = Vec::new();
+    for (group, version, path) in &versions {
+        let document = rig.get(index["paths"][path]["serverRelativeURL"].as_str().expect(path)).await.expect(200);
+        let schemas = &document["components"]["schemas"];
+        resolve(&document, schemas, "#/components/schemas/");
+        let listed = rig.get(&format!("/{path}")).await.expect(200);
+        for resource in listed["resources"].as_array().unwrap() {
+            let (name, kind) = (resource["name"].as_str().unwrap(), resource["kind"].as_str().unwrap());
+            let paths = document["paths"].as_object().unwrap();
+            assert!(paths.keys().any(|path| path.contains(&format!("/{}", name.split('/').next().unwrap()))), "{name}");
+            // What a subresource takes may be another group's.
+            if !name.contains('/') {
+                let known = json!({ "group": group, "version": version, "kind": kind });
+                assert!(is_described(schemas, &known) && is_described(&old["definitions"], &known), "{known}");
+                kinds.push(kind.to_owned());
+            }
+        }
+    }
+    for kind in crate::api::kinds() {
+        let name = kind.crd.spec.names.kind;
+        assert!(kinds.contains(&name), "{name} is not found");
+    }
+    let document = rig.get(index["paths"]["apis/metal3.io/v1alpha1"]["serverRelativeURL"].as_str().unwrap()).await;
+    let document = document.expect(200);
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let image = schemas.values().find_map(|schema| schema["properties"]["spec"]["properties"].get("image"));
+    assert_eq!(image.unwrap()["properties"]["checksumType"]["enum"][1], "sha256", "{image:?}");
     rig.call("POST", "/apis", &json!({})).await.expect(405);
 }

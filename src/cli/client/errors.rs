@@ -36,7 +36,7 @@ impl RequestError {
 }
 
 /// In words: what kubectl says, with what to do about it.
-fn refusal(status: &Status) -> String {
+pub(in crate::cli) fn refusal(status: &Status) -> String {
     let message = status.message.trim();
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
     match (status.code, status.reason.as_str()) {

@@ -11,6 +11,7 @@ use crate::api::metal3::{
     AutomatedCleaningMode, BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails,
 };
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
+use crate::host::unsupported::ARCHITECTURE;
 
 /// Addresses kept in [`ANNOTATION_REPORTED`]; the oldest are dropped.
 const REPORTED: usize = 16;
@@ -132,7 +133,7 @@ pub fn host(report: &Report, verdict: &Verdict, name: &str) -> (BareMetalHost, V
         bmc,
         boot_mac_address: Some(report.mac.to_string()),
         boot_mode: Some(if report.uefi { BootMode::UEFI } else { BootMode::Legacy }),
-        architecture: architecture.filter(|name| ["x86_64", "aarch64"].contains(&name.as_str())),
+        architecture: architecture.filter(|name| name == ARCHITECTURE),
         externally_provisioned: verdict.externally_provisioned,
         automated_cleaning_mode: verdict.keep_disks.then_some(AutomatedCleaningMode::Disabled),
         ..BareMetalHostSpec::default()

@@ -79,6 +79,9 @@ impl Life<'_> {
     }
 
     pub(super) fn preparing(&mut self) -> Next {
+        if let Some(next) = self.refuse(ErrorType::Preparation) {
+            return next;
+        }
         if let Some(next) = self.prefetch_image() {
             return next;
         }

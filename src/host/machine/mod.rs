@@ -21,6 +21,7 @@ mod reboot;
 mod register;
 mod restore;
 mod retry;
+mod support;
 #[cfg(test)]
 mod tests;
 mod wanted;

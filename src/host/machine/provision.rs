@@ -20,7 +20,8 @@ impl Life<'_> {
         if self.inspection_asked() {
             return self.begin_inspection();
         }
-        if profile::root_device_hints(spec) != self.status.provisioning.root_device_hints {
+        if profile::root_device_hints(spec) != self.status.provisioning.root_device_hints || self.cannot_do().is_some()
+        {
             return self.enter(State::Preparing);
         }
         let deployment = wanted::deployment(spec);

@@ -110,6 +110,9 @@ impl Life<'_> {
     }
 
     pub(super) fn registering(&mut self) -> Next {
+        if let Some(next) = self.refuse(ErrorType::Registration) {
+            return next;
+        }
         if let Some(conflict) = self.conflict() {
             return self.failed(ErrorType::Registration, &conflict);
         }

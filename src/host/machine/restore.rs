@@ -7,6 +7,7 @@ use crate::api::metal3::{
     ANNOTATION_HARDWARE_DETAILS, ANNOTATION_STATUS, BareMetalHostStatus, ProvisioningState as State,
 };
 use crate::host::admission::annotations;
+use crate::host::unsupported::supports;
 
 impl Life<'_> {
     /// Takes over the status that a host without one brings along, then drops the annotation. A host whose annotation
@@ -80,8 +81,11 @@ impl Life<'_> {
     /// The architecture that the hardware says, where the operator gave none.
     pub(super) fn fill_architecture(&self) -> Option<Next> {
         let found = self.world.hardware?.cpu.as_ref()?.arch.as_str();
-        let given = self.world.host.spec.architecture.as_deref().unwrap_or_default();
-        (given.is_empty() && !found.is_empty() && !self.deleting())
+        let spec = &self.world.host.spec;
+        let given = spec.architecture.as_deref().unwrap_or_default();
+        // One that cannot be used is not written where it would be refused: the host says it.
+        let taken = supports(found) || spec.externally_provisioned;
+        (given.is_empty() && !found.is_empty() && taken && !self.deleting())
             .then(|| Next::Do(Effect::SetArchitecture(found.to_owned())))
     }
 }

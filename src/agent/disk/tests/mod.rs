@@ -47,9 +47,9 @@ impl TestDisk {
         Self { path: file.clone(), file, looped: false, _folder: folder }
     }
 
-    /// A loop device; `None` where there can be none.
+    /// A loop device; `None` where there can be none, which is said.
     fn looped(mib: usize, sector: u32) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
+        if !crate::needs::root() || !crate::needs::program("losetup") {
             return None;
         }
         let mut disk = Self::file(mib);
@@ -58,8 +58,11 @@ impl TestDisk {
             .args(["--show", "-f", "-P", "-b", &sector])
             .arg(&disk.file)
             .output()
-            .ok()
-            .filter(|out| out.status.success())?;
+            .expect("losetup");
+        if !out.status.success() {
+            crate::needs::lacks(&format!("no loop device: {}", String::from_utf8_lossy(&out.stderr)));
+            return None;
+        }
         disk.path = String::from_utf8_lossy(&out.stdout).trim().into();
         disk.looped = true;
         Some(disk)

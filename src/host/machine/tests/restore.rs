@@ -107,14 +107,14 @@ fn a_restored_host_whose_machine_is_anothers_says_so_and_stays() {
 
 #[test]
 fn hardware_from_outside() {
-    let hardware = json!({ "hostname": "given", "cpu": { "arch": "aarch64", "count": 4 } }).to_string();
+    let hardware = json!({ "hostname": "given", "cpu": { "arch": "x86_64", "count": 4 } }).to_string();
     let mut model = Model::new();
     model.host.spec.inspection_mode = Some(InspectionMode::Disabled);
     model.annotate(ANNOTATION_HARDWARE_DETAILS, &hardware);
     model.run_until("available");
     assert_eq!(model.status().hardware.expect("hardware").hostname, "given");
     assert_eq!(model.hardware.as_ref().expect("HardwareData").hostname, "given");
-    assert_eq!(model.host.spec.architecture.as_deref(), Some("aarch64"));
+    assert_eq!(model.host.spec.architecture.as_deref(), Some("x86_64"));
     assert!(!model.annotated(ANNOTATION_HARDWARE_DETAILS));
     for event in ["UpdateHardwareDetails", "RemoveAnnotation"] {
         assert_eq!(model.events.iter().filter(|seen| **seen == event).count(), 1, "{event}");
@@ -143,6 +143,7 @@ fn the_architecture_comes_from_the_hardware_unless_it_is_given() {
         (None, found("x86_64"), Some("x86_64")),
         (Some(""), found("x86_64"), Some("x86_64")),
         (Some("aarch64"), found("x86_64"), Some("aarch64")),
+        (None, found("aarch64"), None),
         (None, found(""), None),
         (None, None, None),
     ] {

@@ -1,0 +1,163 @@
+//! What Metal3 lets a BareMetalHost ask for and Slipway does not do yet: it is said, and nobody is left to believe that it
+//! was done. Admission refuses it; the [machine](super::machine) shows it as an error before it does anything else, for
+//! hosts that came in another way: with an earlier version, or through a Kubernetes API server of its own.
+
+use std::fmt;
+
+use crate::api::metal3::{BareMetalHostSpec, BootMode};
+
+/// The architecture that ramdisk and boot programs are made for.
+pub const ARCHITECTURE: &str = "x86_64";
+
+/// A field that asks for too much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Its path in the object.
+    pub field: String,
+    /// Its value, where the field is good with another one.
+    pub value: Option<String>,
+    /// What is not supported, and what to write instead.
+    pub reason: String,
+}
+
+impl Unsupported {
+    fn field(field: impl Into<String>, reason: &str) -> Self {
+        Self { field: field.into(), value: None, reason: reason.to_owned() }
+    }
+
+    fn value(field: &str, value: &str, reason: String) -> Self {
+        Self { field: field.to_owned(), value: Some(value.to_owned()), reason }
+    }
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{} {value:?}: {}", self.field, self.reason),
+            None => write!(f, "{}: {}", self.field, self.reason),
+        }
+    }
+}
+
+/// Everything in a spec that asks for what is not done. What asks for nothing (an empty list, an interface that is only
+/// named) is none of it. The machine of somebody else's system is neither prepared nor booted from the network, so its
+/// volumes, boot mode and architecture are as they are.
+pub fn unsupported(spec: &BareMetalHostSpec) -> Vec<Unsupported> {
+    let mut found = Vec::new();
+    if !spec.externally_provisioned {
+        prepared(spec, &mut found);
+    }
+    let asks = |firmware: &serde_json::Value| firmware.as_object().is_none_or(|settings| !settings.is_empty());
+    if spec.firmware.as_ref().is_some_and(asks) {
+        let reason = "firmware settings are not supported yet: leave them out, and set up the machine by its own means";
+        found.push(Unsupported::field("spec.firmware", reason));
+    }
+    for (at, interface) in spec.network_interfaces.iter().enumerate() {
+        let field = match (&interface.host_network_attachment, &interface.switch_port) {
+            (Some(_), _) => "hostNetworkAttachment",
+            (None, Some(_)) => "switchPort",
+            (None, None) => continue,
+        };
+        let reason = "setting switch ports is not supported yet: leave it out";
+        found.push(Unsupported::field(format!("spec.networkInterfaces[{at}].{field}"), reason));
+    }
+    found
+}
+
+fn prepared(spec: &BareMetalHostSpec, found: &mut Vec<Unsupported>) {
+    if let Some(raid) = &spec.raid {
+        if raid.hardware_raid_volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+            let reason = "building RAID volumes is not supported yet: leave it out, and build them with the controller's \
+                          own tools before the host is inspected";
+            found.push(Unsupported::field("spec.raid.hardwareRAIDVolumes", reason));
+        }
+        if raid.software_raid_volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+            let reason = "building RAID volumes is not supported yet: leave it out";
+            found.push(Unsupported::field("spec.raid.softwareRAIDVolumes", reason));
+        }
+    }
+    if spec.boot_mode == Some(BootMode::UEFISecureBoot) {
+        let reason = "Secure Boot is not supported yet: write \"UEFI\" or \"legacy\"".to_owned();
+        found.push(Unsupported::value("spec.bootMode", "UEFISecureBoot", reason));
+    }
+    let architecture = spec.architecture.as_deref().unwrap_or_default();
+    if !supports(architecture) {
+        found.push(Unsupported::value("spec.architecture", architecture, architecture_reason()));
+    }
+}
+
+/// Whether machines of an architecture can be booted; of one that is not known they may be.
+pub fn supports(architecture: &str) -> bool {
+    architecture.is_empty() || architecture == ARCHITECTURE
+}
+
+/// Why a machine of another architecture is of no use.
+pub fn architecture_reason() -> String {
+    format!("machines other than {ARCHITECTURE:?} are not supported yet: there is no ramdisk for them")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_and_not_done() {
+        const NOTHING: &[&str] = &[];
+        let mirror = json!([{"level": "1"}]);
+        let port = json!({"switchID": "02:00:00:00:00:02", "portID": "Ethernet1/1"});
+        let attachment = json!({"name": "a"});
+        let rows: [(Value, &[&str]); 24] = [
+            (json!({}), NOTHING),
+            (json!({"raid": null}), NOTHING),
+            (json!({"raid": {}}), NOTHING),
+            (json!({"raid": {"hardwareRAIDVolumes": null, "softwareRAIDVolumes": null}}), NOTHING),
+            (json!({"raid": {"hardwareRAIDVolumes": [], "softwareRAIDVolumes": []}}), NOTHING),
+            (json!({"raid": {"hardwareRAIDVolumes": mirror}}), &["spec.raid.hardwareRAIDVolumes"]),
+            (json!({"raid": {"softwareRAIDVolumes": mirror}}), &["spec.raid.softwareRAIDVolumes"]),
+            (
+                json!({"raid": {"hardwareRAIDVolumes": mirror, "softwareRAIDVolumes": mirror}}),
+                &["spec.raid.hardwareRAIDVolumes", "spec.raid.softwareRAIDVolumes"],
+            ),
+            (json!({"bootMode": null}), NOTHING),
+            (json!({"bootMode": "UEFI"}), NOTHING),
+            (json!({"bootMode": "legacy"}), NOTHING),
+            (json!({"bootMode": "UEFISecureBoot"}), &["spec.bootMode"]),
+            (json!({"architecture": ""}), NOTHING),
+            (json!({"architecture": "x86_64"}), NOTHING),
+            (json!({"architecture": "aarch64"}), &["spec.architecture"]),
+            (json!({"architecture": "riscv64"}), &["spec.architecture"]),
+            (json!({"networkInterfaces": []}), NOTHING),
+            (json!({"networkInterfaces": [{"name": "eno1"}, {"macAddress": "02:00:00:00:00:01"}]}), NOTHING),
+            (
+                json!({"networkInterfaces": [{"name": "a"}, {"name": "b", "switchPort": port}]}),
+                &["spec.networkInterfaces[1].switchPort"],
+            ),
+            (
+                json!({"networkInterfaces": [{"name": "a", "switchPort": port, "hostNetworkAttachment": attachment}]}),
+                &["spec.networkInterfaces[0].hostNetworkAttachment"],
+            ),
+            (json!({"firmware": {}}), NOTHING),
+            (json!({"firmware": {"sriovEnabled": false}}), &["spec.firmware"]),
+            // Nothing is done to the machine of somebody else's system, whatever it is.
+            (
+                json!({"externallyProvisioned": true, "raid": {"hardwareRAIDVolumes": mirror},
+                    "bootMode": "UEFISecureBoot", "architecture": "aarch64"}),
+                NOTHING,
+            ),
+            (
+                json!({"externallyProvisioned": true, "networkInterfaces": [{"name": "a", "switchPort": port}]}),
+                &["spec.networkInterfaces[0].switchPort"],
+            ),
+        ];
+        for (over, want) in rows {
+            let mut spec = json!({"online": true});
+            spec.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+            let found = unsupported(&serde_json::from_value(spec).unwrap());
+            let fields: Vec<&str> = found.iter().map(|one| one.field.as_str()).collect();
+            assert_eq!(fields, want, "{over}");
+            assert!(found.iter().all(|one| one.to_string().contains("not supported yet")), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `slipway image`: what it says when the API refuses, and what a failed import leaves.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kube::Api;
+use kube::api::ListParams;
+use slipway::api::slipway::Image;
+use slipway::simulate::own::Own;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
+    slipway::appliance::install_tls_provider();
+    let program = env!("CARGO_BIN_EXE_slipway");
+    let own = Own::start(Path::new(program), None, 1, false).await.unwrap();
+    let image = |arguments: &str| -> Output {
+        let mut command = Command::new(program);
+        command.arg("image").args(arguments.split_whitespace()).arg("--config").arg(&own.config);
+        command.output().unwrap()
+    };
+    let fails = |arguments: &str, wanted: &str| {
+        let output = image(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(wanted), "image {arguments}: {said}");
+        assert!(!said.contains("ApiError") && !said.contains("Status {"), "image {arguments}: {said}");
+    };
+    fails("remove nope", "image nope: error from server (NotFound): ");
+    fails("import Debian_12 http://192.0.2.1/x.raw", "image Debian_12: Image.slipway.dev \"Debian_12\" is invalid");
+    let images = Api::<Image>::all(own.client.clone());
+    // It is refused before anything is fetched.
+    let wrong = "import x http://192.0.2.1/x.raw --checksum deadbeef";
+    for _ in 0..2 {
+        fails(wrong, "image x: ");
+        assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 0);
+    }
+    assert!(image(&format!("{wrong} --no-wait")).status.success());
+    fails(wrong, "image x is in the library already");
+    fails(wrong, "`slipway image remove x`");
+    assert_eq!(images.list(&ListParams::default()).await.unwrap().items.len(), 1, "that was somebody else's");
+}
