@@ -93,13 +93,14 @@ impl Client {
     ) -> Result<Self, BmcError> {
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
-        let host = reqwest::Url::parse(&base).ok().and_then(|u| u.host_str().map(str::to_string));
+        let own = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?.origin();
         let redirect = reqwest::redirect::Policy::custom(move |attempt| {
-            // Only within the same host, never down to plain HTTP, at most three.
-            let first = attempt.previous().first();
-            let same = attempt.url().host_str() == host.as_deref();
-            let downgrade = first.is_some_and(|u| u.scheme() == "https") && attempt.url().scheme() != "https";
-            if same && !downgrade && attempt.previous().len() <= 3 { attempt.follow() } else { attempt.stop() }
+            // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
+            if attempt.url().origin() == own && attempt.previous().len() <= 3 {
+                attempt.follow()
+            } else {
+                attempt.stop()
+            }
         });
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -332,6 +333,9 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         let (status, headers) = (response.status(), response.headers().clone());
+        if let Some(origin) = elsewhere(status, response.url(), &headers) {
+            return Err(Failure::SentAway(origin));
+        }
         let body = match serde_json::from_slice(&bytes) {
             Ok(body) => body,
             // Refusals may be HTML; what we build on may not.
@@ -352,7 +356,7 @@ impl Client {
         let (peer, reason) = (self.peer.clone(), self.explain(failure));
         match failure {
             Failure::Http(_) => BmcError::Unreachable { peer, reason },
-            Failure::TooLarge | Failure::NotJson(_) => BmcError::Protocol { peer, reason },
+            Failure::TooLarge | Failure::NotJson(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
         }
     }
 
@@ -360,6 +364,11 @@ impl Client {
         let error = match failure {
             Failure::TooLarge => return format!("with more than {MAX_BODY} bytes"),
             Failure::NotJson(error) => return format!("with something that is not JSON: {error}"),
+            Failure::SentAway(origin) => {
+                return format!(
+                    "that it sends its callers to {origin}, which is not followed, for the password would go there: if that is where its Redfish service is, write it into bmc.address"
+                );
+            }
             Failure::Http(error) => error,
         };
         if let Some(text) = tls::explain(error) {
@@ -385,6 +394,16 @@ enum Failure {
     Http(reqwest::Error),
     TooLarge,
     NotJson(serde_json::Error),
+    /// To this origin.
+    SentAway(String),
+}
+
+/// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
+fn elsewhere(status: StatusCode, asked: &reqwest::Url, headers: &HeaderMap) -> Option<String> {
+    let location = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok()?;
+    let target = asked.join(location).ok()?;
+    let away = target.origin() != asked.origin();
+    away.then(|| message::clean(&target.origin().ascii_serialization(), 128))
 }
 
 /// Statuses that ask for patience. Other server errors are only tried again where nothing can happen twice.
