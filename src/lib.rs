@@ -23,6 +23,7 @@
 //! | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! | [`jsonpath`] | JSONPath as kubectl has it |
 //! | [`config`] | `slipway.toml` |
+//! | [`descriptors`] | how many files and connections may be open, and whose they are |
 
 #![warn(missing_docs)]
 
@@ -34,6 +35,7 @@ pub mod bmc;
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod descriptors;
 pub mod dhcp;
 pub mod engine;
 pub mod host;
