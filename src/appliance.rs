@@ -29,6 +29,7 @@ use crate::store::{Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
+mod bmc_addresses;
 mod signals;
 
 use signals::Signals;
@@ -341,6 +342,7 @@ async fn embedded(
     let api = ApiServer::with_auth(store.clone(), kinds, access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
+    api.add_admission("metal3.io/baremetalhosts", bmc_addresses::admission(bmc_addresses::guard(&config.bmc)));
     api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
     let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use super::message::{self, Complaint};
 use super::tls;
 use crate::bmc::{BmcError, Credentials, Settings};
+use crate::outbound::{self, Refused};
 
 /// Largest body that is read, in bytes. Resources have some tens of thousands; read, one takes up to forty times its text.
 const MAX_BODY: usize = 256 << 10;
@@ -69,6 +70,8 @@ enum Login {
 /// One service, one account.
 pub struct Client {
     http: reqwest::Client,
+    /// The base, as it is judged.
+    url: reqwest::Url,
     base: String,
     peer: String,
     credentials: Credentials,
@@ -93,7 +96,8 @@ impl Client {
     ) -> Result<Self, BmcError> {
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
-        let own = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?.origin();
+        let url = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
+        let own = url.origin();
         let redirect = reqwest::redirect::Policy::custom(move |attempt| {
             // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
             if attempt.url().origin() == own && attempt.previous().len() <= 3 {
@@ -102,7 +106,11 @@ impl Client {
                 attempt.stop()
             }
         });
-        let http = reqwest::Client::builder()
+        let mut builder = reqwest::Client::builder();
+        if let Some(guard) = &settings.guard {
+            builder = builder.dns_resolver(guard.resolver(url.port_or_known_default().unwrap_or_default()));
+        }
+        let http = builder
             .tls_backend_preconfigured(tls)
             .no_proxy()
             .http1_only()
@@ -117,6 +125,7 @@ impl Client {
         let credentials = credentials.clone();
         Ok(Self {
             http,
+            url,
             base,
             peer,
             credentials,
@@ -316,6 +325,8 @@ impl Client {
         headers: HeaderMap,
     ) -> Result<(Answer, HeaderMap), Failure> {
         let _one = self.exchange.lock().await;
+        // A literal address never comes by the resolver, and what is this box's own may change.
+        self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
         let mut request = self.http.request(method, format!("{}{path}", self.base)).headers(headers);
         request = request.header(http::header::ACCEPT, "application/json").header("OData-Version", "4.0");
         if let Some(body) = body {
@@ -353,9 +364,12 @@ impl Client {
     }
 
     fn failed(&self, failure: &Failure) -> BmcError {
+        if let Some(refused) = failure.refused() {
+            return refused.clone().into();
+        }
         let (peer, reason) = (self.peer.clone(), self.explain(failure));
         match failure {
-            Failure::Http(_) => BmcError::Unreachable { peer, reason },
+            Failure::Http(_) | Failure::Forbidden(_) => BmcError::Unreachable { peer, reason },
             Failure::TooLarge | Failure::NotJson(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
         }
     }
@@ -364,6 +378,7 @@ impl Client {
         let error = match failure {
             Failure::TooLarge => return format!("with more than {MAX_BODY} bytes"),
             Failure::NotJson(error) => return format!("with something that is not JSON: {error}"),
+            Failure::Forbidden(refused) => return refused.to_string(),
             Failure::SentAway(origin) => {
                 return format!(
                     "that it sends its callers to {origin}, which is not followed, for the password would go there: if that is where its Redfish service is, write it into bmc.address"
@@ -396,6 +411,19 @@ enum Failure {
     NotJson(serde_json::Error),
     /// To this origin.
     SentAway(String),
+    /// The appliance does not connect there.
+    Forbidden(Refused),
+}
+
+impl Failure {
+    /// The refusal of its address, or of those of its name.
+    fn refused(&self) -> Option<&Refused> {
+        match self {
+            Self::Forbidden(refused) => Some(refused),
+            Self::Http(error) => outbound::refusal(error),
+            _ => None,
+        }
+    }
 }
 
 /// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
