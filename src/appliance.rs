@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::api::{Kind, MacAddress, acted_on, kinds};
 use crate::apiserver::{self, ApiServer};
@@ -27,9 +26,13 @@ use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::Library;
 use crate::pki::Pki;
 use crate::store::{Store, StoreOptions};
-use crate::{dhcp, host, tftp};
+use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
+mod bmc_addresses;
+mod signals;
+
+use signals::Signals;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
@@ -94,24 +97,45 @@ pub fn certificate_names(config: &Config) -> Vec<String> {
 /// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     install_tls_provider();
+    let mut signals = Signals::install()?;
+    let most = descriptors::Shares { api: apiserver::tls::CONNECTIONS_MAX, boot: boot::MAX_CONNECTIONS };
+    let shares = descriptors::share(descriptors::raise()?, most)?;
     // A third of the work of a start, and it needs nothing of what is opened meanwhile.
     let kinds = spawn_blocking(kinds);
+    let (config, (pki, store)) = {
+        let mut opening = spawn_blocking(move || open(&config).map(|opened| (config, opened)));
+        tokio::select! {
+            opened = &mut opening => opened??,
+            signal = signals.end() => {
+                // What is half open is closed again.
+                if let Ok(Ok(Ok((_, (_, store))))) = tokio::time::timeout(SHUTDOWN_DEADLINE, opening).await {
+                    store.close().await;
+                }
+                warn!("{signal}: stopped before it was ready");
+                return Ok(());
+            }
+        }
+    };
+    let shutdown = CancellationToken::new();
+    let outcome = serve(&config, &pki, &store, kinds, shares, &mut signals, &shutdown).await;
+    shutdown.cancel();
+    store.close().await;
+    info!("stopped");
+    outcome
+}
+
+/// Keys and database. Takes seconds where the database is large.
+fn open(config: &Config) -> anyhow::Result<(Pki, Store)> {
     let folder = &config.data_dir.0;
     make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
     make_private_folder(&config.data_dir.pki())?;
-    let pki = Pki::open(&config.data_dir.pki(), &certificate_names(&config))?;
+    let pki = Pki::open(&config.data_dir.pki(), &certificate_names(config))?;
     let options = StoreOptions {
         path: config.data_dir.db(),
         key_file: config.data_dir.pki().join("store.key"),
         history: HISTORY,
     };
-    let store = Store::open(options)?;
-    let shutdown = CancellationToken::new();
-    let outcome = serve(&config, &pki, &store, kinds, &shutdown).await;
-    shutdown.cancel();
-    store.close().await;
-    info!("stopped");
-    outcome
+    Ok((pki, Store::open(options)?))
 }
 
 fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
@@ -127,13 +151,49 @@ async fn serve(
     pki: &Pki,
     store: &Store,
     kinds: JoinHandle<Vec<Kind>>,
+    shares: descriptors::Shares,
+    signals: &mut Signals,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut services = JoinSet::<Ended>::new();
+    let started = tokio::select! {
+        started = start(config, pki, store, kinds, shares, &mut services, shutdown) => Some(started),
+        signal = signals.end() => {
+            warn!("{signal}: stopped before it was ready");
+            None
+        }
+    };
+    let (audit, ended) = match started {
+        None => (None, Ok(())),
+        Some(Err(error)) => (None, Err(error)),
+        Some(Ok(audit)) => (audit, supervise(&mut services, store, signals).await),
+    };
+    shutdown.cancel();
+    let all = async { while services.join_next().await.is_some() {} };
+    if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
+        warn!("some services did not end in time");
+    }
+    if let Some(audit) = audit {
+        audit.close().await;
+    }
+    ended
+}
+
+/// Starts every service. Returns the audit log, which is closed after them.
+async fn start(
+    config: &Config,
+    pki: &Pki,
+    store: &Store,
+    kinds: JoinHandle<Vec<Kind>>,
+    shares: descriptors::Shares,
+    services: &mut JoinSet<Ended>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Option<apiserver::audit::Audit>> {
     let api_listener = listen(config.api.listen, "API").await?;
     let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
     let files = boot::BootFiles::new(&config.data_dir.boot());
     if !files.has_ramdisk() {
-        tracing::warn!(
+        warn!(
             folder = %config.data_dir.boot().display(),
             "there is no kernel and ramdisk yet: machines cannot be inspected before `slipway ramdisk build`"
         );
@@ -148,7 +208,6 @@ async fn serve(
     let stuck = Stuck::default();
 
     let metrics = host::metrics::Metrics::default();
-    let mut services = JoinSet::<Ended>::new();
     let token = || shutdown.clone();
     let (listed, mut was_listed) = watch::channel(false);
     let external = External::open(&config.engine).await?;
@@ -175,12 +234,12 @@ async fn serve(
             api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
             let made = (api.client(), api.router());
-            spawn(&mut services, "API upkeep", async move { api.run().await });
+            spawn(services, "API upkeep", async move { api.run().await });
             made
         }
     };
 
-    spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
+    spawn(services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
     let lanes = boot::Lanes::default();
     let sessions = Sessions::new(
@@ -195,7 +254,7 @@ async fn serve(
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone());
     let router = api_router.merge(sessions.router());
-    spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
+    spawn(services, "logs", log_upkeep::run(client.clone(), logs, token()));
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     let listed = was_listed.wait_for(|listed| *listed);
@@ -207,6 +266,7 @@ async fn serve(
     }
     // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
     let limits = apiserver::tls::Limits {
+        connections: shares.api,
         per_address: config.api.connections_per_address.get(),
         ..apiserver::tls::Limits::default()
     };
@@ -216,7 +276,7 @@ async fn serve(
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;
     let leases = if config.networks.is_empty() {
-        tracing::warn!("no [[network]] is configured: DHCP answers nobody");
+        warn!("no [[network]] is configured: DHCP answers nobody");
         None
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
@@ -237,27 +297,17 @@ async fn serve(
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
     let router = boot::router(site, index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
-    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
+    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, shares.boot, token())));
     services.spawn(named("TFTP", tftp.run(token())));
     let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, media, leases };
     match external {
         Some(external) => {
             services.spawn(named("leader election", parts.run_while_leading(external, token())));
         }
-        None => parts.start(&mut services, &client, dhcp::Views::store(store), Fence::open(), shutdown)?,
+        None => parts.start(services, &client, dhcp::Views::store(store), Fence::open(), shutdown)?,
     }
     info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
-
-    let ended = supervise(&mut services, store).await;
-    shutdown.cancel();
-    let all = async { while services.join_next().await.is_some() {} };
-    if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
-        tracing::warn!("some services did not end in time");
-    }
-    if let Some(audit) = audit {
-        audit.close().await;
-    }
-    ended
+    Ok(audit)
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
@@ -292,6 +342,7 @@ async fn embedded(
     let api = ApiServer::with_auth(store.clone(), kinds, access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
+    api.add_admission("metal3.io/baremetalhosts", bmc_addresses::admission(bmc_addresses::guard(&config.bmc)));
     api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
     let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
@@ -299,12 +350,9 @@ async fn embedded(
 }
 
 /// Waits for a signal, a service that ends, or a store that cannot write.
-async fn supervise(services: &mut JoinSet<Ended>, store: &Store) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+async fn supervise(services: &mut JoinSet<Ended>, store: &Store, signals: &mut Signals) -> anyhow::Result<()> {
     tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        _ = signals.end() => Ok(()),
         reason = store.failed() => bail!("the store cannot write any more: {reason}; what was acknowledged is safe, and a restart is needed"),
         ended = services.join_next() => match ended {
             Some(Ok((name, Ok(())))) => bail!("{name} ended by itself"),

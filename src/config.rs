@@ -12,6 +12,7 @@ use ipnetwork::Ipv4Network;
 use serde::Deserialize;
 
 use crate::api::MacAddress;
+use crate::outbound::Allowed;
 
 mod discovery;
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The log of every change.
     pub audit: AuditConfig,
+    /// BMCs.
+    pub bmc: BmcConfig,
 }
 
 /// Where Slipway keeps what it must not lose.
@@ -337,6 +340,15 @@ impl Default for AuditConfig {
     fn default() -> Self {
         Self { max_size_mb: 100, max_files: 10 }
     }
+}
+
+/// `[bmc]`
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct BmcConfig {
+    /// Addresses of this box that hosts may name as their BMC's all the same: loopback, link-local, multicast, and the
+    /// appliance's own.
+    pub allow: Vec<Allowed>,
 }
 
 /// How log lines look.

@@ -20,8 +20,10 @@
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
 //! | [`simulate`] | a simulated rack to rehearse and to measure with |
+//! | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! | [`jsonpath`] | JSONPath as kubectl has it |
 //! | [`config`] | `slipway.toml` |
+//! | [`descriptors`] | how many files and connections may be open, and whose they are |
 
 #![warn(missing_docs)]
 
@@ -33,6 +35,7 @@ pub mod bmc;
 pub mod boot;
 pub mod cli;
 pub mod config;
+pub mod descriptors;
 pub mod dhcp;
 pub mod engine;
 pub mod host;
@@ -41,6 +44,7 @@ pub mod jsonpath;
 #[cfg(test)]
 #[path = "../tests/needs/mod.rs"]
 mod needs;
+pub mod outbound;
 pub mod pki;
 pub mod ramdisk;
 pub mod simulate;

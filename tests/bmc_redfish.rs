@@ -354,11 +354,97 @@ async fn redirects_stay_on_the_host_and_bodies_are_bounded() {
             .map_err(|e| e.to_string())
     };
     assert_eq!(power("slash").await, Ok(PowerState::On));
-    for (name, want) in
-        [("away", "HTTP 308"), ("loop", "HTTP 308"), ("huge", "more than 262144 bytes"), ("odd", "without PowerState")]
-    {
+    for (name, want) in [
+        ("away", "sends its callers to http://192.0.2.1,"),
+        ("loop", "HTTP 308"),
+        ("huge", "more than 262144 bytes"),
+        ("odd", "without PowerState"),
+    ] {
         let error = power(name).await.unwrap_err();
         assert!(error.contains(want), "{name}: {error}");
+    }
+}
+
+/// A service that sends its callers elsewhere, wherever they can be sent.
+async fn luring(what: &str, elsewhere: &str) -> wiremock::MockServer {
+    use serde_json::json;
+    use wiremock::matchers::{any, method, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+    let server = MockServer::start().await;
+    let token = || ResponseTemplate::new(201).insert_header("x-auth-token", "a-token");
+    let sent_off = |status| ResponseTemplate::new(status).insert_header("location", elsewhere);
+    let system = json!({
+        "PowerState": "Off",
+        "Actions": {"#ComputerSystem.Reset": {"target": format!("{elsewhere}reset")}},
+        "Boot": {}, "@Redfish.Settings": {"SettingsObject": {"@odata.id": elsewhere}},
+        "Links": {"ManagedBy": [{"@odata.id": elsewhere}]}, "VirtualMedia": {"@odata.id": elsewhere},
+    });
+    let systems = if what == "links" { json!(elsewhere) } else { json!("/redfish/v1/Systems") };
+    let sessions = if what == "session link" { json!(elsewhere) } else { json!("/redfish/v1/Sessions") };
+    let root = json!({"Systems": {"@odata.id": systems}, "Links": {"Sessions": {"@odata.id": sessions}}});
+    let root = if what == "root" { sent_off(308) } else { ResponseTemplate::new(200).set_body_json(root) };
+    let login = match what {
+        "login 307" => sent_off(307),
+        "login 302" => sent_off(302),
+        "session" => token().insert_header("location", elsewhere),
+        _ => token(),
+    };
+    let list = json!({"Members": [{"@odata.id": if what == "members" { elsewhere } else { "/redfish/v1/Systems/1" }}]});
+    let one = if what == "system" { sent_off(307) } else { ResponseTemplate::new(200).set_body_json(system) };
+    for (of, at, answer) in [
+        ("GET", "/redfish/v1/", root),
+        ("POST", "/redfish/v1/Sessions", login),
+        ("GET", "/redfish/v1/Systems", ResponseTemplate::new(200).set_body_json(list)),
+        ("GET", "/redfish/v1/Systems/1", one),
+    ] {
+        Mock::given(method(of)).and(path(at)).respond_with(answer).mount(&server).await;
+    }
+    // Everything else: what is written, above all.
+    Mock::given(any()).respond_with(sent_off(307)).with_priority(9).mount(&server).await;
+    server
+}
+
+#[tokio::test]
+async fn a_bmc_sends_the_password_nowhere_else() {
+    // Whoever listens there would be told user and password, or a session: even a connection is too much.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let settings = Settings { http_timeout: Duration::from_millis(500), http_tries: 1, ..quick() };
+    for what in
+        ["root", "login 307", "login 302", "session", "session link", "links", "members", "system", "writes alone"]
+    {
+        for elsewhere in [
+            format!("http://127.0.0.1:{port}/"),
+            format!("https://127.0.0.1:{port}/"),
+            format!("http://localhost:{port}/"),
+            format!("//127.0.0.1:{port}/"),
+            format!("http:127.0.0.1:{port}/"),
+            format!("http://127.0.0.1@127.0.0.1:{port}/"),
+            format!("@127.0.0.1:{port}/"),
+            format!("/\\127.0.0.1:{port}/"),
+        ] {
+            let server = luring(what, &elsewhere).await;
+            let address = format!("redfish+http://127.0.0.1:{}", server.address().port());
+            let registry = Registry::new(settings.clone());
+            let bmc = registry.connect(&BmcAddress::parse(&address).unwrap(), &credentials("secret"), true);
+            let mut errors = vec![bmc.power().await.err(), bmc.set_power(PowerAction::On).await.err()];
+            errors.push(bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.err());
+            errors.push(bmc.insert_media("http://192.0.2.1/x.iso").await.err());
+            errors.push(bmc.probe().await.err());
+            registry.close().await;
+            assert!(errors.iter().any(Option::is_some), "{what}, {elsewhere}: {errors:?}");
+            let caller = listener.accept().map(|_| ()).map_err(|error| error.kind());
+            assert_eq!(caller, Err(std::io::ErrorKind::WouldBlock), "{what}: it went to {elsewhere}");
+        }
+    }
+    // Whoever wrote the wrong port, or http for https, is told what to write.
+    for elsewhere in [format!("https://127.0.0.1:{port}/redfish/v1/"), format!("http://127.0.0.1:{port}")] {
+        let server = luring("login 307", &elsewhere).await;
+        let error = connect_with(server.address().port(), "", "secret", settings.clone()).power().await.unwrap_err();
+        let origin = elsewhere.split('/').take(3).collect::<Vec<_>>().join("/");
+        let text = error.to_string();
+        assert!(text.contains(&format!("sends its callers to {origin}")) && text.contains("bmc.address"), "{text}");
     }
 }
 

@@ -28,7 +28,7 @@ async fn a_full_disk_ends_the_appliance_with_its_reason_and_costs_its_hosts_noth
     let _stop = stop.clone().drop_guard();
     tokio::spawn(IpmiSim::new(machine.clone(), vec![account], &[CipherSuite::Sha256]).run(socket, stop));
 
-    let mut appliance = Appliance::new().await;
+    let mut appliance = Appliance::with("[bmc]\nallow = [\"127.0.0.1\"]\n").await;
     let client = appliance.client().await;
     let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "bmc" },
         "stringData": { "username": "admin", "password": "secret" } });

@@ -113,7 +113,8 @@ impl Appliance {
         let (port, boot) = (free_port(), free_port());
         let config = format!(
             "data_dir = {data:?}\n[api]\nlisten = \"127.0.0.1:{port}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
-             tftp = \"127.0.0.1:{boot}\"\n[engine]\nkubeconfig = {kubeconfig:?}\nlease = \"6s\"\n",
+             tftp = \"127.0.0.1:{boot}\"\n[engine]\nkubeconfig = {kubeconfig:?}\nlease = \"6s\"\n\
+             [bmc]\nallow = [\"127.0.0.1\"]\n",
             data = folder.join("data"),
         );
         std::fs::write(folder.join("slipway.toml"), config).unwrap();

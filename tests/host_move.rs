@@ -55,7 +55,7 @@ impl Drop for Lab {
 
 impl Site {
     async fn new(kubeconfig: PathBuf) -> Self {
-        let appliance = Appliance::new().await;
+        let appliance = Appliance::with("[bmc]\nallow = [\"127.0.0.1\"]\n").await;
         let client = appliance.client().await;
         std::fs::write(&kubeconfig, appliance.kubeconfig().await).unwrap();
         Self { client, kubeconfig, _appliance: appliance }

@@ -36,6 +36,7 @@ pub mod tls;
 mod apply;
 mod aside;
 mod body;
+mod connections;
 mod core_kinds;
 mod crd;
 mod delete;
@@ -55,6 +56,7 @@ mod overload;
 mod ownership;
 mod patch;
 mod pick;
+mod progress;
 mod protobuf;
 mod read;
 mod request;
@@ -456,6 +458,9 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
+    if let (Ok(Some(_)), Some(standing)) = (&identity, request.extensions().get::<tls::Standing>()) {
+        standing.vouch();
+    }
     let route = Route::parse(&path);
     let asks = request.uri().query().is_some_and(request::asks_to_watch);
     let watches = method == Method::GET

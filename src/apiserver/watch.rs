@@ -16,13 +16,13 @@ use http::StatusCode;
 use jiff::Timestamp;
 use rand::Rng;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::items::{self, ListHead};
 use super::list::invalid_options;
 use super::metrics::Watching;
+use super::overload::WatchPlace;
 use super::read::reach;
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
@@ -41,8 +41,8 @@ const RECHECK: Duration = Duration::from_secs(5);
 const DEFAULT_SECONDS: u64 = 1800;
 /// Longest time of a watch.
 const SECONDS_MAX: u64 = 24 * 3600;
-/// Bytes after which a chunk is sent though more events are ready.
-const CHUNK: usize = 64 * 1024;
+/// Bytes after which a chunk is sent though more events are ready. One waits for a client that does not read.
+const CHUNK: usize = 16 * 1024;
 
 /// Annotation of the bookmark that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -58,7 +58,13 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     let initial = initial_wish(params)?;
     let place = match call.identity.is_in_process() {
         true => None,
-        false => Some(call.api.inner.places.for_watch().inspect_err(|_| call.api.inner.metrics.refused("watch"))?),
+        false => Some(
+            call.api
+                .inner
+                .places
+                .for_watch(&call.identity.user)
+                .inspect_err(|_| call.api.inner.metrics.refused("watch"))?,
+        ),
     };
     let store = call.api.store();
     let storage = &call.resource.storage;
@@ -161,6 +167,11 @@ fn line(kind: &str, object: &str) -> Bytes {
     line.freeze()
 }
 
+/// A chunk as it waits for its client, without the room that it grew by.
+fn sealed(chunk: &BytesMut) -> Bytes {
+    Bytes::copy_from_slice(chunk)
+}
+
 fn put_line(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
     chunk.put_slice(b"{\"type\":\"");
     chunk.put_slice(kind.as_bytes());
@@ -192,7 +203,7 @@ struct State {
     recheck: Instant,
     over: bool,
     counted: Watching,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<WatchPlace>,
 }
 
 /// Why a wait ended.
@@ -217,14 +228,16 @@ impl State {
         while let Some(object) = self.first.pop_front() {
             self.put(&mut chunk, "ADDED", &object);
             if chunk.len() >= CHUNK {
-                return Some(chunk.freeze());
+                return Some(sealed(&chunk));
             }
         }
+        // It had room for every object.
+        self.first = VecDeque::new();
         if std::mem::take(&mut self.end_of_initial) {
             self.put_bookmark(&mut chunk, self.last, true);
         }
         if !chunk.is_empty() {
-            return Some(chunk.freeze());
+            return Some(sealed(&chunk));
         }
         // An event that the selector hides yields no line: wait on.
         while chunk.is_empty() {
@@ -262,7 +275,7 @@ impl State {
                 }
             }
         }
-        Some(chunk.freeze())
+        Some(sealed(&chunk))
     }
 
     /// Whether the caller is still who it was and still may; the watch is over when not.

@@ -58,7 +58,8 @@ impl Parts {
         }
         let images = image::controller::run(client.clone(), self.library.clone(), config.image.imports, stop.clone());
         spawn(services, "images", images);
-        let bmcs = bmc::Registry::new(bmc::Settings::default());
+        let guard = Some(super::bmc_addresses::guard(&config.bmc));
+        let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });
         let hosts = reconciler::run(
             client.clone(),
             self.index.clone(),

@@ -20,11 +20,13 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::api::metal3::HardwareDetails;
+use crate::outbound::Refused;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
 pub use probe::Report;
 pub use registry::Registry;
 pub use settings::Settings;
+
 /// User and password of a BMC.
 #[derive(Clone, Debug)]
 pub struct Credentials {
@@ -145,6 +147,12 @@ pub enum BmcError {
         /// What.
         what: String,
     },
+}
+
+impl From<Refused> for BmcError {
+    fn from(refused: Refused) -> Self {
+        Self::Address(format!("bmc.address: {refused}"))
+    }
 }
 
 /// A machine's management controller. Every write is read back before it returns (D9).

@@ -7,6 +7,7 @@ use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
 use super::quirks::Quirks;
+use crate::outbound::Guard;
 
 /// Times, bounds and shared data of all BMC connections.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub quirks: Arc<Quirks>,
     /// How many connections are kept when nobody uses them. 4096 by default.
     pub max_connections: usize,
+    /// What judges the addresses, where whoever runs the program did not choose them. None by default.
+    pub guard: Option<Guard>,
 }
 
 impl Default for Settings {
@@ -61,6 +64,7 @@ impl Default for Settings {
             extra_roots: Vec::new(),
             quirks: Quirks::builtin(),
             max_connections: 4096,
+            guard: None,
         }
     }
 }

@@ -252,7 +252,7 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, setup.router.clone(), shutdown.clone()));
+    let task = tokio::spawn(serve(listener, setup.router.clone(), 8, shutdown.clone()));
     // Another test may have been first.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");

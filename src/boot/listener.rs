@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::http::Ends;
 
-/// Connections at once.
+/// Connections at once, where there are descriptors for them.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Connections at once from one address. iPXE opens one or two.
 pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 64;
@@ -37,9 +37,15 @@ const MAX_HEAD: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Hangup(pub CancellationToken);
 
-/// Serves HTTP/1.1 until shutdown, then lets downloads under way end for some seconds.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) -> io::Result<()> {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+/// Serves HTTP/1.1 until shutdown, with at most so many connections at once, then lets downloads under way end for some
+/// seconds.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    connections_at_once: usize,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let permits = Arc::new(Semaphore::new(connections_at_once));
     let addresses = Addresses::default();
     let mut connections = JoinSet::new();
     let graceful = GracefulShutdown::new();
@@ -165,7 +171,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, router, shutdown.clone()));
+        let served = tokio::spawn(serve(listener, router, 8, shutdown.clone()));
         let mut stream = TcpStream::connect(address).await.expect("connects");
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("asks");
         let ends = async { while matches!(stream.read(&mut [0; 1 << 16]).await, Ok(1..)) {} };

@@ -12,7 +12,10 @@ pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     let config = options.load()?;
     log_to_stderr(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(Box::pin(appliance::run(config)))
+    let outcome = runtime.block_on(Box::pin(appliance::run(config)));
+    // A thread that a disk or a lock still holds is not waited for.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
 }
 
 fn log_to_stderr(config: &Config) -> anyhow::Result<()> {

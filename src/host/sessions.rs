@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -37,7 +38,7 @@ use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
-use crate::apiserver::tls::Peer;
+use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
 
@@ -178,6 +179,7 @@ impl Sessions {
 
     /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
     pub fn router(self) -> Router {
+        let known = self.clone();
         Router::new()
             .route("/agent/v1/session", post(open))
             .route("/agent/v1/step", get(next_step))
@@ -187,6 +189,16 @@ impl Sessions {
             .route("/agent/v1/manifest/{digest}", get(manifest))
             .route("/agent/v1/chunk/{sha256}", get(chunk))
             .with_state(self)
+            .layer(map_request(move |request: Request| std::future::ready(known.vouched(request))))
+    }
+
+    /// The connection of a host's agent is no stranger's.
+    fn vouched(&self, request: Request) -> Request {
+        let session = bearer(request.headers()).is_some_and(|token| self.0.tokens.verify_session(token).is_ok());
+        if let (true, Some(standing)) = (session, request.extensions().get::<Standing>()) {
+            standing.vouch();
+        }
+        request
     }
 
     fn api(&self, namespace: &str) -> Api<BootIntent> {

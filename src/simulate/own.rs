@@ -177,7 +177,7 @@ fn trial(mut settings: toml::Table, data: &Path, ports: [u16; 4]) -> anyhow::Res
     let [api, boot, tftp, dhcp] = ports;
     let own: toml::Table = format!(
         "data_dir = {data:?}\n[api]\nlisten = \"{SERVER}:{api}\"\nnames = []\n[boot]\nlisten = \"{SERVER}:{boot}\"\n\
-         tftp = \"{SERVER}:{tftp}\"\n[dhcp]\nport = {dhcp}\n[log]\nlevel = \"warn\"\n\
+         tftp = \"{SERVER}:{tftp}\"\n[bmc]\nallow = [\"0.0.0.0/0\", \"::/0\"]\n[dhcp]\nport = {dhcp}\n[log]\nlevel = \"warn\"\n\
          [[network]]\nname = \"simulated\"\ninterface = \"lo\"\nsubnet = \"127.64.0.0/15\"\n\
          pool = [\"127.64.1.0-127.65.255.254\"]\nserver = \"{SERVER}\"\n"
     )
@@ -305,6 +305,8 @@ mod tests {
             assert_eq!((config.networks.len(), config.networks[0].name.as_str()), (1, "simulated"));
             assert!(config.api.listen.ip().is_loopback() && config.boot.listen.ip().is_loopback());
             assert_eq!((config.dhcp.port, config.engine.kubeconfig), (4, None));
+            // Its machines' BMCs are on loopback.
+            assert!(!config.bmc.allow.is_empty());
         }
         let config = trial(theirs.parse().unwrap(), Path::new("/tmp/trial"), [1, 2, 3, 4]).unwrap();
         let config = crate::config::Config::parse(&toml::to_string(&config).unwrap(), Path::new("x")).unwrap();

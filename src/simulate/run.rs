@@ -22,8 +22,6 @@ use crate::api::metal3::Image;
 const TELL: Duration = Duration::from_millis(500);
 /// How long the end may take, beyond the deadline of the run.
 const CLEAN: Duration = Duration::from_secs(300);
-/// Files that may be open at once, as far as the system allows it.
-const FILES: u64 = 262_144;
 
 /// What a run tells while it goes on.
 #[derive(Clone, Debug)]
@@ -46,7 +44,8 @@ pub async fn run(
     stop: CancellationToken,
     mut tell: impl FnMut(&Running<'_>),
 ) -> anyhow::Result<(Summary, Option<anyhow::Error>)> {
-    allow_files();
+    // A BMC and an agent take a file each.
+    crate::descriptors::raise()?;
     let token = CancellationToken::new();
     let _ends = token.clone().drop_guard();
     let deadline = Instant::now() + plan.deadline;
@@ -254,14 +253,4 @@ async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<Ma
 async fn metrics(client: &kube::Client) -> Option<String> {
     let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
     client.request_text(request).await.ok()
-}
-
-/// A BMC and an agent take a file each.
-fn allow_files() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < FILES.min(hard)
-    {
-        setrlimit(Resource::RLIMIT_NOFILE, FILES.min(hard), hard).ok();
-    }
 }

@@ -45,6 +45,7 @@ fn in_use(path: &Path) -> String {
 }
 
 /// Why a database cannot be opened.
+#[derive(Debug)]
 pub(super) enum Refusal {
     /// What is in its files is not what was written there.
     Damaged(String),

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from isolation import ADDRESS, BRIDGE, PREFIX
+from isolation import ADDRESS, BMC_ADDRESS, BRIDGE, PREFIX
 from tools import TOP, prepared
 from wait import GiveUp, LabError, check_output, say, short, wait_for
 
@@ -36,7 +36,9 @@ class Slipway:
         keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (HOST | (host or {})).items())
         self.config.write_text(
             f'data_dir = "{self.data}"\n[api]\nlisten = "{ADDRESS}:8443"\nnames = ["{ADDRESS}"]\n'
-            f'[boot]\nlisten = "{ADDRESS}:80"\ntftp = "{ADDRESS}:69"\n[host]\n{keys}[log]\nlevel = "{log_level}"\n'
+            f'[boot]\nlisten = "{ADDRESS}:80"\ntftp = "{ADDRESS}:69"\n'
+            # The machines' BMCs are programs beside it.
+            f'[bmc]\nallow = ["{ADDRESS}", "{BMC_ADDRESS}"]\n[host]\n{keys}[log]\nlevel = "{log_level}"\n'
             + (networks or f'[[network]]\nname = "provisioning"\ninterface = "{BRIDGE}"\nsubnet = "172.22.0.0/{PREFIX}"\n'
                f'pool = ["172.22.0.100-172.22.0.199"]\nserver = "{ADDRESS}"\nrouter = "{ADDRESS}"\n'))
 

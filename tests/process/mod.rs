@@ -31,36 +31,84 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 /// `slipway serve` on loopback, without networks. Killed when it is dropped.
 pub struct Appliance {
     folder: tempfile::TempDir,
-    process: Child,
+    /// None before it was started.
+    process: Option<Child>,
     /// Address of the API.
     pub address: SocketAddr,
+    /// Address of boot HTTP.
+    pub boot: SocketAddr,
 }
 
 impl Appliance {
     pub async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (api, boot) = (free_port(), free_port());
+        Self::with("").await
+    }
+
+    /// With these tables more in its configuration.
+    pub async fn with(more: &str) -> Self {
+        let mut made = Self::prepared();
+        made.configure(more);
+        made.process = Some(start(made.folder.path()));
+        made
+    }
+
+    /// With limits of its process, as sh's `ulimit` takes them, the hard ones included.
+    pub async fn limited(ulimit: &str) -> Self {
+        let mut made = Self::prepared();
+        made.configure("");
+        let mut limited = Command::new("/bin/sh");
+        limited.arg("-c").arg(format!("{ulimit}; exec \"$0\" \"$@\"")).arg(program());
+        made.process = Some(spawn(limited, made.folder.path()));
+        made
+    }
+
+    fn prepared() -> Self {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let (address, boot) = (address(free_port()), address(free_port()));
+        Self { folder: tempfile::tempdir().unwrap(), process: None, address, boot }
+    }
+
+    fn configure(&self, more: &str) {
+        let (data, api, boot) = (self.folder.path().join("data"), self.address, self.boot);
         let text = format!(
-            "data_dir = {:?}\n[api]\nlisten = \"127.0.0.1:{api}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
-             tftp = \"127.0.0.1:{boot}\"\n[log]\nlevel = \"warn\"\n",
-            folder.path().join("data")
+            "data_dir = {data:?}\n[api]\nlisten = \"{api}\"\n[boot]\nlisten = \"{boot}\"\ntftp = \"{boot}\"\n\
+             [log]\nlevel = \"warn\"\n{more}"
         );
-        std::fs::write(folder.path().join("slipway.toml"), text).unwrap();
-        let process = start(folder.path());
-        Self { folder, process, address: ([127, 0, 0, 1], api).into() }
+        std::fs::write(self.folder.path().join("slipway.toml"), text).unwrap();
+    }
+
+    /// SIGTERM, and a new process with the same data and other tables in its configuration.
+    pub async fn restart_with(&mut self, more: &str) {
+        self.stop(false).await;
+        self.configure(more);
+        self.process = Some(start(self.folder.path()));
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
     }
 
     /// kill -9, or SIGTERM, and a new process with the same data and port.
     pub async fn restart(&mut self, hard: bool) {
         self.stop(hard).await;
-        self.process = start(self.folder.path());
+        self.process = Some(start(self.folder.path()));
     }
 
     async fn stop(&mut self, hard: bool) {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap());
-        let signal = if hard { nix::sys::signal::Signal::SIGKILL } else { nix::sys::signal::Signal::SIGTERM };
-        nix::sys::signal::kill(pid, signal).unwrap();
-        self.process.wait().await.unwrap();
+        use nix::sys::signal::Signal;
+        self.signal(if hard { Signal::SIGKILL } else { Signal::SIGTERM });
+        self.child().wait().await.unwrap();
+    }
+
+    /// Whether it has not ended yet.
+    pub fn runs(&mut self) -> bool {
+        self.child().try_wait().unwrap().is_none()
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.process.as_mut().expect("it was started")
     }
 
     /// SIGTERM, and a new process with the same data, for which the disk is full: it can make no file larger than the
@@ -72,17 +120,17 @@ impl Appliance {
         let limit = format!("trap '' 25; ulimit -f {}; exec \"$0\" \"$@\"", most.div_ceil(512));
         let mut limited = Command::new("/bin/sh");
         limited.arg("-c").arg(limit).arg(program());
-        self.process = spawn(limited, self.folder.path());
+        self.process = Some(spawn(limited, self.folder.path()));
     }
 
     /// Waits until it has ended by itself; whether it says that all went well.
     pub async fn ended(&mut self) -> bool {
-        tokio::time::timeout(DEADLINE, self.process.wait()).await.expect("it ends").unwrap().success()
+        tokio::time::timeout(DEADLINE, self.child().wait()).await.expect("it ends").unwrap().success()
     }
 
     /// A new process with the same data, after one that ended.
     pub fn start_again(&mut self) {
-        self.process = start(self.folder.path());
+        self.process = Some(start(self.folder.path()));
     }
 
     /// The administrator's kubeconfig, empty when it cannot be had yet.
@@ -94,7 +142,7 @@ impl Appliance {
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.process.id().unwrap()
+        self.process.as_ref().and_then(Child::id).expect("it runs")
     }
 
     /// What it logged.

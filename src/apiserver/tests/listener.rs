@@ -1,5 +1,12 @@
 //! The HTTPS listener with real clients.
 
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -78,7 +85,7 @@ async fn slow_peers_are_dropped_while_others_are_served() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Patience { handshake: short, head: short, idle: short };
+    let patience = tls::Patience { handshake: short, head: short, idle: short, ..tls::Patience::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,
@@ -120,4 +127,95 @@ async fn slow_peers_are_dropped_while_others_are_served() {
     assert_eq!(code(&admin, SECRETS).await.unwrap(), 200);
     shutdown.cancel();
     tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+}
+
+/// TLS with the appliance and HTTP/2 on it; `credential` says who calls, none: nobody.
+async fn h2(
+    address: SocketAddr,
+    pki: &Pki,
+    credential: Option<&pki::Credential>,
+    window: u32,
+) -> (SendRequest<Empty<Bytes>>, tokio::task::JoinHandle<hyper::Result<()>>) {
+    use rustls_pki_types::pem::PemObject;
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(PemObject::from_pem_slice(pki.ca_pem().as_bytes()).unwrap()).unwrap();
+    let builder = rustls::ClientConfig::builder().with_root_certificates(roots);
+    let mut config = match credential {
+        None => builder.with_no_client_auth(),
+        Some(credential) => {
+            let chain = PemObject::from_pem_slice(credential.certificate.as_bytes()).unwrap();
+            let key = rustls_pki_types::PrivateKeyDer::from_pem_slice(credential.key.as_bytes());
+            builder.with_client_auth_cert(vec![chain], key.unwrap()).unwrap()
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let plain = TcpStream::connect(address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect("localhost".try_into().unwrap(), plain).await.unwrap();
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(window);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> http::Response<Incoming> {
+    let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
+    tokio::time::timeout(DEADLINE, sender.send_request(request)).await.expect("an answer").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_of_an_answer_is_dropped() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = rig.api.shutdown().clone();
+    let short = Duration::from_millis(300);
+    let patience = tls::Patience { idle: short, stranger: short, stall: short, ..tls::Patience::default() };
+    let limits = tls::Limits { patience, ..tls::Limits::default() };
+    let serving = tokio::spawn(tls::serve_with(
+        listener,
+        pki.server_config().unwrap(),
+        rig.api.router(),
+        shutdown.clone(),
+        limits,
+    ));
+    // Somebody who listens: his watch has nothing to say for longer than all of this takes.
+    let (mut listens, _open) = h2(address, &pki, Some(pki.admin()), 65_535).await;
+    let mut watch = ask(&mut listens, &format!("{SECRETS}?watch=true&resourceVersion=0")).await;
+    // A window of nothing, and one that is too small for the answer; of nobody and of the administrator.
+    for credential in [None, Some(pki.admin())] {
+        for window in [0, 1] {
+            for paths in [&["/version"][..], &["/version"; 100][..]] {
+                let (mut sender, ended) = h2(address, &pki, credential, window).await;
+                let mut answers = Vec::new();
+                for path in paths {
+                    answers.push(ask(&mut sender, path).await);
+                }
+                assert!(answers.iter().all(|answer| answer.status() == 200));
+                // Kept, and not read: what is dropped would be given up by the client.
+                let ended = tokio::time::timeout(DEADLINE, ended).await;
+                assert!(ended.is_ok(), "{window}, {}, {}: held for ever", credential.is_some(), paths.len());
+            }
+        }
+    }
+    // A deaf watch, beside requests that are answered at once all the time.
+    rig.call("POST", SECRETS, &secret("told", &json!({"a": "b"}))).await.expect(201);
+    let (mut sender, ended) = h2(address, &pki, Some(pki.admin()), 0).await;
+    let _deaf = ask(&mut sender, &format!("{SECRETS}?watch=true")).await;
+    let busy = async { while tokio::time::timeout(DEADLINE, head(&mut sender)).await.is_ok_and(|well| well) {} };
+    tokio::time::timeout(DEADLINE, busy).await.expect("the deaf watch ends, whatever goes on beside it");
+    tokio::time::timeout(DEADLINE, ended).await.expect("its connection, too").ok();
+    // The watch that is read has gone on.
+    let told = tokio::time::timeout(DEADLINE, watch.body_mut().frame()).await.expect("told").unwrap().unwrap();
+    assert!(String::from_utf8_lossy(told.data_ref().unwrap()).contains("\"told\""));
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+}
+
+/// Whether a request without a body in its answer is still answered.
+async fn head(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
+    let request = http::Request::head("https://localhost/version").body(Empty::new()).unwrap();
+    sender.ready().await.is_ok() && sender.send_request(request).await.is_ok()
 }

@@ -16,6 +16,7 @@ use super::session::{Response, Session};
 use super::suite::CipherSuite;
 use crate::bmc::address::{BmcHost, Endpoint, Privilege};
 use crate::bmc::{BmcAddress, BmcError, Credentials, Settings};
+use crate::outbound::{self, Guard};
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
 const MAX_IGNORED: u32 = 256;
@@ -53,6 +54,7 @@ pub struct Client {
     login: Login,
     timeout: Duration,
     tries: u32,
+    guard: Option<Guard>,
     /// The suite that worked last.
     known_suite: Mutex<Option<CipherSuite>>,
 }
@@ -77,6 +79,7 @@ impl Client {
             login,
             timeout: settings.ipmi_timeout,
             tries: settings.ipmi_tries.max(1),
+            guard: settings.guard.clone(),
             known_suite: Mutex::new(None),
         }
     }
@@ -99,14 +102,29 @@ impl Client {
         Err(last.unwrap_or_else(|| self.unreachable("its name has no address".into())))
     }
 
+    /// Its addresses, at most four. Where addresses are judged, those that are fine.
     async fn resolve(&self) -> Result<Vec<SocketAddr>, BmcError> {
+        let guard = self.guard.as_ref();
         let name = match &self.host {
-            BmcHost::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, self.port)]),
+            BmcHost::Ip(ip) => {
+                let address = SocketAddr::new(*ip, self.port);
+                guard.map_or(Ok(()), |guard| guard.judge(address))?;
+                return Ok(vec![address]);
+            }
             BmcHost::Name(name) => name.as_str(),
         };
-        match tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, self.port))).await {
-            Ok(Ok(found)) => Ok(found.take(4).collect()),
-            Ok(Err(error)) => Err(self.unreachable(format!("its name cannot be resolved: {error}"))),
+        let lookup = async {
+            match guard {
+                Some(guard) => guard.resolve(name, self.port).await,
+                None => Ok(tokio::net::lookup_host((name, self.port)).await?.collect()),
+            }
+        };
+        match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
+            Ok(Ok(found)) => Ok(found.into_iter().take(4).collect()),
+            Ok(Err(error)) => Err(match outbound::refusal(&error) {
+                Some(refused) => refused.clone().into(),
+                None => self.unreachable(format!("its name cannot be resolved: {error}")),
+            }),
             Err(_) => Err(self.unreachable("its name cannot be resolved: the DNS server does not answer".into())),
         }
     }

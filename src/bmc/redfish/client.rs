@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use super::message::{self, Complaint};
 use super::tls;
 use crate::bmc::{BmcError, Credentials, Settings};
+use crate::outbound::{self, Refused};
 
 /// Largest body that is read, in bytes. Resources have some tens of thousands; read, one takes up to forty times its text.
 const MAX_BODY: usize = 256 << 10;
@@ -69,6 +70,8 @@ enum Login {
 /// One service, one account.
 pub struct Client {
     http: reqwest::Client,
+    /// The base, as it is judged.
+    url: reqwest::Url,
     base: String,
     peer: String,
     credentials: Credentials,
@@ -93,15 +96,21 @@ impl Client {
     ) -> Result<Self, BmcError> {
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
-        let host = reqwest::Url::parse(&base).ok().and_then(|u| u.host_str().map(str::to_string));
+        let url = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
+        let own = url.origin();
         let redirect = reqwest::redirect::Policy::custom(move |attempt| {
-            // Only within the same host, never down to plain HTTP, at most three.
-            let first = attempt.previous().first();
-            let same = attempt.url().host_str() == host.as_deref();
-            let downgrade = first.is_some_and(|u| u.scheme() == "https") && attempt.url().scheme() != "https";
-            if same && !downgrade && attempt.previous().len() <= 3 { attempt.follow() } else { attempt.stop() }
+            // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
+            if attempt.url().origin() == own && attempt.previous().len() <= 3 {
+                attempt.follow()
+            } else {
+                attempt.stop()
+            }
         });
-        let http = reqwest::Client::builder()
+        let mut builder = reqwest::Client::builder();
+        if let Some(guard) = &settings.guard {
+            builder = builder.dns_resolver(guard.resolver(url.port_or_known_default().unwrap_or_default()));
+        }
+        let http = builder
             .tls_backend_preconfigured(tls)
             .no_proxy()
             .http1_only()
@@ -116,6 +125,7 @@ impl Client {
         let credentials = credentials.clone();
         Ok(Self {
             http,
+            url,
             base,
             peer,
             credentials,
@@ -315,6 +325,8 @@ impl Client {
         headers: HeaderMap,
     ) -> Result<(Answer, HeaderMap), Failure> {
         let _one = self.exchange.lock().await;
+        // A literal address never comes by the resolver, and what is this box's own may change.
+        self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
         let mut request = self.http.request(method, format!("{}{path}", self.base)).headers(headers);
         request = request.header(http::header::ACCEPT, "application/json").header("OData-Version", "4.0");
         if let Some(body) = body {
@@ -332,6 +344,9 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         let (status, headers) = (response.status(), response.headers().clone());
+        if let Some(origin) = elsewhere(status, response.url(), &headers) {
+            return Err(Failure::SentAway(origin));
+        }
         let body = match serde_json::from_slice(&bytes) {
             Ok(body) => body,
             // Refusals may be HTML; what we build on may not.
@@ -349,10 +364,13 @@ impl Client {
     }
 
     fn failed(&self, failure: &Failure) -> BmcError {
+        if let Some(refused) = failure.refused() {
+            return refused.clone().into();
+        }
         let (peer, reason) = (self.peer.clone(), self.explain(failure));
         match failure {
-            Failure::Http(_) => BmcError::Unreachable { peer, reason },
-            Failure::TooLarge | Failure::NotJson(_) => BmcError::Protocol { peer, reason },
+            Failure::Http(_) | Failure::Forbidden(_) => BmcError::Unreachable { peer, reason },
+            Failure::TooLarge | Failure::NotJson(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
         }
     }
 
@@ -360,6 +378,12 @@ impl Client {
         let error = match failure {
             Failure::TooLarge => return format!("with more than {MAX_BODY} bytes"),
             Failure::NotJson(error) => return format!("with something that is not JSON: {error}"),
+            Failure::Forbidden(refused) => return refused.to_string(),
+            Failure::SentAway(origin) => {
+                return format!(
+                    "that it sends its callers to {origin}, which is not followed, for the password would go there: if that is where its Redfish service is, write it into bmc.address"
+                );
+            }
             Failure::Http(error) => error,
         };
         if let Some(text) = tls::explain(error) {
@@ -385,6 +409,29 @@ enum Failure {
     Http(reqwest::Error),
     TooLarge,
     NotJson(serde_json::Error),
+    /// To this origin.
+    SentAway(String),
+    /// The appliance does not connect there.
+    Forbidden(Refused),
+}
+
+impl Failure {
+    /// The refusal of its address, or of those of its name.
+    fn refused(&self) -> Option<&Refused> {
+        match self {
+            Self::Forbidden(refused) => Some(refused),
+            Self::Http(error) => outbound::refusal(error),
+            _ => None,
+        }
+    }
+}
+
+/// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
+fn elsewhere(status: StatusCode, asked: &reqwest::Url, headers: &HeaderMap) -> Option<String> {
+    let location = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok()?;
+    let target = asked.join(location).ok()?;
+    let away = target.origin() != asked.origin();
+    away.then(|| message::clean(&target.origin().ascii_serialization(), 128))
 }
 
 /// Statuses that ask for patience. Other server errors are only tried again where nothing can happen twice.
