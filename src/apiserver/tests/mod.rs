@@ -12,6 +12,7 @@ mod listener;
 mod model;
 mod observed;
 mod read_rules;
+mod token_rules;
 mod version_rules;
 mod watch_rules;
 mod write_rules;
