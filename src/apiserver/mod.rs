@@ -43,6 +43,7 @@ mod dependents;
 mod discovery;
 mod events;
 mod garbage;
+mod guarded;
 mod items;
 mod linger;
 mod list;
@@ -607,7 +608,16 @@ async fn serve_resource(
         Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
         Some(view) => {
             let view = api.view(resource, view).ok_or_else(ApiError::no_such_path)?;
-            return answer_view(api, resource, target, parts, verb, view).await;
+            let answer = answer_view(api, resource, target, parts, verb, view).await?;
+            if identity.is_in_process() {
+                return Ok(answer);
+            }
+            let (api, identity, target, params) = (api.clone(), identity.clone(), target.clone(), params.clone());
+            let may_go_on = move || {
+                let wanted = auth::attributes("get", &target, &params, "");
+                api.auth().holds(&identity) && api.auth().authorize(Some(&identity), &wanted).is_ok()
+            };
+            return Ok(guarded::guard(answer, may_go_on));
         }
     }
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
