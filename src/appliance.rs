@@ -30,6 +30,7 @@ use crate::store::{Store, StoreOptions};
 use crate::{dhcp, host, tftp};
 
 mod acting;
+mod ownership;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
@@ -96,9 +97,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     install_tls_provider();
     // A third of the work of a start, and it needs nothing of what is opened meanwhile.
     let kinds = spawn_blocking(kinds);
+    ownership::check(&config.data_dir)?;
     let folder = &config.data_dir.0;
     make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
-    make_private_folder(&config.data_dir.pki())?;
     let pki = Pki::open(&config.data_dir.pki(), &certificate_names(&config))?;
     let options = StoreOptions {
         path: config.data_dir.db(),
@@ -174,6 +175,7 @@ async fn serve(
             api.set_audit(log.clone());
             api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
+            spawn(&mut services, "client certificates", pki.authority().series().clone().follow(token()));
             let made = (api.client(), api.router());
             spawn(&mut services, "API upkeep", async move { api.run().await });
             made
@@ -210,7 +212,9 @@ async fn serve(
         per_address: config.api.connections_per_address.get(),
         ..apiserver::tls::Limits::default()
     };
-    let api = apiserver::tls::serve_with(api_listener, pki.server_config()?, router, token(), limits);
+    let refused = audit.as_ref().map(apiserver::audit::Audit::refused_certificates);
+    let refused = refused.unwrap_or_else(|| Arc::new(|_, _| {}));
+    let api = apiserver::tls::serve_telling(api_listener, pki.server_config()?, router, token(), limits, refused);
     services.spawn(named("API", api));
 
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
@@ -288,6 +292,7 @@ async fn embedded(
     let access = apiserver::auth::AuthOptions {
         token_key: Some(apiserver::auth::TokenKey::from_pkcs8(pki.token_key())?),
         ca_pem: pki.ca_pem().to_owned(),
+        series: Some(pki.authority().series().clone()),
     };
     let api = ApiServer::with_auth(store.clone(), kinds, access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);

@@ -76,6 +76,9 @@ impl Default for Patience {
     }
 }
 
+/// Who is told, with the peer and the reason, that the handshake refused a client certificate.
+pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
+
 /// Address of the peer, put into the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
@@ -108,6 +111,22 @@ pub async fn serve_with(
     shutdown: CancellationToken,
     limits: Limits,
 ) -> io::Result<()> {
+    serve_telling(listener, tls, router, shutdown, limits, Arc::new(|_, _| {})).await
+}
+
+/// As [`serve_with`], telling of client certificates that are refused.
+///
+/// # Errors
+///
+/// As [`serve`].
+pub async fn serve_telling(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    shutdown: CancellationToken,
+    limits: Limits,
+    refused: Refused,
+) -> io::Result<()> {
     let local = listener.local_addr()?;
     tracing::info!(address = %local, "HTTPS is served");
     let acceptor = TlsAcceptor::from(tls);
@@ -137,8 +156,9 @@ pub async fn serve_with(
             continue;
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
+        let refused = Arc::clone(&refused);
         tasks.spawn(async move {
-            connection(stream, peer, acceptor, router, shutdown, limits.patience).await;
+            connection(stream, peer, acceptor, router, shutdown, limits.patience, refused).await;
             drop((slot, place));
         });
     }
@@ -253,6 +273,7 @@ async fn connection(
     router: Router,
     shutdown: CancellationToken,
     patience: Patience,
+    refused: Refused,
 ) {
     // Without these the connection works all the same.
     stream.set_nodelay(true).ok();
@@ -262,6 +283,10 @@ async fn connection(
     let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
+            // What is wrong with a client's certificate is a failed login; all else is noise of the network.
+            if let Some(rustls::Error::InvalidCertificate(_)) = error.get_ref().and_then(|error| error.downcast_ref()) {
+                refused(peer, &error.to_string());
+            }
             tracing::debug!(%peer, %error, "TLS handshake failed");
             return;
         }
@@ -274,7 +299,8 @@ async fn connection(
     let identity = match certificate.map(|certificate| Identity::from_certificate(certificate)).transpose() {
         Ok(identity) => identity,
         Err(error) => {
-            tracing::warn!(%peer, %error, "client certificate refused");
+            refused(peer, &error.to_string());
+            tracing::debug!(%peer, %error, "client certificate refused");
             return;
         }
     };

@@ -253,6 +253,22 @@ impl Tokens {
         Some(identity)
     }
 
+    /// Why [`Tokens::identify`] knows nobody by a token, and the user that it was made for, when it was made here. For the
+    /// audit log, not for the bearer.
+    pub fn fault(&self, token: &str, store: &Store, now: i64) -> (Option<String>, &'static str) {
+        let Some(claims) = self.claims(token) else { return (None, "the token was not made here") };
+        let why = if claims.expires.is_some_and(|end| now >= end) {
+            "the token has expired"
+        } else if claims.not_before > now {
+            "the token does not hold yet"
+        } else if claims.account(store).is_none() {
+            "the token was revoked: its account or its Secret is gone"
+        } else {
+            "the token is for another audience"
+        };
+        (Some(accounts::user_name(&claims.namespace, &claims.account.name)), why)
+    }
+
     fn claims(&self, token: &str) -> Option<Arc<Claims>> {
         if token.len() > TOKEN_MAX {
             return None;

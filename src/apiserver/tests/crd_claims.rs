@@ -215,3 +215,27 @@ async fn a_status_gives_a_definition_no_other_kinds_name() {
     assert_eq!(condition(&after, "Established"), "False");
     assert_ne!(after["status"]["acceptedNames"]["plural"], "bootintents");
 }
+
+#[tokio::test]
+async fn a_kind_in_a_group_of_reviews_is_audited_as_any_other() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let log =
+        audit::Audit::start(audit::AuditOptions { path: path.clone(), max_bytes: 1 << 20, max_files: 1 }).unwrap();
+    rig.api.set_audit(log.clone());
+    let group = "authorization.k8s.io";
+    rig.call("POST", CRDS, &claim("widgets", group, "Widget")).await.expect(201);
+    let widget = json!({"apiVersion": format!("{group}/v9"), "kind": "Widget", "metadata": {"name": "a"}});
+    rig.call("POST", &format!("/apis/{group}/v9/widgets"), &widget).await.expect(201);
+    rig.call(
+        "POST",
+        &format!("/apis/{group}/v1/selfsubjectaccessreviews"),
+        &json!({"spec": {"resourceAttributes": {}}}),
+    )
+    .await
+    .expect(201);
+    log.close().await;
+    let lines = std::fs::read_to_string(path).unwrap();
+    assert!(lines.contains("\"resource\":\"widgets\"") && !lines.contains("selfsubjectaccessreviews"), "{lines}");
+}

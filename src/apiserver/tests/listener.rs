@@ -32,8 +32,10 @@ async fn certificates_say_who_calls() {
         rig.api.router().merge(Router::new().route("/agent/v1/hello", axum::routing::get(|| async { "hello" })));
     let serving = tokio::spawn(tls::serve(listener, ours.server_config().unwrap(), router, shutdown.clone()));
 
-    let admin = client(&endpoint, ours.ca_pem(), ours.admin()).await;
-    let guest = client(&endpoint, ours.ca_pem(), &ours.client("eve", "guests").unwrap()).await;
+    let admin = client(&endpoint, ours.ca_pem(), &ours.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
+    let guest =
+        client(&endpoint, ours.ca_pem(), &ours.authority().client("eve", "guests", pki::CLIENT_LIFETIME).unwrap())
+            .await;
     for (at, admin_code, guest_code) in
         [("/version", 200, 200), (SECRETS, 200, 403), ("/agent/v1/hello", 200, 200), ("/none", 404, 403)]
     {
@@ -41,9 +43,11 @@ async fn certificates_say_who_calls() {
         assert_eq!(code(&guest, at).await.unwrap(), guest_code, "{at}");
     }
     // A certificate of another authority does not get through the handshake, nor does our server to its friends.
-    let stranger = client(&endpoint, ours.ca_pem(), theirs.admin()).await;
+    let stranger =
+        client(&endpoint, ours.ca_pem(), &theirs.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
     assert!(code(&stranger, "/version").await.is_err());
-    let fooled = client(&endpoint, theirs.ca_pem(), ours.admin()).await;
+    let fooled =
+        client(&endpoint, theirs.ca_pem(), &ours.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
     assert!(code(&fooled, "/version").await.is_err());
 
     // Plain HTTP gets no answer in HTTP, and harms nobody.
@@ -95,7 +99,12 @@ async fn slow_peers_are_dropped_while_others_are_served() {
             slow.push(stream);
         }
     }
-    let admin = client(&format!("https://{address}"), pki.ca_pem(), pki.admin()).await;
+    let admin = client(
+        &format!("https://{address}"),
+        pki.ca_pem(),
+        &pki.authority().administrator(pki::CLIENT_LIFETIME).unwrap(),
+    )
+    .await;
     assert_eq!(code(&admin, SECRETS).await.unwrap(), 200);
     for stream in slow {
         assert!(closed(stream).await);
