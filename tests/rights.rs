@@ -107,7 +107,8 @@ async fn all_certificates_of_administrators_can_be_ended_at_once() {
     let mut watching = Box::pin(all.watch(&WatchParams::default(), "0").await.unwrap());
 
     // Connections that are open end like all others, within seconds and without a restart.
-    let fresh = text(&appliance.slipway(&["kubeconfig", "--revoke-all"]).await);
+    let fresh = client(&text(&appliance.slipway(&["kubeconfig", "--revoke-all"]).await)).await;
+    assert!(namespaces(&fresh).await.is_ok(), "what was made with it counts at once");
     let mut told = String::new();
     for one in [&first, &second, &old] {
         told = until("the certificate is refused", async || match namespaces(one).await {
@@ -120,7 +121,6 @@ async fn all_certificates_of_administrators_can_be_ended_at_once() {
     tokio::time::timeout(DEADLINE, async { while watching.next().await.is_some_and(|event| event.is_ok()) {} })
         .await
         .expect("the watch ends");
-    let fresh = client(&fresh).await;
     assert!(namespaces(&fresh).await.is_ok());
     text(
         &appliance

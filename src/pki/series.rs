@@ -29,10 +29,28 @@ pub struct Series {
 }
 
 impl Series {
-    /// Whether a certificate with this organizational unit is of it.
+    /// Whether a certificate with this organizational unit is of it. One of another series may be of a new one, which nobody
+    /// has read yet: the file is read again for it, a few dozen bytes.
     pub fn accepts(&self, unit: Option<&str>) -> bool {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.is_some() && current.as_deref() == unit
+        let Some(unit) = unit.filter(|unit| unit.starts_with(PREFIX)) else { return false };
+        let is_current = || self.current.read().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(unit);
+        if is_current() {
+            return true;
+        }
+        // What cannot be read is told by `follow`.
+        next(std::fs::read_to_string(&self.path)).is_ok_and(|next| {
+            self.take(next);
+            is_current()
+        })
+    }
+
+    fn take(&self, next: Option<String>) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if *current != next {
+            let file = self.path.display();
+            tracing::warn!(%file, "all client certificates made so far have been revoked");
+            *current = next;
+        }
     }
 
     /// The organizational unit of its certificates.
@@ -49,13 +67,7 @@ impl Series {
             }
             let (now, path) = (tokio::fs::read_to_string(&self.path).await, self.path.display());
             match next(now) {
-                Ok(next) => {
-                    let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-                    if *current != next {
-                        tracing::warn!(file = %path, "all client certificates made so far have been revoked");
-                        *current = next;
-                    }
-                }
+                Ok(next) => self.take(next),
                 // Out of file descriptors, say. Nobody is locked out for that.
                 Err(error) => tracing::warn!(file = %path, %error, "the series of client certificates cannot be read"),
             }
@@ -125,7 +137,10 @@ mod tests {
         let again = Series::read(&keys).unwrap().unwrap();
         assert!(again.accepts(Some(&first.unit())) && !again.accepts(None) && !again.accepts(Some("")));
         let second = Series::begin(&keys).unwrap();
+        // Who has not read of it yet does so when its first certificate comes, and not for one of the series before.
+        assert!(again.accepts(Some(&second.unit())) && !again.accepts(Some(&first.unit())));
         assert!(!second.accepts(Some(&first.unit())) && second.accepts(Some(&second.unit())));
+        std::fs::remove_file(folder.path().join(FILE)).unwrap();
         *second.current.write().unwrap() = None;
         assert!(!second.accepts(None) && !second.accepts(Some("")) && !second.accepts(Some(&first.unit())));
     }
