@@ -246,10 +246,9 @@ impl ApiServer {
             // What a kind of the same name was before is no history of this one.
             if let (Expect::Absent, Some(value), None) =
                 (change.expect, &change.value, api.store().get(STORAGE, "", &change.name))
+                && let Some(storage) = own_storage(&api.registry(), value)
             {
-                if let Some(storage) = own_storage(&api.registry(), value) {
-                    api.store().forget(&storage).await?;
-                }
+                api.store().forget(&storage).await?;
             }
             let written = api.store().write(change).await?;
             api.settle(&mut compiled).await?;
