@@ -30,6 +30,7 @@ use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
 mod bmc_addresses;
+mod ownership;
 mod signals;
 
 use signals::Signals;
@@ -126,9 +127,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
 /// Keys and database. Takes seconds where the database is large.
 fn open(config: &Config) -> anyhow::Result<(Pki, Store)> {
+    ownership::check(&config.data_dir)?;
     let folder = &config.data_dir.0;
     make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
-    make_private_folder(&config.data_dir.pki())?;
     let pki = Pki::open(&config.data_dir.pki(), &certificate_names(config))?;
     let options = StoreOptions {
         path: config.data_dir.db(),
@@ -233,6 +234,7 @@ async fn start(
             api.set_audit(log.clone());
             api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
+            spawn(services, "client certificates", pki.authority().series().clone().follow(token()));
             let made = (api.client(), api.router());
             spawn(services, "API upkeep", async move { api.run().await });
             made
@@ -270,7 +272,9 @@ async fn start(
         per_address: config.api.connections_per_address.get(),
         ..apiserver::tls::Limits::default()
     };
-    let api = apiserver::tls::serve_with(api_listener, pki.server_config()?, router, token(), limits);
+    let refused = audit.as_ref().map(apiserver::audit::Audit::refused_certificates);
+    let refused = refused.unwrap_or_else(|| Arc::new(|_, _| {}));
+    let api = apiserver::tls::serve_telling(api_listener, pki.server_config()?, router, token(), limits, refused);
     services.spawn(named("API", api));
 
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
@@ -338,6 +342,7 @@ async fn embedded(
     let access = apiserver::auth::AuthOptions {
         token_key: Some(apiserver::auth::TokenKey::from_pkcs8(pki.token_key())?),
         ca_pem: pki.ca_pem().to_owned(),
+        series: Some(pki.authority().series().clone()),
     };
     let api = ApiServer::with_auth(store.clone(), kinds, access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);

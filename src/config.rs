@@ -90,6 +90,9 @@ impl DataDir {
     }
 }
 
+/// How long an administrator's certificate may last.
+const ADMIN_CERTIFICATE: RangeInclusive<Duration> = Duration::from_secs(600)..=Duration::from_secs(8760 * 3600);
+
 /// `[api]`
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields, default)]
@@ -103,6 +106,8 @@ pub struct ApiConfig {
     /// Connections at once from one address (of IPv6: from one /64 network); at least 1. The appliance itself may have
     /// more.
     pub connections_per_address: NonZeroUsize,
+    /// How long an administrator's certificate lasts; ten minutes to a year.
+    pub admin_certificate: Span,
 }
 
 impl Default for ApiConfig {
@@ -110,7 +115,13 @@ impl Default for ApiConfig {
         let event_lifetime = Span(Duration::from_secs(3600));
         // As in the API server.
         let connections_per_address = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN);
-        Self { listen: ([0, 0, 0, 0], 8443).into(), names: Vec::new(), event_lifetime, connections_per_address }
+        Self {
+            listen: ([0, 0, 0, 0], 8443).into(),
+            names: Vec::new(),
+            event_lifetime,
+            connections_per_address,
+            admin_certificate: Span(crate::pki::CLIENT_LIFETIME),
+        }
     }
 }
 
@@ -469,6 +480,9 @@ impl Config {
         if !self.data_dir.0.is_absolute() {
             faults.push(format!("data_dir {:?} must be an absolute path", self.data_dir.0));
         }
+        if !ADMIN_CERTIFICATE.contains(&self.api.admin_certificate.0) {
+            faults.push("api.admin_certificate must be 10m to 8760h".into());
+        }
         if self.dhcp.port == 0 {
             faults.push("dhcp.port must be 1 to 65535".into());
         }
@@ -559,6 +573,8 @@ mod tests {
         assert!(shipped.is_ok(), "{shipped:?}");
         let bad = r#"
             data_dir = "relative"
+            [api]
+            admin_certificate = "9000h"
             [engine]
             kubeconfig = "here"
             lease = "1s"
@@ -585,6 +601,7 @@ mod tests {
             "data_dir \"relative\" must be an absolute",
             "engine.kubeconfig \"here\"",
             "engine.lease",
+            "api.admin_certificate must be 10m to 8760h",
             "pool address 10.0.1.1",
             "router 10.0.0.255",
             "used twice",

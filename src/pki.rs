@@ -3,37 +3,46 @@
 //!
 //! All keys are ECDSA P-256. Validity begins in the year 2000, because nodes may have no correct clock (their agents
 //! trust the CA by its fingerprint). Files with keys have mode 0600.
+//!
+//! No administrator's key is kept: who can read the CA's key makes a certificate whenever one is needed. It lasts for some
+//! weeks, and ends before that when another [`Series`] is begun.
 
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, date_time_ymd,
-};
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType};
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::json;
-use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
-use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// Years that the CA lasts.
-const CA_YEARS: u64 = 50;
-/// Years that other certificates last.
-const YEARS: u64 = 10;
-/// A certificate with less than this left is made anew.
+mod authority;
+mod files;
+mod kubeconfig;
+mod series;
+pub mod users;
+mod verifier;
+
+pub use authority::Authority;
+pub use kubeconfig::{kubeconfig, token_kubeconfig};
+pub use series::Series;
+
+use authority::Subject;
+use files::Folder;
+
+/// How long the server's certificate lasts.
+const SERVER_LIFETIME: Duration = Duration::from_secs(10 * YEAR);
+/// A server's certificate with less than this left is made anew.
 const RENEW_BEFORE: Duration = Duration::from_secs(365 * 24 * 3600);
-const YEAR: Duration = Duration::from_secs(31_557_600);
+/// Seconds.
+const YEAR: u64 = 31_557_600;
+/// How long a client certificate lasts, unless `[api] admin_certificate` says otherwise.
+pub const CLIENT_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// User of the administrator's certificate.
 pub const ADMIN_USER: &str = "slipway-admin";
@@ -50,6 +59,22 @@ pub enum PkiError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// A file is another user's.
+    #[error("{path} cannot be used: {advice}")]
+    Owner {
+        /// The file, or the folder that it is in.
+        path: PathBuf,
+        /// Whose it is, and what to do.
+        advice: String,
+    },
+    /// Another process has the folder, and does not give it back.
+    #[error("{path} is locked by {holder}: wait until it has ended, or end it")]
+    Locked {
+        /// The lock.
+        path: PathBuf,
+        /// Who has it.
+        holder: String,
     },
     /// A file does not hold what it should.
     #[error("{path} is unusable ({reason}); restore it, or move the folder away to start with a new CA")]
@@ -87,11 +112,8 @@ impl std::fmt::Debug for Credential {
 
 /// The certificates of one appliance.
 pub struct Pki {
-    ca: CertificateDer<'static>,
-    ca_pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    authority: Authority,
     server: Credential,
-    admin: Credential,
     token_key: Vec<u8>,
 }
 
@@ -107,75 +129,60 @@ impl Pki {
     ///
     /// # Errors
     ///
-    /// [`PkiError`] when a file is unreadable or damaged: an existing CA is never replaced.
+    /// [`PkiError`] when a file is unreadable or damaged (an existing CA is never replaced), or another process has the
+    /// folder for more than five seconds.
     pub fn open(folder: &Path, names: &[String]) -> Result<Self, PkiError> {
         Self::open_at(folder, names, SystemTime::now())
     }
 
     fn open_at(folder: &Path, names: &[String], now: SystemTime) -> Result<Self, PkiError> {
-        let file = |path: &Path| {
-            let path = path.to_owned();
-            move |source| PkiError::File { path, source }
-        };
-        fs::create_dir_all(folder).map_err(file(folder))?;
+        let folder = Folder::at(folder);
+        folder.make_private()?;
         // The appliance and `slipway kubeconfig` may both be the first: one makes, the other finds.
-        let path = folder.join(".lock");
-        let lock = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(file(&path))?;
-        lock.lock().map_err(file(&path))?;
-        let authority = match read_credential(folder, "ca")? {
-            Some(authority) => authority,
-            None => {
-                let authority = make_authority(now)?;
-                write_credential(folder, "ca", &authority)?;
-                authority
-            }
-        };
-        let path = folder.join("ca.crt");
-        let content = |reason: String| PkiError::Content { path: path.clone(), reason };
-        let ca = CertificateDer::from_pem_slice(authority.certificate.as_bytes())
-            .map_err(|error| content(error.to_string()))?;
-        let key = KeyPair::from_pem(&authority.key)
-            .map_err(|error| PkiError::Content { path: folder.join("ca.key"), reason: error.to_string() })?;
-        if public_key(&ca) != Some(key.subject_public_key_info()) {
-            return Err(content("it does not belong to ca.key".into()));
-        }
-        let issuer = Issuer::from_ca_cert_der(&ca, key).map_err(|error| content(error.to_string()))?;
-
+        let _lock = folder.lock()?;
+        let authority = Authority::complete(&folder, now)?;
         let wanted = server_names(names)?;
-        let server = match read_credential(folder, "server")? {
-            Some(server) if is_current(&server, &ca, now) && names_of(&server) == sorted(&wanted) => server,
+        let server = match read_credential(&folder, "server")? {
+            Some(server) if is_current(&server, authority.ca_der(), now) && names_of(&server) == sorted(&wanted) => {
+                server
+            }
             _ => {
-                let server = make(&issuer, now, "slipway", None, wanted, ExtendedKeyUsagePurpose::ServerAuth)?;
-                write_credential(folder, "server", &server)?;
+                let subject =
+                    Subject { name: "slipway", usage: ExtendedKeyUsagePurpose::ServerAuth, ..Subject::default() };
+                let server = authority.sign(subject, wanted, now + SERVER_LIFETIME)?;
+                write_credential(&folder, "server", &server)?;
                 tracing::info!(names = ?names, "the server's certificate was made");
                 server
             }
         };
-        let admin = match read_credential(folder, "admin")? {
-            Some(admin) if is_current(&admin, &ca, now) => admin,
-            _ => {
-                let admin = make_client(&issuer, now, ADMIN_USER, ADMIN_GROUP)?;
-                write_credential(folder, "admin", &admin)?;
-                admin
-            }
-        };
-        let token_key = read_token_key(&folder.join("tokens.key"))?;
-        Ok(Self { ca, ca_pem: authority.certificate, issuer, server, admin, token_key })
+        // Older versions kept an administrator's key for ten years.
+        if folder.remove("admin.key")? | folder.remove("admin.crt")? {
+            tracing::info!(
+                "the administrator's key of an older version was removed: `slipway kubeconfig` makes one for each call"
+            );
+        }
+        let token_key = read_token_key(&folder)?;
+        Ok(Self { authority, server, token_key })
+    }
+
+    /// Who signs client certificates.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// The CA certificate.
     pub fn ca_der(&self) -> &CertificateDer<'static> {
-        &self.ca
+        self.authority.ca_der()
     }
 
     /// The CA certificate as PEM.
     pub fn ca_pem(&self) -> &str {
-        &self.ca_pem
+        self.authority.ca_pem()
     }
 
     /// SHA-256 of the CA certificate's DER form: what agents are given to trust.
     pub fn ca_fingerprint(&self) -> [u8; 32] {
-        Sha256::digest(&self.ca).into()
+        self.authority.ca_fingerprint()
     }
 
     /// The key that signs bearer tokens, PKCS #8. Whoever has it can be anybody; without its file all tokens end.
@@ -183,21 +190,8 @@ impl Pki {
         &self.token_key
     }
 
-    /// The administrator's certificate.
-    pub fn admin(&self) -> &Credential {
-        &self.admin
-    }
-
-    /// A new client certificate for a user of one group. It is not kept.
-    ///
-    /// # Errors
-    ///
-    /// [`PkiError::Make`].
-    pub fn client(&self, user: &str, group: &str) -> Result<Credential, PkiError> {
-        make_client(&self.issuer, SystemTime::now(), user, group)
-    }
-
-    /// What the HTTPS listener needs: the server's certificate, client certificates of our CA wanted but not needed.
+    /// What the HTTPS listener needs: the server's certificate, client certificates of our CA wanted but not needed. When
+    /// a client certificate ends, and whether it was revoked, is for whoever serves the request to judge.
     ///
     /// # Errors
     ///
@@ -206,114 +200,24 @@ impl Pki {
         let tls = |error: &dyn std::fmt::Display| PkiError::Tls(error.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(self.ca.clone()).map_err(|error| tls(&error))?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        roots.add(self.ca_der().clone()).map_err(|error| tls(&error))?;
+        let inner = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .allow_unauthenticated()
             .build()
             .map_err(|error| tls(&error))?;
+        let ca_begins = verifier::begins(self.ca_der()).unwrap_or_default();
+        let verifier = Arc::new(verifier::Timeless { inner, ca_begins });
         let leaf = CertificateDer::from_pem_slice(self.server.certificate.as_bytes()).map_err(|error| tls(&error))?;
         let key = PrivateKeyDer::from_pem_slice(self.server.key.as_bytes()).map_err(|error| tls(&error))?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| tls(&error))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![leaf, self.ca.clone()], key)
+            .with_single_cert(vec![leaf, self.ca_der().clone()], key)
             .map_err(|error| tls(&error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
-
-    /// A kubeconfig for the administrator; `endpoint` is a URL as `https://10.0.0.1:8443`.
-    pub fn kubeconfig(&self, endpoint: &str) -> String {
-        kubeconfig(endpoint, &self.ca_pem, ADMIN_USER, &self.admin)
-    }
-}
-
-fn data(pem: &str) -> String {
-    base64::engine::general_purpose::STANDARD.encode(pem)
-}
-
-/// A kubeconfig with everything embedded, for the bearer of a certificate.
-pub fn kubeconfig(endpoint: &str, ca_pem: &str, user: &str, credential: &Credential) -> String {
-    let (certificate, key) = (data(&credential.certificate), data(&credential.key));
-    let proof = format!("    client-certificate-data: {certificate}\n    client-key-data: {key}\n");
-    render_kubeconfig(endpoint, ca_pem, user, &proof)
-}
-
-/// A kubeconfig with everything embedded, for the bearer of a token.
-pub fn token_kubeconfig(endpoint: &str, ca_pem: &str, user: &str, token: &str) -> String {
-    render_kubeconfig(endpoint, ca_pem, user, &format!("    token: {}\n", json!(token)))
-}
-
-/// JSON strings are YAML, so no text can break out of its place.
-fn render_kubeconfig(endpoint: &str, ca_pem: &str, user: &str, proof: &str) -> String {
-    let text = |text: &str| json!(text).to_string();
-    format!(
-        "apiVersion: v1\n\
-         kind: Config\n\
-         clusters:\n\
-         - name: slipway\n  \
-           cluster:\n    \
-             server: {endpoint}\n    \
-             certificate-authority-data: {ca}\n\
-         users:\n\
-         - name: {user}\n  \
-           user:\n\
-         {proof}\
-         contexts:\n\
-         - name: slipway\n  \
-           context:\n    \
-             cluster: slipway\n    \
-             user: {user}\n\
-         current-context: slipway\n",
-        endpoint = text(endpoint),
-        ca = data(ca_pem),
-        user = text(user),
-    )
-}
-
-fn base_params(now: SystemTime, years: u64) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.not_before = date_time_ymd(2000, 1, 1);
-    params.not_after = (now + YEAR * years as u32).into();
-    params.distinguished_name = DistinguishedName::new();
-    params
-}
-
-fn make_authority(now: SystemTime) -> Result<Credential, PkiError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let mut params = base_params(now, CA_YEARS);
-    params.distinguished_name.push(DnType::CommonName, "Slipway CA");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    let certificate = params.self_signed(&key)?;
-    Ok(Credential { certificate: certificate.pem(), key: key.serialize_pem() })
-}
-
-fn make_client(issuer: &Issuer<'_, KeyPair>, now: SystemTime, user: &str, group: &str) -> Result<Credential, PkiError> {
-    make(issuer, now, user, Some(group), Vec::new(), ExtendedKeyUsagePurpose::ClientAuth)
-}
-
-fn make(
-    issuer: &Issuer<'_, KeyPair>,
-    now: SystemTime,
-    name: &str,
-    group: Option<&str>,
-    names: Vec<SanType>,
-    usage: ExtendedKeyUsagePurpose,
-) -> Result<Credential, PkiError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let mut params = base_params(now, YEARS);
-    params.distinguished_name.push(DnType::CommonName, name);
-    if let Some(group) = group {
-        params.distinguished_name.push(DnType::OrganizationName, group);
-    }
-    params.subject_alt_names = names;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![usage];
-    params.use_authority_key_identifier_extension = true;
-    let certificate = params.signed_by(&key, issuer)?;
-    Ok(Credential { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 /// The names given and those of this machine to itself.
@@ -406,74 +310,46 @@ fn authority_key_matches(
     subject.is_some() && subject == authority
 }
 
-fn public_key(der: &CertificateDer<'_>) -> Option<Vec<u8>> {
-    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
-    let (_, info) = SubjectPublicKeyInfo::from_der(certificate.public_key().raw).ok()?;
-    Some(info.raw.to_vec())
-}
-
 /// Certificate and key, when both files are there.
-fn read_credential(folder: &Path, name: &str) -> Result<Option<Credential>, PkiError> {
-    let read = |extension: &str| {
-        let path = folder.join(format!("{name}.{extension}"));
-        match fs::read_to_string(&path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(PkiError::File { path, source }),
-        }
-    };
-    match (read("crt")?, read("key")?) {
+fn read_credential(folder: &Folder, name: &str) -> Result<Option<Credential>, PkiError> {
+    match (folder.read(&format!("{name}.crt"))?, folder.read(&format!("{name}.key"))?) {
         (Some(certificate), Some(key)) => Ok(Some(Credential { certificate, key })),
         // Half a CA is a loss to be told; half of anything else is made anew.
         (Some(_), None) if name == "ca" => {
-            Err(PkiError::Content { path: folder.join("ca.key"), reason: "it is missing".into() })
+            Err(PkiError::Content { path: folder.file("ca.key"), reason: "it is missing".into() })
         }
         _ => Ok(None),
     }
 }
 
 /// The key that signs tokens, made when it is not there.
-fn read_token_key(path: &Path) -> Result<Vec<u8>, PkiError> {
-    let pem = match fs::read_to_string(path) {
-        Ok(pem) => pem,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+fn read_token_key(folder: &Folder) -> Result<Vec<u8>, PkiError> {
+    const NAME: &str = "tokens.key";
+    let pem = match folder.read(NAME)? {
+        Some(pem) => pem,
+        None => {
             let pem = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?.serialize_pem();
-            write_file(path, &pem, 0o600)?;
+            folder.write(NAME, &pem, 0o600)?;
             pem
         }
-        Err(source) => return Err(PkiError::File { path: path.to_owned(), source }),
     };
     KeyPair::from_pem(&pem)
         .ok()
         .filter(|key| key.is_compatible(&PKCS_ECDSA_P256_SHA256))
         .map(|key| key.serialize_der())
-        .ok_or_else(|| PkiError::Content { path: path.to_owned(), reason: "it holds no ECDSA P-256 key".into() })
+        .ok_or_else(|| PkiError::Content { path: folder.file(NAME), reason: "it holds no ECDSA P-256 key".into() })
 }
 
 /// Writes the key, then the certificate, each whole or not at all.
-fn write_credential(folder: &Path, name: &str, credential: &Credential) -> Result<(), PkiError> {
-    write_file(&folder.join(format!("{name}.key")), &credential.key, 0o600)?;
-    write_file(&folder.join(format!("{name}.crt")), &credential.certificate, 0o644)
-}
-
-fn write_file(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
-    let fail = |source| PkiError::File { path: path.to_owned(), source };
-    let temporary = path.with_extension(format!("{}.new", path.extension().unwrap_or_default().display()));
-    fs::remove_file(&temporary).or_else(ignore_missing).map_err(fail)?;
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary).map_err(fail)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
-    fs::rename(&temporary, path).map_err(fail)?;
-    let parent = path.parent().unwrap_or(Path::new("."));
-    fs::File::open(parent).and_then(|folder| folder.sync_all()).map_err(fail)
-}
-
-fn ignore_missing(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+fn write_credential(folder: &Folder, name: &str, credential: &Credential) -> Result<(), PkiError> {
+    folder.write(&format!("{name}.key"), &credential.key, 0o600)?;
+    folder.write(&format!("{name}.crt"), &credential.certificate, 0o644)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -499,24 +375,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let first = open(folder.path(), &["rack.example", "10.0.0.1"], now).unwrap();
-        for (names, later, server_stays, admin_stays) in [
-            (&["10.0.0.1", "rack.example"][..], DAY, true, true),
-            (&["10.0.0.2"], DAY, false, true),
-            (&["rack.example", "10.0.0.1"], DAY * 8 * 365, true, true),
-            (&["rack.example", "10.0.0.1"], DAY * 95 * 365 / 10, false, false),
+        let keys = Folder::at(folder.path());
+        for name in ["admin.key", "admin.crt"] {
+            keys.write(name, "of an older version", 0o600).unwrap();
+        }
+        for (names, later, server_stays) in [
+            (&["10.0.0.1", "rack.example"][..], DAY, true),
+            (&["10.0.0.2"], DAY, false),
+            (&["rack.example", "10.0.0.1"], DAY * 8 * 365, true),
+            (&["rack.example", "10.0.0.1"], DAY * 95 * 365 / 10, false),
         ] {
-            write_credential(folder.path(), "server", &first.server).unwrap();
-            write_credential(folder.path(), "admin", &first.admin).unwrap();
+            write_credential(&keys, "server", &first.server).unwrap();
             let next = open(folder.path(), names, now + later).unwrap();
             assert_eq!(next.ca_fingerprint(), first.ca_fingerprint());
             assert_eq!(next.server.certificate == first.server.certificate, server_stays, "{names:?} {later:?}");
-            assert_eq!(next.admin.certificate == first.admin.certificate, admin_stays, "{names:?} {later:?}");
+            assert!(next.authority().series().accepts(Some(&first.authority().series().unit())));
             next.server_config().unwrap();
         }
-        for name in ["ca", "server", "admin"] {
+        for name in ["ca", "server"] {
             let mode = fs::metadata(folder.path().join(format!("{name}.key"))).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
+        assert!(!folder.path().join("admin.key").exists() && !folder.path().join("admin.crt").exists());
     }
 
     #[test]
@@ -525,7 +405,6 @@ mod tests {
         let now = SystemTime::now();
         let first = open(folder.path(), &[], now).unwrap();
         fs::write(folder.path().join("server.crt"), "junk").unwrap();
-        fs::remove_file(folder.path().join("admin.key")).unwrap();
         assert_eq!(open(folder.path(), &[], now).unwrap().ca_fingerprint(), first.ca_fingerprint());
         let other = tempfile::tempdir().unwrap();
         open(other.path(), &[], now).unwrap();
@@ -571,7 +450,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pki = open(folder.path(), &[], SystemTime::now()).unwrap();
         let endpoint = "https://a\"\n- evil: [1]:8443";
-        let config = kube::config::Kubeconfig::from_yaml(&pki.kubeconfig(endpoint)).unwrap();
+        let text = pki.authority().kubeconfig(endpoint, CLIENT_LIFETIME).unwrap();
+        let config = kube::config::Kubeconfig::from_yaml(&text).unwrap();
         assert_eq!(config.current_context.as_deref(), Some("slipway"));
         let cluster = config.clusters[0].cluster.as_ref().unwrap();
         assert_eq!(cluster.server.as_deref(), Some(endpoint));
@@ -580,10 +460,31 @@ mod tests {
         use secrecy::ExposeSecret;
         let token = other.auth_infos[0].auth_info.as_ref().unwrap().token.as_ref().unwrap();
         assert_eq!(token.expose_secret(), "a.b\nc: d");
-        let identity = crate::apiserver::Identity::from_certificate(
-            &CertificateDer::from_pem_slice(pki.admin().certificate.as_bytes()).unwrap(),
-        );
-        let identity = identity.unwrap();
+    }
+
+    #[test]
+    fn a_client_certificate_says_who_until_when_and_of_which_series() {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = open(folder.path(), &[], SystemTime::now()).unwrap();
+        let authority = pki.authority();
+        let made = || authority.administrator(DAY).unwrap();
+        let (one, other) = (made(), made());
+        assert_ne!(one.key, other.key);
+        let der = CertificateDer::from_pem_slice(one.certificate.as_bytes()).unwrap();
+        let identity = crate::apiserver::Identity::from_certificate(&der).unwrap();
         assert_eq!((identity.user.as_str(), identity.groups), (ADMIN_USER, vec![ADMIN_GROUP.to_owned()]));
+        let certificate = identity.certificate.unwrap();
+        assert!(authority.series().accepts(certificate.series.as_deref()));
+        let ends = (SystemTime::now() + DAY).duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(certificate.ends.abs_diff(i64::try_from(ends).unwrap()) < 600);
+        // Who only reads the CA finds the same, and may begin a new series.
+        let read = Authority::open(folder.path()).unwrap();
+        assert_eq!(read.ca_pem(), authority.ca_pem());
+        assert!(read.series().accepts(certificate.series.as_deref()));
+        let next = Authority::revoking(folder.path()).unwrap();
+        assert!(!next.series().accepts(certificate.series.as_deref()));
+        assert_eq!(next.ca_pem(), authority.ca_pem());
+        let again = open(folder.path(), &[], SystemTime::now()).unwrap();
+        assert!(again.authority().series().accepts(Some(&next.series().unit())));
     }
 }

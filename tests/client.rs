@@ -10,7 +10,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use slipway::apiserver::{ApiServer, tls};
-use slipway::pki::Pki;
+use slipway::pki::{CLIENT_LIFETIME, Pki};
 use slipway::store::{Store, StoreOptions};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
@@ -54,7 +54,8 @@ impl Lab {
         tokio::spawn(tls::serve(listener, pki.server_config().unwrap(), api.router(), shutdown.clone()));
         let sweeper = api.clone();
         tokio::spawn(async move { sweeper.run().await });
-        std::fs::write(folder.path().join("config"), pki.kubeconfig(&endpoint)).unwrap();
+        std::fs::write(folder.path().join("config"), pki.authority().kubeconfig(&endpoint, CLIENT_LIFETIME).unwrap())
+            .unwrap();
         Self { folder, api, shutdown }
     }
 
@@ -370,7 +371,8 @@ async fn a_server_that_cannot_be_had_is_named() {
     // The credentials of another appliance: its CA has not signed this server's certificate.
     let other = Pki::open(&lab.folder.path().join("other"), &[]).unwrap();
     let here = address.find(&config).unwrap().as_str();
-    std::fs::write(lab.folder.path().join("foreign"), other.kubeconfig(here)).unwrap();
+    std::fs::write(lab.folder.path().join("foreign"), other.authority().kubeconfig(here, CLIENT_LIFETIME).unwrap())
+        .unwrap();
     let error = lab.fails(1, "get ns --kubeconfig foreign").await;
     assert!(error.contains("is not signed by the CA of the credentials"), "{error}");
     let mut none = lab.slipway(&["get", "ns"]);

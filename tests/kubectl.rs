@@ -14,7 +14,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use serde_json::json;
 use slipway::api::metal3::BareMetalHost;
 use slipway::apiserver::{ApiServer, FieldError, tls};
-use slipway::pki::{self, Pki};
+use slipway::pki::{self, CLIENT_LIFETIME, Pki};
 use slipway::store::{Store, StoreOptions};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
@@ -65,7 +65,8 @@ impl Lab {
         tokio::spawn(tls::serve(listener, config, api.router(), shutdown.clone()));
         let sweeper = api.clone();
         tokio::spawn(async move { sweeper.run().await });
-        std::fs::write(folder.path().join("config"), pki.kubeconfig(&endpoint)).unwrap();
+        std::fs::write(folder.path().join("config"), pki.authority().kubeconfig(&endpoint, CLIENT_LIFETIME).unwrap())
+            .unwrap();
         Self { folder, api, pki, endpoint, kubectl: kubectl.to_owned(), shutdown }
     }
 
@@ -363,7 +364,7 @@ async fn wrong_input_and_strangers_are_told_why() {
         contains(&lab.fails("get widgets", "").await, &["doesn't have a resource type"]);
 
         let config = lab.folder.path().join("config");
-        let stranger = lab.pki.client("eve", "guests").unwrap();
+        let stranger = lab.pki.authority().client("eve", "guests", CLIENT_LIFETIME).unwrap();
         std::fs::write(&config, pki::kubeconfig(&lab.endpoint, lab.pki.ca_pem(), "eve", &stranger)).unwrap();
         contains(
             &lab.fails("get --raw /apis/metal3.io/v1alpha1/baremetalhosts", "").await,

@@ -1,46 +1,48 @@
-//! The audit log: one line for every change that was asked for, by whomever, with who, what, when, from where, and how
-//! it ended. Lines are `audit.k8s.io/v1` Events of level `Metadata`: never a body, never a credential.
+//! The audit log: one line for every change that was asked for, by whomever, and for every reading of Secrets by others than
+//! Slipway itself, with who, what, when, from where, and how it ended; and failed logins. Lines are `audit.k8s.io/v1` Events of level `Metadata`: never a body, never a credential.
 //!
-//! *Nothing without its line.* A place in the queue is taken before a change is begun; without one within some seconds
-//! (the disk refuses, and the queue is full) the change is refused. So what was done has a line, and the line is
+//! *Nothing without its line.* A place in the queue is taken before a change or such a reading is begun; without one within
+//! some seconds (the disk refuses, and the queue is full) it is refused. So what was done has a line, and the line is
 //! queued before the answer leaves. When a client goes away in between, the line says that the outcome is unknown.
 //!
 //! *Durability.* Lines are handed to the kernel as they come: a crash of the process loses at most what was queued. The
 //! file is synced every second in which something was written, before it is set aside, and at the end: a power cut loses
 //! at most the last second of lines.
 //!
-//! Not in it: reads, reviews, callers that could not be authenticated (they change nothing, and could be many), and what
-//! is written beside the API: DHCP leases.
+//! *Failed logins* change nothing and cost nothing, so whoever reaches the port could fill the disk with them. They are
+//! rationed (`logins`): some lines a minute, and a count of what was left out.
+//!
+//! Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Method, header, request};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::auth::Identity;
-use super::request::Target;
+use super::auth::{FailedLogin, Identity, Proof};
+use super::registry::Registry;
+use super::request::{self as asked, Route, Target};
 use super::status::{ApiError, shorten};
-use super::tls::Peer;
+use super::tls::{Peer, Refused};
+
+mod file;
+mod logins;
+
+use file::Log;
+use logins::Ration;
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
-/// Lines written at once.
-const BATCH: usize = 512;
 /// How long a change waits for its place, and the end for the last line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two syncs.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Time to the next try after the disk refused.
-const RETRY: Duration = Duration::from_secs(1);
 /// Characters kept of what a client may make long.
 const TEXT_MAX: usize = 1024;
 
@@ -66,6 +68,8 @@ pub struct Audit {
     queue: mpsc::Sender<Message>,
     /// How long a change waits for a place in the queue.
     patience: Duration,
+    // std's lock: held to count only.
+    logins: Arc<Mutex<Ration>>,
 }
 
 impl Audit {
@@ -77,13 +81,70 @@ impl Audit {
     pub fn start(options: AuditOptions) -> io::Result<Self> {
         let log = Log::open(options)?;
         let (queue, lines) = mpsc::channel(QUEUE);
-        tokio::spawn(write(log, lines));
-        Ok(Self { queue, patience: PATIENCE })
+        tokio::spawn(file::write(log, lines));
+        let audit = Self::on(queue, PATIENCE);
+        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.logins)));
+        Ok(audit)
+    }
+
+    fn on(queue: mpsc::Sender<Message>, patience: Duration) -> Self {
+        Self { queue, patience, logins: Arc::default() }
+    }
+
+    /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
+    pub(super) fn login_failed(&self, request: &axum::extract::Request, route: &Route, login: &FailedLogin) {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+        if !self.may_tell(peer) {
+            return;
+        }
+        let target = match route {
+            Route::Resource(target) => Some(target),
+            _ => None,
+        };
+        let watches = request.uri().query().is_some_and(asked::asks_to_watch);
+        self.tell(&Attempt {
+            peer,
+            verb: target.and_then(|target| verb(request.method(), target, watches)).unwrap_or("get"),
+            uri: shorten(request.uri().path_and_query().map_or("", |path| path.as_str()), TEXT_MAX),
+            agent: user_agent(request.headers()),
+            target,
+            user: &login.user,
+            proof: login.proof.to_string(),
+            why: &login.why,
+            left_out: 0,
+        });
+    }
+
+    /// Tells of client certificates that the handshake refuses, as far as the ration goes.
+    pub fn refused_certificates(&self) -> Refused {
+        let audit = self.clone();
+        Arc::new(move |peer, why| {
+            let peer = Some(peer.ip());
+            if audit.may_tell(peer) {
+                let why = shorten(&format!("the client certificate was refused: {why}"), TEXT_MAX);
+                audit.tell(&Attempt { peer, proof: Proof::Certificate.to_string(), why: &why, ..Attempt::default() });
+            }
+        })
+    }
+
+    fn may_tell(&self, peer: Option<IpAddr>) -> bool {
+        self.logins.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), peer)
+    }
+
+    /// A stranger's line waits for nothing and nobody waits for it: without a place it is counted as left out.
+    fn tell(&self, attempt: &Attempt<'_>) {
+        if !put(&self.queue, attempt) {
+            self.logins.lock().unwrap_or_else(PoisonError::into_inner).leave_out(attempt.peer, attempt.left_out.max(1));
+        }
     }
 
     /// Writes what is queued and ends the writer; changes are refused after that. Returns when it is on disk, or after
     /// some seconds when the disk refuses.
     pub async fn close(&self) {
+        let left_out = self.logins.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        for (peer, count) in left_out {
+            put(&self.queue, &Attempt::left_out(peer, count));
+        }
         let (reply, done) = oneshot::channel();
         let close = async {
             // A queue that is closed has nothing left to write.
@@ -101,7 +162,9 @@ impl Audit {
         match timeout(self.patience, self.queue.clone().reserve_owned()).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) => Err(ApiError::unavailable("the audit log is closed")),
-            Err(_) => Err(ApiError::unavailable("the audit log cannot be written, so nothing may be changed")),
+            Err(_) => Err(ApiError::unavailable(
+                "the audit log cannot be written, so nothing may be changed and no Secret be read",
+            )),
         }
     }
 }
@@ -132,6 +195,8 @@ struct Empty {}
 struct Status<'e> {
     metadata: Empty,
     status: &'e str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'e str,
     code: u16,
     #[serde(skip_serializing_if = "str::is_empty")]
     reason: &'e str,
@@ -143,9 +208,11 @@ struct Annotations<'e> {
     dry_run: &'e str,
     #[serde(rename = "slipway.dev/field-manager", skip_serializing_if = "str::is_empty")]
     field_manager: &'e str,
+    #[serde(rename = "slipway.dev/left-out", skip_serializing_if = "str::is_empty")]
+    left_out: &'e str,
     #[serde(rename = "slipway.dev/outcome", skip_serializing_if = "str::is_empty")]
     outcome: &'e str,
-    #[serde(rename = "slipway.dev/proof")]
+    #[serde(rename = "slipway.dev/proof", skip_serializing_if = "str::is_empty")]
     proof: &'e str,
 }
 
@@ -168,7 +235,8 @@ struct Event<'e> {
     source_ips: Option<[IpAddr; 1]>,
     #[serde(skip_serializing_if = "str::is_empty")]
     user_agent: &'e str,
-    object_ref: ObjectRef<'e>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_ref: Option<ObjectRef<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     response_status: Option<Status<'e>>,
     request_received_timestamp: String,
@@ -192,15 +260,150 @@ pub(super) struct Pending {
     field_manager: String,
 }
 
-/// What a method does to a resource, when it changes something.
-fn verb(method: &Method, named: bool) -> Option<&'static str> {
+impl<'e> ObjectRef<'e> {
+    fn of(target: &'e Target) -> Self {
+        let text = |text: &'e Option<String>| text.as_deref().unwrap_or_default();
+        Self {
+            resource: &target.plural,
+            namespace: text(&target.namespace),
+            name: text(&target.name),
+            api_group: &target.group,
+            api_version: &target.version,
+            subresource: text(&target.subresource),
+        }
+    }
+}
+
+/// What a method does to a resource; `watches` when the query asks for a watch.
+fn verb(method: &Method, target: &Target, watches: bool) -> Option<&'static str> {
+    let named = target.name.is_some();
     match *method {
         Method::POST => Some("create"),
         Method::PUT => Some("update"),
         Method::PATCH => Some("patch"),
         Method::DELETE if named => Some("delete"),
         Method::DELETE => Some("deletecollection"),
+        Method::GET if target.watch || (watches && !named) => Some("watch"),
+        Method::GET if named => Some("get"),
+        Method::GET => Some("list"),
         _ => None,
+    }
+}
+
+/// Whether a request has a line: every change that is more than a question, and every reading of Secrets but the
+/// appliance's own, which does so all the time.
+fn has_line(verb: &str, target: &Target, is_review: bool, in_process: bool) -> bool {
+    match verb {
+        "get" | "list" | "watch" => target.group.is_empty() && target.plural == "secrets" && !in_process,
+        _ => !is_review,
+    }
+}
+
+fn user_agent(headers: &http::HeaderMap) -> String {
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    shorten(agent, TEXT_MAX)
+}
+
+/// A failed login, or a number of them.
+struct Attempt<'a> {
+    peer: Option<IpAddr>,
+    verb: &'static str,
+    uri: String,
+    agent: String,
+    target: Option<&'a Target>,
+    user: &'a Value,
+    proof: String,
+    why: &'a str,
+    /// So many have no line of their own; 0 for one that has.
+    left_out: u64,
+}
+
+/// Nobody, as UserInfo.
+static NOBODY: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| json!({}));
+
+impl Default for Attempt<'_> {
+    fn default() -> Self {
+        Self {
+            peer: None,
+            verb: "connect",
+            uri: String::new(),
+            agent: String::new(),
+            target: None,
+            user: &NOBODY,
+            proof: String::new(),
+            why: "",
+            left_out: 0,
+        }
+    }
+}
+
+impl Attempt<'_> {
+    fn left_out(peer: Option<IpAddr>, left_out: u64) -> Self {
+        Self { peer, left_out, why: "further failed logins, which have no line of their own", ..Self::default() }
+    }
+}
+
+/// Queues the line of an attempt, if there is a place.
+fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
+    let now = Timestamp::now();
+    let left_out = if attempt.left_out > 0 { attempt.left_out.to_string() } else { String::new() };
+    let event = Event {
+        kind: "Event",
+        api_version: "audit.k8s.io/v1",
+        level: "Metadata",
+        audit_id: uuid::Uuid::new_v4(),
+        stage: "ResponseComplete",
+        request_uri: &attempt.uri,
+        verb: attempt.verb,
+        user: attempt.user,
+        impersonated_user: None,
+        source_ips: attempt.peer.map(|peer| [peer]),
+        user_agent: &attempt.agent,
+        object_ref: attempt.target.map(ObjectRef::of),
+        response_status: Some(Status {
+            metadata: Empty {},
+            status: "Failure",
+            message: attempt.why,
+            code: 401,
+            reason: "Unauthorized",
+        }),
+        request_received_timestamp: micros(now),
+        stage_timestamp: micros(now),
+        annotations: Annotations {
+            dry_run: "",
+            field_manager: "",
+            left_out: &left_out,
+            outcome: "",
+            proof: &attempt.proof,
+        },
+    };
+    line(&event).is_some_and(|line| queue.try_send(Message::Line(line)).is_ok())
+}
+
+fn line(event: &Event<'_>) -> Option<Vec<u8>> {
+    match serde_json::to_vec(event) {
+        Ok(mut line) => {
+            line.push(b'\n');
+            Some(line)
+        }
+        Err(error) => {
+            tracing::error!(%error, "a line of the audit log could not be made");
+            None
+        }
+    }
+}
+
+/// Says once a minute how many failed logins had no line.
+async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, logins: Arc<Mutex<Ration>>) {
+    loop {
+        tokio::time::sleep(logins::STRETCH).await;
+        let Some(queue) = queue.upgrade().filter(|queue| !queue.is_closed()) else { return };
+        let ended = logins.lock().unwrap_or_else(PoisonError::into_inner).over(Instant::now());
+        for (peer, count) in ended {
+            if !put(&queue, &Attempt::left_out(peer, count)) {
+                logins.lock().unwrap_or_else(PoisonError::into_inner).leave_out(peer, count);
+            }
+        }
     }
 }
 
@@ -213,7 +416,7 @@ fn parameter(uri: &http::Uri, name: &str) -> String {
 }
 
 impl Pending {
-    /// Begins the line of a change. `None` when nothing is asked to be changed.
+    /// Begins the line of a change, or of a reading of Secrets. `None` for what has no line.
     ///
     /// # Errors
     ///
@@ -223,14 +426,20 @@ impl Pending {
         identity: &Identity,
         parts: &request::Parts,
         target: &Target,
+        registry: &Registry,
     ) -> Result<Option<Self>, ApiError> {
-        let Some(verb) = verb(&parts.method, target.name.is_some()) else { return Ok(None) };
-        if super::auth::kinds::keep(&target.group) == crate::api::Keep::Review {
+        let watches = parts.uri.query().is_some_and(asked::asks_to_watch);
+        let Some(verb) = verb(&parts.method, target, watches) else { return Ok(None) };
+        // A kind that somebody defined in a group of reviews is no review.
+        let is_review = || {
+            let resource = registry.find(&target.group, &target.version, &target.plural);
+            resource.is_some_and(|resource| resource.keep == crate::api::Keep::Review)
+        };
+        if !has_line(verb, target, is_review(), identity.is_in_process()) {
             return Ok(None);
         }
         let received = Timestamp::now();
         let place = audit.reserve().await?;
-        let agent = parts.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let by = identity.impersonator.as_deref().unwrap_or(identity);
         let has_query = parts.uri.query().is_some();
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
@@ -239,7 +448,7 @@ impl Pending {
             received,
             verb,
             uri: shorten(parts.uri.path_and_query().map_or("", |path| path.as_str()), TEXT_MAX),
-            agent: shorten(agent, TEXT_MAX),
+            agent: user_agent(&parts.headers),
             peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
             target: target.clone(),
             user: by.user_info(),
@@ -261,14 +470,13 @@ impl Pending {
             self.target.name = Some(name.clone());
         }
         let status = if code < 400 { "Success" } else { "Failure" };
-        self.write("ResponseComplete", Some(Status { metadata: Empty {}, status, code, reason }), "");
+        // A watch has only begun.
+        let stage = if self.verb == "watch" && code < 400 { "ResponseStarted" } else { "ResponseComplete" };
+        self.write(stage, Some(Status { metadata: Empty {}, status, message: "", code, reason }), "");
     }
 
     fn write(&mut self, stage: &str, status: Option<Status<'_>>, outcome: &str) {
         let Some(place) = self.place.take() else { return };
-        let target = &self.target;
-        let text = |text: &'_ Option<String>| text.as_deref().unwrap_or_default().to_owned();
-        let (namespace, name, subresource) = (text(&target.namespace), text(&target.name), text(&target.subresource));
         let event = Event {
             kind: "Event",
             api_version: "audit.k8s.io/v1",
@@ -281,30 +489,20 @@ impl Pending {
             impersonated_user: self.impersonated.as_ref(),
             source_ips: self.peer.map(|peer| [peer]),
             user_agent: &self.agent,
-            object_ref: ObjectRef {
-                resource: &target.plural,
-                namespace: &namespace,
-                name: &name,
-                api_group: &target.group,
-                api_version: &target.version,
-                subresource: &subresource,
-            },
+            object_ref: Some(ObjectRef::of(&self.target)),
             response_status: status,
             request_received_timestamp: micros(self.received),
             stage_timestamp: micros(Timestamp::now()),
             annotations: Annotations {
                 dry_run: &self.dry_run,
                 field_manager: &self.field_manager,
+                left_out: "",
                 outcome,
                 proof: &self.proof,
             },
         };
-        match serde_json::to_vec(&event) {
-            Ok(mut line) => {
-                line.push(b'\n');
-                place.send(Message::Line(line));
-            }
-            Err(error) => tracing::error!(%error, "a line of the audit log could not be made"),
+        if let Some(line) = line(&event) {
+            place.send(Message::Line(line));
         }
     }
 }
@@ -320,191 +518,14 @@ fn micros(time: Timestamp) -> String {
     format!("{time:.6}")
 }
 
-/// The writer: takes lines until it is told to end. It gives up no line while it lives.
-async fn write(mut log: Log, mut lines: mpsc::Receiver<Message>) {
-    let mut batch = Vec::with_capacity(BATCH);
-    let mut sync_at: Option<Instant> = None;
-    loop {
-        let due = sync_at.unwrap_or_else(|| Instant::now() + SYNC_EVERY);
-        tokio::select! {
-            count = lines.recv_many(&mut batch, BATCH) => if count == 0 {
-                // Every door is gone.
-                blocking(log, Log::sync).await;
-                return;
-            },
-            () = tokio::time::sleep_until(due), if sync_at.is_some() => {
-                log = blocking(log, Log::sync).await;
-                sync_at = None;
-                continue;
-            }
-        }
-        let mut text = Vec::new();
-        let mut closing = Vec::new();
-        for message in batch.drain(..) {
-            match message {
-                Message::Line(line) => text.extend_from_slice(&line),
-                Message::Close(reply) => closing.push(reply),
-            }
-        }
-        if !closing.is_empty() {
-            // Places that were taken before are still served.
-            lines.close();
-            while let Ok(message) = lines.try_recv() {
-                if let Message::Line(line) = message {
-                    text.extend_from_slice(&line);
-                }
-            }
-        }
-        log = blocking(log, move |log| log.write(&text)).await;
-        sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
-        if !closing.is_empty() {
-            log = blocking(log, Log::sync).await;
-            for reply in closing {
-                reply.send(()).ok();
-            }
-            sync_at = None;
-        }
-    }
-}
-
-/// Does something to the log where it may block, again and again until the disk lets it.
-async fn blocking(mut log: Log, work: impl Fn(&mut Log) -> io::Result<()> + Send + 'static) -> Log {
-    let mut work = work;
-    loop {
-        let done = tokio::task::spawn_blocking(move || {
-            let result = work(&mut log);
-            (log, work, result)
-        });
-        match done.await {
-            Ok((back, again, result)) => {
-                (log, work) = (back, again);
-                match result {
-                    Ok(()) => return log,
-                    Err(error) => {
-                        tracing::error!(%error, file = %log.options.path.display(), "the audit log cannot be written")
-                    }
-                }
-            }
-            // Only a runtime that is being torn down or a panic gets here; nothing can be written any more.
-            Err(_) => return std::future::pending().await,
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-/// The file.
-struct Log {
-    options: AuditOptions,
-    file: File,
-    size: u64,
-}
-
-impl Log {
-    fn open(options: AuditOptions) -> io::Result<Self> {
-        if let Some(folder) = options.path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        }
-        let (file, size) = open(&options.path)?;
-        Ok(Self { options, file, size })
-    }
-
-    fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        if self.size > 0 && self.size + text.len() as u64 > self.options.max_bytes {
-            self.set_aside()?;
-        }
-        match self.file.write_all(text) {
-            Ok(()) => {
-                self.size += text.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // What was written in part is taken back, so that the next try writes it whole.
-                self.file.set_len(self.size)?;
-                Err(error)
-            }
-        }
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    /// `audit.log` becomes `audit.log.1`, and so on; the oldest goes.
-    fn set_aside(&mut self) -> io::Result<()> {
-        self.sync()?;
-        let path = &self.options.path;
-        let at = |number: usize| match number {
-            0 => path.clone(),
-            number => {
-                let mut name = path.clone().into_os_string();
-                name.push(format!(".{number}"));
-                PathBuf::from(name)
-            }
-        };
-        for number in (0..self.options.max_files).rev() {
-            match fs::rename(at(number), at(number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        if self.options.max_files == 0 {
-            fs::remove_file(path)?;
-        }
-        (self.file, self.size) = open(path)?;
-        Ok(())
-    }
-}
-
-/// Opens a file to write at its end. A line that a crash cut short is ended.
-fn open(path: &Path) -> io::Result<(File, u64)> {
-    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
-    let mut size = file.seek(SeekFrom::End(0))?;
-    if size > 0 {
-        let mut last = [0];
-        file.seek(SeekFrom::End(-1))?;
-        file.read_exact(&mut last)?;
-        if last != *b"\n" {
-            file.write_all(b"\n")?;
-            size += 1;
-        }
-    }
-    if let Some(folder) = path.parent() {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok((file, size))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
 
     fn options(folder: &Path, max_bytes: u64) -> AuditOptions {
         AuditOptions { path: folder.join("logs/audit.log"), max_bytes, max_files: 2 }
-    }
-
-    #[test]
-    fn files_are_set_aside_by_size_and_the_oldest_goes() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::open(options(folder.path(), 10)).unwrap();
-        for line in ["one\n", "two\n", "three\n", "four\n", "five six\n", "seven\n"] {
-            log.write(line.as_bytes()).unwrap();
-        }
-        let read = |name: &str| fs::read_to_string(folder.path().join("logs").join(name)).ok();
-        assert_eq!(read("audit.log").as_deref(), Some("seven\n"));
-        assert_eq!(read("audit.log.1").as_deref(), Some("five six\n"));
-        assert_eq!(read("audit.log.2").as_deref(), Some("four\n"));
-        assert_eq!(read("audit.log.3"), None);
-    }
-
-    #[test]
-    fn a_line_cut_short_is_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("audit.log");
-        fs::write(&path, "whole\ncut").unwrap();
-        let mut log = Log::open(AuditOptions { path: path.clone(), max_bytes: 100, max_files: 1 }).unwrap();
-        log.write(b"next\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "whole\ncut\nnext\n");
-        assert_eq!(log.size, 15);
     }
 
     #[tokio::test]
@@ -524,10 +545,47 @@ mod tests {
     #[tokio::test]
     async fn without_a_place_for_its_line_no_change_is_begun() {
         let (queue, _lines) = mpsc::channel(1);
-        let audit = Audit { queue, patience: Duration::from_millis(1) };
+        let audit = Audit::on(queue, Duration::from_millis(1));
         let place = audit.reserve().await.unwrap();
         assert_eq!(audit.reserve().await.unwrap_err().code, 503);
         drop(place);
         audit.reserve().await.unwrap();
+    }
+
+    #[test]
+    fn what_has_a_line() {
+        let target =
+            |group: &str, plural: &str| Target { group: group.into(), plural: plural.into(), ..Target::default() };
+        for (verb, target, is_review, in_process, wanted) in [
+            ("get", target("", "secrets"), false, false, true),
+            ("list", target("", "secrets"), false, false, true),
+            ("watch", target("", "secrets"), false, false, true),
+            // The appliance reads BMCs' passwords all the time.
+            ("get", target("", "secrets"), false, true, false),
+            ("get", target("", "configmaps"), false, false, false),
+            ("get", target("example.org", "secrets"), false, false, false),
+            ("create", target("", "configmaps"), false, true, true),
+            ("deletecollection", target("", "secrets"), false, false, true),
+            ("create", target("authentication.k8s.io", "tokenreviews"), true, false, false),
+            ("create", target("authentication.k8s.io", "widgets"), false, false, true),
+        ] {
+            assert_eq!(has_line(verb, &target, is_review, in_process), wanted, "{verb} {target:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failed_login_waits_for_nothing_and_is_counted_without_a_line() {
+        let (queue, mut lines) = mpsc::channel(1);
+        let audit = Audit::on(queue, Duration::from_millis(1));
+        let refused = audit.refused_certificates();
+        for _ in 0..3 {
+            refused(([192, 0, 2, 1], 5).into(), "expired");
+        }
+        let Some(Message::Line(line)) = lines.recv().await else { panic!("a line") };
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
+        assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");
+        let left = audit.logins.lock().unwrap().finish();
+        assert_eq!(left, [(Some([192, 0, 2, 1].into()), 2)]);
     }
 }

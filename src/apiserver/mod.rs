@@ -44,6 +44,7 @@ mod dependents;
 mod discovery;
 mod events;
 mod garbage;
+mod guarded;
 mod items;
 mod linger;
 mod list;
@@ -304,7 +305,7 @@ impl ApiServer {
         self.add_check("shutdown", health::Scope::Readiness, Arc::new(stays));
     }
 
-    /// Writes a line for every change from now on. A second log is not taken.
+    /// Writes a line for every change, reading of Secrets and failed login from now on. A second log is not taken.
     pub fn set_audit(&self, audit: audit::Audit) {
         self.inner.audit.set(audit).ok();
     }
@@ -472,7 +473,12 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
             let answer = bounded(&api, identity.as_ref(), route, watches, request).await;
             answer.unwrap_or_else(IntoResponse::into_response)
         }
-        Err(error) => error.clone().into_response(),
+        Err(refusal) => {
+            if let (Some(audit), Some(login)) = (api.inner.audit.get(), &refusal.login) {
+                audit.login_failed(&request, &route, login);
+            }
+            refusal.error.clone().into_response()
+        }
     };
     // An answer may come before the whole body was read. Then the connection ends, and the client is to know.
     if may_leave_body && response.status().is_client_error() {
@@ -519,7 +525,9 @@ async fn serve(
     let path = parts.uri.path();
     if let Route::Resource(target) = route {
         let pending = match (api.inner.audit.get(), identity) {
-            (Some(audit), Some(identity)) => audit::Pending::begin(audit, identity, &parts, &target).await?,
+            (Some(audit), Some(identity)) => {
+                audit::Pending::begin(audit, identity, &parts, &target, &api.registry()).await?
+            }
             _ => None,
         };
         let serving = serve_resource(api, identity, &parts, &target, body);
@@ -612,7 +620,16 @@ async fn serve_resource(
         Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
         Some(view) => {
             let view = api.view(resource, view).ok_or_else(ApiError::no_such_path)?;
-            return answer_view(api, resource, target, parts, verb, view).await;
+            let answer = answer_view(api, resource, target, parts, verb, view).await?;
+            if identity.is_in_process() {
+                return Ok(answer);
+            }
+            let (api, identity, target, params) = (api.clone(), identity.clone(), target.clone(), params.clone());
+            let may_go_on = move || {
+                let wanted = auth::attributes("get", &target, &params, "");
+                api.auth().holds(&identity) && api.auth().authorize(Some(&identity), &wanted).is_ok()
+            };
+            return Ok(guarded::guard(answer, may_go_on));
         }
     }
     let (form, text) = request::negotiate(&parts.headers, params.pretty)?;

@@ -238,7 +238,16 @@ impl Registry {
     #[must_use]
     pub(super) fn with_custom(&self, custom: impl IntoIterator<Item = Arc<Resource>>) -> Self {
         let built_in = self.resources.iter().filter(|resource| resource.custom.is_none()).cloned();
-        Self::of(built_in.chain(custom).collect(), Arc::clone(&self.shared_schemas))
+        let own = custom.into_iter().filter(|one| !self.has_built_in(&one.group, &one.plural));
+        Self::of(built_in.chain(own).collect(), Arc::clone(&self.shared_schemas))
+    }
+
+    /// Whether a built-in kind is served at this place in any version, or keeps its objects where a definition of this
+    /// plural and group would keep its own.
+    pub(super) fn has_built_in(&self, group: &str, plural: &str) -> bool {
+        let storage = format!("{group}/{plural}");
+        let mut built_in = self.resources.iter().filter(|resource| resource.custom.is_none());
+        built_in.any(|one| (one.group == group && one.plural == plural) || *one.storage == *storage)
     }
 
     /// The resource at `/apis/<group>/<version>/…/<plural>`.

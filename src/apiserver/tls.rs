@@ -93,6 +93,9 @@ impl Default for Patience {
     }
 }
 
+/// Who is told, with the peer and the reason, that the handshake refused a client certificate.
+pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
+
 /// Address of the peer, put into the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
@@ -137,6 +140,22 @@ pub async fn serve_with(
     shutdown: CancellationToken,
     limits: Limits,
 ) -> io::Result<()> {
+    serve_telling(listener, tls, router, shutdown, limits, Arc::new(|_, _| {})).await
+}
+
+/// As [`serve_with`], telling of client certificates that are refused.
+///
+/// # Errors
+///
+/// As [`serve`].
+pub async fn serve_telling(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    shutdown: CancellationToken,
+    limits: Limits,
+    refused: Refused,
+) -> io::Result<()> {
     let local = listener.local_addr()?;
     tracing::info!(address = %local, "HTTPS is served");
     let acceptor = TlsAcceptor::from(tls);
@@ -169,10 +188,12 @@ pub async fn serve_with(
             continue;
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
+        let refused = Arc::clone(&refused);
         tasks.spawn(async move {
             let place = Arc::new(place);
+            let arrival = Arrival { peer, place: Arc::clone(&place), refused };
             tokio::select! {
-                () = connection(stream, peer, acceptor, router, shutdown, limits.patience, &place) => {}
+                () = connection(stream, arrival, acceptor, router, shutdown, limits.patience) => {}
                 () = place.dropped() => tracing::debug!(%peer, "a stranger's connection is dropped for another one"),
             }
             drop((slot, place));
@@ -186,15 +207,22 @@ pub async fn serve_with(
     Ok(())
 }
 
+/// Who came, the place that they have, and who is told that their certificate was refused.
+struct Arrival {
+    peer: SocketAddr,
+    place: Arc<Place>,
+    refused: Refused,
+}
+
 async fn connection(
     stream: TcpStream,
-    peer: SocketAddr,
+    arrival: Arrival,
     acceptor: TlsAcceptor,
     router: Router,
     shutdown: CancellationToken,
     patience: Patience,
-    place: &Arc<Place>,
 ) {
+    let Arrival { peer, place, refused } = arrival;
     // Without these the connection works all the same.
     stream.set_nodelay(true).ok();
     let socket = socket2::SockRef::from(&stream);
@@ -203,6 +231,10 @@ async fn connection(
     let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
+            // What is wrong with a client's certificate is a failed login; all else is noise of the network.
+            if let Some(rustls::Error::InvalidCertificate(_)) = error.get_ref().and_then(|error| error.downcast_ref()) {
+                refused(peer, &error.to_string());
+            }
             tracing::debug!(%peer, %error, "TLS handshake failed");
             return;
         }
@@ -215,7 +247,8 @@ async fn connection(
     let identity = match certificate.map(|certificate| Identity::from_certificate(certificate)).transpose() {
         Ok(identity) => identity,
         Err(error) => {
-            tracing::warn!(%peer, %error, "client certificate refused");
+            refused(peer, &error.to_string());
+            tracing::debug!(%peer, %error, "client certificate refused");
             return;
         }
     };
@@ -223,7 +256,7 @@ async fn connection(
         place.vouch();
     }
     let progress = Progress::new();
-    let (watched, here) = (Arc::clone(&progress), Arc::clone(place));
+    let (watched, here) = (Arc::clone(&progress), Arc::clone(&place));
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer));

@@ -6,18 +6,26 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use crate::appliance;
 use crate::config::Config;
 use crate::engine;
-use crate::pki::Pki;
+use crate::pki::Authority;
 
-/// The administrator's kubeconfig. Only somebody who can read the appliance's keys can have it.
-pub(super) fn kubeconfig(config: &Config, server: Option<&str>) -> anyhow::Result<String> {
+/// The appliance's CA. Only somebody who can read its keys can have it.
+pub(super) fn authority(config: &Config) -> anyhow::Result<Authority> {
+    let folder = config.data_dir.pki();
+    Authority::open(&folder).with_context(|| format!("certificates in {}", folder.display()))
+}
+
+/// A kubeconfig with a new certificate for an administrator; with `revoke` all that were made before end.
+pub(super) fn kubeconfig(config: &Config, server: Option<&str>, revoke: bool) -> anyhow::Result<String> {
     if let Some(file) = &config.engine.kubeconfig {
         bail!("the objects are in another API server (engine.kubeconfig): {} is the kubeconfig for it", file.display());
     }
     let folder = config.data_dir.pki();
-    let pki = Pki::open(&folder, &appliance::certificate_names(config))
-        .with_context(|| format!("certificates in {}", folder.display()))?;
+    let authority = match revoke {
+        true => Authority::revoking(&folder).with_context(|| format!("certificates in {}", folder.display()))?,
+        false => authority(config)?,
+    };
     let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
-    Ok(pki.kubeconfig(&server))
+    Ok(authority.kubeconfig(&server, config.api.admin_certificate.0)?)
 }
 
 /// The embedded API of the appliance on this box.
@@ -35,7 +43,7 @@ pub(super) fn credentials(config: &Config) -> anyhow::Result<(Kubeconfig, KubeCo
     match engine::kubeconfig(&config.engine) {
         Some(engine) => Ok(engine?),
         None => {
-            let text = kubeconfig(config, Some(&server(config)))?;
+            let text = kubeconfig(config, Some(&server(config)), false)?;
             Ok((Kubeconfig::from_yaml(&text)?, KubeConfigOptions::default()))
         }
     }

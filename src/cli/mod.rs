@@ -47,9 +47,10 @@ struct Cli {
 enum Command {
     /// Run the appliance: API, DHCP, TFTP, boot HTTP and the controllers, until SIGTERM or Ctrl-C
     Serve(ConfigFile),
-    /// Print the administrator's kubeconfig: client certificate, CA and endpoint
+    /// Print a kubeconfig for the administrator: a new client certificate, CA and endpoint
     ///
-    /// Run it on the appliance, as a user who can read its data folder. The certificate is made on first use.
+    /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
+    /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.
     Kubeconfig(kubeconfig::Options),
     /// Say whether a configuration file can be used, one line for each fault
     CheckConfig(ConfigFile),
@@ -134,7 +135,7 @@ pub fn run() -> ExitCode {
 
 /// The administrator's kubeconfig of an appliance on this box.
 pub(crate) fn kubeconfig_of(config: &Config) -> anyhow::Result<String> {
-    local::kubeconfig(config, None)
+    local::kubeconfig(config, None, false)
 }
 
 /// Prints a long text; whoever reads it may have had enough.

@@ -20,7 +20,7 @@ use super::{ConfigFile, local};
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
 use crate::config::{Config, Span};
-use crate::pki::{self, Pki};
+use crate::pki;
 
 /// Namespace of the accounts.
 const NAMESPACE: &str = "slipway-system";
@@ -249,9 +249,9 @@ fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> a
         Print::Json => println!("{}", serde_json::to_string_pretty(made)?),
         Print::Yaml => print!("{}", serde_saphyr::to_string(made)?),
         Print::Kubeconfig => {
-            let pki = Pki::open(&config.data_dir.pki(), &appliance::certificate_names(config))?;
+            let authority = local::authority(config)?;
             let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
-            print!("{}", pki::token_kubeconfig(&server, pki.ca_pem(), &made.name, &made.token));
+            print!("{}", pki::token_kubeconfig(&server, authority.ca_pem(), &made.name, &made.token));
         }
     }
     eprintln!("token {} holds until {:.0}; it is not shown again", made.name, made.expires);

@@ -140,6 +140,23 @@ impl Appliance {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Its configuration, data and log are here.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// SIGTERM, and waits until it has ended.
+    pub async fn end(&mut self) {
+        self.stop(false).await;
+    }
+
+    /// Runs a command for this appliance.
+    pub async fn slipway(&self, arguments: &[&str]) -> std::process::Output {
+        let mut command = Command::new(program());
+        command.args(arguments).env("SLIPWAY_CONFIG", self.folder.path().join("slipway.toml")).kill_on_drop(true);
+        tokio::time::timeout(DEADLINE, command.output()).await.expect("the command ends").unwrap()
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().and_then(Child::id).expect("it runs")

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 
+use super::certificates::Certificate;
 use super::index::Caller;
 use super::tokens::Claims;
 
@@ -63,6 +64,8 @@ pub struct Identity {
     pub extra: BTreeMap<String, Vec<String>>,
     /// What the bearer token says; whoever serves the caller for long asks again whether it still holds.
     pub claims: Option<Arc<Claims>>,
+    /// What the client certificate says; judged with every request.
+    pub certificate: Option<Certificate>,
     /// Who speaks in this caller's name.
     pub impersonator: Option<Box<Identity>>,
 }
@@ -88,6 +91,7 @@ impl Identity {
             uid: String::new(),
             extra: BTreeMap::new(),
             claims: None,
+            certificate: None,
             impersonator: None,
         }
     }
@@ -110,6 +114,8 @@ impl Identity {
             .to_owned();
         let groups = subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect();
         let mut identity = Self::new(user, groups, Proof::Certificate);
+        let series = subject.iter_organizational_unit().find_map(|unit| unit.as_str().ok()).map(str::to_owned);
+        identity.certificate = Some(Certificate { series, ends: certificate.validity().not_after.timestamp() });
         let print: String = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
         identity.extra.insert(CREDENTIAL_ID.into(), vec![format!("X509SHA256={print}")]);
         Ok(identity)

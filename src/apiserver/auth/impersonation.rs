@@ -114,6 +114,7 @@ impl Wish {
         identity.extra = self.extra;
         // Who speaks must still be who they are for as long as they are served.
         identity.claims.clone_from(&by.claims);
+        identity.certificate.clone_from(&by.certificate);
         identity.impersonator = Some(Box::new(by));
         Ok(identity)
     }

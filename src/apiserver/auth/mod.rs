@@ -15,6 +15,7 @@ use super::registry::Resource;
 use super::request::{Params, Target};
 use super::selectors;
 use super::status::ApiError;
+use crate::pki::Series;
 use crate::store::Store;
 
 pub mod accounts;
@@ -22,6 +23,7 @@ pub mod jwt;
 pub mod rules;
 
 mod authorizer;
+mod certificates;
 mod defaults;
 mod escalation;
 mod identity;
@@ -32,6 +34,7 @@ pub(super) mod reviews;
 mod tokens;
 mod upkeep;
 
+pub use certificates::Certificate;
 pub use identity::{ADMIN_GROUP, AUTHENTICATED, Identity, IdentityError, Proof};
 pub use index::GROUP;
 pub use jwt::{KeyError, TokenKey};
@@ -49,6 +52,34 @@ pub struct AuthOptions {
     pub token_key: Option<TokenKey>,
     /// The CA certificate of the HTTPS listener as PEM, for Secrets that keep tokens.
     pub ca_pem: String,
+    /// Of which series client certificates must be; without one, that is not asked.
+    pub series: Option<Series>,
+}
+
+/// Why nobody was identified.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// What the caller is told.
+    pub error: ApiError,
+    /// Set when the caller tried to prove who it is.
+    pub login: Option<Box<FailedLogin>>,
+}
+
+/// A proof that proved nothing.
+#[derive(Debug)]
+pub(super) struct FailedLogin {
+    /// Whom it would have proven, as `authentication.k8s.io/v1` UserInfo; empty when that is not known.
+    pub user: Value,
+    /// What it was.
+    pub proof: Proof,
+    /// Why it does not count.
+    pub why: String,
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self { error, login: None }
+    }
 }
 
 /// Callers and permissions of one server.
@@ -58,6 +89,7 @@ pub(super) struct Auth {
     tokens: Tokens,
     audiences: Vec<String>,
     ca_pem: String,
+    series: Option<Series>,
 }
 
 impl Auth {
@@ -69,6 +101,7 @@ impl Auth {
             tokens: Tokens::new(key),
             audiences: vec![ISSUER.to_owned()],
             ca_pem: options.ca_pem,
+            series: options.series,
         })
     }
 
@@ -79,9 +112,17 @@ impl Auth {
         &self,
         connection: Option<&Identity>,
         headers: &HeaderMap,
-    ) -> Result<Option<Identity>, ApiError> {
+    ) -> Result<Option<Identity>, Refusal> {
+        let now = || Timestamp::now().as_second();
         let identity = match (connection, bearer(headers)) {
             (Some(identity), _) => {
+                if let Some(why) = self.certificate_fault(identity, now()) {
+                    let mut error = ApiError::unauthorized();
+                    // Its bearer has the key: who it is needs no hiding, and what to do helps.
+                    error.message.clone_from(&why);
+                    let login = FailedLogin { user: identity.user_info(), proof: Proof::Certificate, why };
+                    return Err(Refusal { error, login: Some(Box::new(login)) });
+                }
                 let mut identity = identity.clone();
                 if !identity.is_in_process() {
                     identity.groups.push(AUTHENTICATED.into());
@@ -89,22 +130,31 @@ impl Auth {
                 identity
             }
             (None, Some(token)) => {
-                let now = Timestamp::now().as_second();
-                let found = self.tokens.identify(token, &self.audiences, &self.store, now);
-                found.ok_or_else(ApiError::unauthorized)?
+                let found = self.tokens.identify(token, &self.audiences, &self.store, now());
+                found.ok_or_else(|| {
+                    let (user, why) = self.tokens.fault(token, &self.store, now());
+                    let user = user.map_or_else(|| json!({}), |user| json!({ "username": user }));
+                    let login = FailedLogin { user, proof: Proof::Token, why: why.to_owned() };
+                    Refusal { error: ApiError::unauthorized(), login: Some(Box::new(login)) }
+                })?
             }
             (None, None) => return Ok(None),
         };
         match impersonation::Wish::read(headers)? {
             None => Ok(Some(identity)),
-            Some(wish) => wish.grant(identity, |by, wanted| self.authorize(Some(by), wanted)).map(Some),
+            Some(wish) => Ok(wish.grant(identity, |by, wanted| self.authorize(Some(by), wanted)).map(Some)?),
         }
     }
 
-    /// Whether what the caller proved itself with still holds. Certificates do until they end.
+    fn certificate_fault(&self, identity: &Identity, now: i64) -> Option<String> {
+        certificates::fault(identity.certificate.as_ref()?, self.series.as_ref(), now)
+    }
+
+    /// Whether what the caller proved itself with still holds.
     pub(super) fn holds(&self, identity: &Identity) -> bool {
         let now = || Timestamp::now().as_second();
         identity.claims.as_ref().is_none_or(|claims| claims.hold(&self.store, now()))
+            && self.certificate_fault(identity, now()).is_none()
     }
 
     /// Whether the caller may do this.

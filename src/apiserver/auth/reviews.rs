@@ -249,7 +249,8 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
         uid: object.metadata()["uid"].as_str().unwrap_or_default().to_owned(),
     };
     let account = alive(accounts::STORAGE, name).ok_or_else(|| ApiError::not_found(resource, name))?;
-    call.api.auth().check_token(call.identity, resource, &account.metadata())?;
+    let metadata = account.metadata();
+    call.api.auth().check_token(call.identity, resource, &metadata)?;
     let spec = &asked["spec"];
     let seconds = match &spec["expirationSeconds"] {
         Value::Null => SECONDS,
@@ -318,6 +319,8 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
         namespace: namespace.to_owned(),
         account: named(&account),
         secret,
+        // Those that the caller was just asked for.
+        groups: accounts::given_groups(&metadata),
         audiences,
         now: now.as_second(),
         seconds,

@@ -22,6 +22,8 @@ use crate::store::Store;
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// Who makes the tokens that are kept in Secrets.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+/// Claim of a token: the groups that its account had been given when it was made.
+const GROUPS: &str = accounts::GROUPS;
 /// Claims of those tokens begin so.
 const LEGACY: &str = "kubernetes.io/serviceaccount";
 /// Verified tokens that are remembered.
@@ -45,6 +47,9 @@ pub struct Claims {
     pub account: Named,
     /// The Secret that it ends with.
     pub secret: Option<Named>,
+    /// Groups that the account had been given when it was made. It never has others, and these only for as long as the
+    /// account has them.
+    pub groups: Vec<String>,
     /// Whom it is for.
     pub audiences: Vec<String>,
     /// From when it holds, in seconds since 1970.
@@ -66,6 +71,8 @@ pub struct Order {
     pub account: Named,
     /// The Secret that it is to end with.
     pub secret: Option<Named>,
+    /// Groups that the account has been given.
+    pub groups: Vec<String>,
     /// Whom it is for.
     pub audiences: Vec<String>,
     /// When it is made, in seconds since 1970.
@@ -81,7 +88,7 @@ impl Order {
         if let Some(secret) = &self.secret {
             own["secret"] = reference(secret);
         }
-        json!({
+        let mut claims = json!({
             "iss": ISSUER,
             "sub": accounts::user_name(&self.namespace, &self.account.name),
             "aud": self.audiences,
@@ -90,7 +97,11 @@ impl Order {
             "exp": self.now.saturating_add(self.seconds),
             "jti": uuid::Uuid::new_v4().to_string(),
             "kubernetes.io": own,
-        })
+        });
+        if !self.groups.is_empty() {
+            claims[GROUPS] = json!(self.groups);
+        }
+        claims
     }
 }
 
@@ -109,6 +120,7 @@ impl Claims {
                     namespace: text(&own["namespace"])?,
                     account: named(&own["serviceaccount"])?,
                     secret: secret.flatten(),
+                    groups: value[GROUPS].as_array().into_iter().flatten().filter_map(text).collect(),
                     audiences: value["aud"].as_array()?.iter().filter_map(text).collect(),
                     not_before: value["nbf"].as_i64()?,
                     expires: Some(value["exp"].as_i64()?),
@@ -123,6 +135,8 @@ impl Claims {
                     account: Named { name: own("service-account.name")?, uid: own("service-account.uid")? },
                     // Its uid is not known when the token is made; the Secret must have the very token instead.
                     secret: Some(Named { name: own("secret.name")?, uid: String::new() }),
+                    // The account may come after its Secret: who made that was asked for no right to any group.
+                    groups: Vec::new(),
                     audiences: vec![ISSUER.into()],
                     not_before: 0,
                     expires: None,
@@ -227,7 +241,7 @@ impl Tokens {
         }
         let account = claims.account(store)?;
         let mut groups = accounts::groups(&claims.namespace);
-        groups.extend(accounts::given_groups(&account));
+        groups.extend(accounts::given_groups(&account).into_iter().filter(|group| claims.groups.contains(group)));
         groups.push(AUTHENTICATED.into());
         let mut identity =
             Identity::new(accounts::user_name(&claims.namespace, &claims.account.name), groups, Proof::Token);
@@ -237,6 +251,22 @@ impl Tokens {
         }
         identity.claims = Some(claims);
         Some(identity)
+    }
+
+    /// Why [`Tokens::identify`] knows nobody by a token, and the user that it was made for, when it was made here. For the
+    /// audit log, not for the bearer.
+    pub fn fault(&self, token: &str, store: &Store, now: i64) -> (Option<String>, &'static str) {
+        let Some(claims) = self.claims(token) else { return (None, "the token was not made here") };
+        let why = if claims.expires.is_some_and(|end| now >= end) {
+            "the token has expired"
+        } else if claims.not_before > now {
+            "the token does not hold yet"
+        } else if claims.account(store).is_none() {
+            "the token was revoked: its account or its Secret is gone"
+        } else {
+            "the token is for another audience"
+        };
+        (Some(accounts::user_name(&claims.namespace, &claims.account.name)), why)
     }
 
     fn claims(&self, token: &str) -> Option<Arc<Claims>> {

@@ -246,11 +246,9 @@ impl ApiServer {
             // What a kind of the same name was before is no history of this one.
             if let (Expect::Absent, Some(value), None) =
                 (change.expect, &change.value, api.store().get(STORAGE, "", &change.name))
+                && let Some(storage) = own_storage(&api.registry(), value)
             {
-                let (registry, storage) = (api.registry(), storage_of(value));
-                if !registry.all().iter().any(|one| one.custom.is_none() && *one.storage == *storage) {
-                    api.store().forget(&storage).await?;
-                }
+                api.store().forget(&storage).await?;
             }
             let written = api.store().write(change).await?;
             api.settle(&mut compiled).await?;
@@ -337,8 +335,15 @@ impl ApiServer {
             own.push(name);
         }
         // A kind that this version no longer has stays reachable, as its user's.
+        let registry = self.registry();
         for object in self.store().list(STORAGE, None).objects {
             let mut value = object.value();
+            if !own.contains(&object.name) && own_storage(&registry, &value).is_none() {
+                tracing::warn!(
+                    definition = object.name,
+                    "a definition is for a kind that is built in: it is not served, and to delete it deletes nothing else"
+                );
+            }
             if is_built_in(&value) && !own.contains(&object.name) {
                 if let Some(Value::Object(annotations)) = value["metadata"].get_mut("annotations") {
                     annotations.remove(BUILT_IN);
@@ -383,6 +388,7 @@ impl ApiServer {
             value["status"]["storedVersions"] = json!([storage]);
         }
         value["metadata"]["annotations"][BUILT_IN] = "true".into();
+        stay(&mut value);
         for (label, text) in labels.into_iter().flatten() {
             value["metadata"]["labels"][label] = text.as_str().into();
         }
@@ -421,10 +427,10 @@ impl ApiServer {
             if !waits {
                 continue;
             }
-            let storage = storage_of(&value);
-            let kind = registry.stored().find(|kind| *kind.storage == *storage);
+            let storage = own_storage(&registry, &value);
+            let kind = registry.stored().find(|kind| Some(&*kind.storage) == storage.as_deref());
             let mut left = 0;
-            for object in self.store().list(&storage, None).objects {
+            for object in storage.iter().flat_map(|storage| self.store().list(storage, None).objects) {
                 let gone = match kind {
                     Some(kind) => self.remove(kind, &object, &DeleteOptions::default()).await? == Removed::Gone,
                     None => false,
@@ -432,16 +438,21 @@ impl ApiServer {
                 left += usize::from(!gone);
             }
             if left == 0 {
-                self.end_definition(resource, &storage, &definition).await?;
+                self.end_definition(resource, storage.as_deref(), &definition).await?;
             }
         }
         Ok(())
     }
 
-    async fn end_definition(&self, resource: &Resource, storage: &str, definition: &Object) -> Result<(), ApiError> {
+    async fn end_definition(
+        &self,
+        resource: &Resource,
+        storage: Option<&str>,
+        definition: &Object,
+    ) -> Result<(), ApiError> {
         // Creations that passed their check are done once the gate is ours; later ones find the kind ending.
         let _gate = self.namespace_gate().write().await;
-        if !self.store().list(storage, None).objects.is_empty() {
+        if storage.is_some_and(|storage| !self.store().list(storage, None).objects.is_empty()) {
             self.wake_sweeper();
             return Ok(());
         }
@@ -475,10 +486,27 @@ impl ApiServer {
     }
 }
 
-/// Name in the store of the objects that a definition is about.
-fn storage_of(definition: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    format!("{}/{}", text(&definition["spec"]["group"]), text(&definition["spec"]["names"]["plural"]))
+/// Name in the store of the objects that a definition is about; `None` when they are a built-in kind's. Those are never
+/// touched for a definition's sake, however it came into the store.
+fn own_storage(registry: &Registry, definition: &Value) -> Option<String> {
+    let spec = &definition["spec"];
+    let (group, plural) = (spec["group"].as_str()?, spec["names"]["plural"].as_str()?);
+    (!registry.has_built_in(group, plural)).then(|| format!("{group}/{plural}"))
+}
+
+/// A definition that a user made and was deleting before the kind was built in stays.
+fn stay(definition: &mut Value) {
+    if definition["metadata"]["deletionTimestamp"].is_null() {
+        return;
+    }
+    if let Some(metadata) = definition["metadata"].as_object_mut() {
+        metadata.remove("deletionTimestamp");
+        metadata.remove("deletionGracePeriodSeconds");
+        metadata.remove("finalizers");
+    }
+    if let Some(Value::Array(conditions)) = definition["status"].get_mut("conditions") {
+        conditions.retain(|one| one["type"] != "Terminating");
+    }
 }
 
 /// Ends the watches of what is no longer served in this form.

@@ -9,6 +9,9 @@ use super::super::meta;
 use super::super::registry::Registry;
 use super::{built_in, is_built_in};
 
+/// Owner of the names of built-in kinds. No definition can be called so, not even one that is named as the kind itself.
+const BUILT_IN_KIND: &str = "built in";
+
 /// Whether objects of the kind are served.
 pub(super) fn is_established(definition: &Value) -> bool {
     has_condition(definition, "Established")
@@ -49,16 +52,16 @@ fn resource_names(names: &Value) -> impl Iterator<Item = &str> {
 
 /// What the definitions must become; each with its index. Empty when they are as they should be.
 ///
-/// Names that were accepted once stay with their owner. Among new ones the older definition comes first.
+/// Names of built-in kinds stay with these. Names that were accepted once stay with their owner. Among new ones the older
+/// definition comes first.
 pub(super) fn settle(definitions: &[&Value], registry: &Registry, now: Time) -> Vec<(usize, Value)> {
     let mut used: HashMap<&str, Used> = HashMap::new();
     let groups: HashSet<&str> = definitions.iter().filter_map(|one| one["spec"]["group"].as_str()).collect();
     for group in groups {
         let mine = used.entry(group).or_default();
         for resource in built_in(registry, group) {
-            let owner = format!("{}.{}", resource.plural, resource.group);
             mine.add(
-                &owner,
+                BUILT_IN_KIND,
                 &json!({"plural": resource.plural, "singular": resource.singular, "kind": resource.kind,
                     "listKind": resource.list_kind, "shortNames": resource.short_names}),
             );
@@ -105,6 +108,13 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
     let taken = |set: &HashMap<String, String>, name: &str| set.get(name).is_some_and(|other| *other != owner);
     let mut conflicts: Vec<(&str, String)> = Vec::new();
     let built_in = is_built_in(definition);
+    // A status may be of an older version, or written by somebody: the only plural that it gives is the definition's own, and
+    // none that a built-in kind has. Objects are found by it.
+    let plural = text(&accepted, "plural").unwrap_or_default().to_owned();
+    let of_built_in = used.resources.get(&plural).is_some_and(|owner| owner == BUILT_IN_KIND);
+    if !built_in && (wanted["plural"] != plural || of_built_in) {
+        accepted["plural"] = "".into();
+    }
     for (field, reason) in [
         ("plural", "PluralConflict"),
         ("singular", "SingularConflict"),
@@ -130,6 +140,7 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
     if !definition["status"].is_object() {
         definition["status"] = json!({});
     }
+    let found = text(&accepted, "plural").is_some();
     definition["status"]["acceptedNames"] = accepted;
     let fine = conflicts.is_empty();
     let (reason, message) = conflicts.into_iter().last().unwrap_or(("NoConflicts", "no conflicts found".to_owned()));
@@ -139,8 +150,8 @@ fn settle_one(definition: &mut Value, used: &Used, now: Time) {
         meta::Condition { kind: "NamesAccepted", status, reason, message: &message },
         now.clone(),
     );
-    // Once established, a kind stays so whatever names it wishes for later.
-    if is_established(definition) {
+    // Once established, a kind stays so whatever names it wishes for later, unless its objects were never its own.
+    if is_established(definition) && found {
         return;
     }
     let established = if fine {
@@ -237,5 +248,38 @@ mod tests {
         ];
         settled(&mut both, &registry);
         assert_eq!(condition(&both[0], "NamesAccepted"), ("False", "ShortNamesConflict"));
+    }
+
+    #[test]
+    fn names_of_built_in_kinds_are_not_to_be_had() {
+        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let names =
+            |plural: &str, kind: &str| json!({"plural": plural, "kind": kind, "listKind": format!("{kind}List")});
+        let held = |plural: &str| {
+            json!({"acceptedNames": names(plural, "Own"), "conditions": [
+                {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": ""},
+                {"type": "Established", "status": "True", "reason": "InitialNamesAccepted", "message": ""},
+            ]})
+        };
+        let group = "rbac.authorization.k8s.io";
+        for (plural, status, established) in [
+            // As the kind itself is called: new, and as a version that let it pass has left it.
+            ("clusterroles", Value::Null, false),
+            ("clusterroles", held("clusterroles"), false),
+            ("clusterrole", held("clusterrole"), false),
+            // A name of its own, and a status that speaks of another.
+            ("widgets", Value::Null, true),
+            ("widgets", held("widgets"), true),
+            ("widgets", held("clusterroles"), true),
+        ] {
+            let mut one = [definition(&format!("{plural}.{group}"), "2026-01-01T00:00:00Z", &names(plural, "Own"))];
+            if !status.is_null() {
+                one[0]["status"] = status.clone();
+            }
+            settled(&mut one, &registry);
+            assert_eq!(is_established(&one[0]), established, "{plural} with {status}: {}", one[0]);
+            let accepted = if established { plural } else { "" };
+            assert_eq!(one[0]["status"]["acceptedNames"]["plural"], accepted, "{plural} with {status}");
+        }
     }
 }

@@ -11,20 +11,20 @@ const CLUSTER_BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebi
 const ACCOUNTS: &str = "/api/v1/namespaces/rack/serviceaccounts";
 const CAN_I: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-fn user(name: &str, groups: &[&str]) -> Option<Identity> {
+pub(super) fn user(name: &str, groups: &[&str]) -> Option<Identity> {
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
     Some(Identity::new(name, groups, auth::Proof::Certificate))
 }
 
-fn role(kind: &str, name: &str, rules: &Value) -> Value {
+pub(super) fn role(kind: &str, name: &str, rules: &Value) -> Value {
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "rules": rules})
 }
 
-fn rule(verbs: &[&str], group: &str, resource: &str) -> Value {
+pub(super) fn rule(verbs: &[&str], group: &str, resource: &str) -> Value {
     json!({"verbs": verbs, "apiGroups": [group], "resources": [resource]})
 }
 
-fn binding(kind: &str, name: &str, role: &str, subject: &Value) -> Value {
+pub(super) fn binding(kind: &str, name: &str, role: &str, subject: &Value) -> Value {
     let (role_kind, role) = role.split_once('/').unwrap();
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name},
@@ -32,29 +32,29 @@ fn binding(kind: &str, name: &str, role: &str, subject: &Value) -> Value {
     })
 }
 
-fn named(kind: &str, name: &str) -> Value {
+pub(super) fn named(kind: &str, name: &str) -> Value {
     json!({"kind": kind, "name": name})
 }
 
 impl Rig {
-    async fn as_user(&self, identity: Option<Identity>, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) async fn as_user(&self, identity: Option<Identity>, method: &str, path: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.send(identity, http::Request::builder().method(method).uri(path), body).await
     }
 
-    async fn with_token(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) async fn with_token(&self, token: &str, method: &str, path: &str, body: &Value) -> Answer {
         let request = http::Request::builder().method(method).uri(path);
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.send(None, request.header("authorization", format!("Bearer {token}")), body).await
     }
 
-    async fn token(&self, account: &str, spec: &Value) -> String {
+    pub(super) async fn token(&self, account: &str, spec: &Value) -> String {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
         let answer = self.call("POST", &format!("{ACCOUNTS}/{account}/token"), &request).await.expect(201);
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    async fn account(&self, name: &str) {
+    pub(super) async fn account(&self, name: &str) {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
         self.call("POST", ACCOUNTS, &account).await.expect(201);
     }

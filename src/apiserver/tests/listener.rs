@@ -39,8 +39,10 @@ async fn certificates_say_who_calls() {
         rig.api.router().merge(Router::new().route("/agent/v1/hello", axum::routing::get(|| async { "hello" })));
     let serving = tokio::spawn(tls::serve(listener, ours.server_config().unwrap(), router, shutdown.clone()));
 
-    let admin = client(&endpoint, ours.ca_pem(), ours.admin()).await;
-    let guest = client(&endpoint, ours.ca_pem(), &ours.client("eve", "guests").unwrap()).await;
+    let admin = client(&endpoint, ours.ca_pem(), &ours.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
+    let guest =
+        client(&endpoint, ours.ca_pem(), &ours.authority().client("eve", "guests", pki::CLIENT_LIFETIME).unwrap())
+            .await;
     for (at, admin_code, guest_code) in
         [("/version", 200, 200), (SECRETS, 200, 403), ("/agent/v1/hello", 200, 200), ("/none", 404, 403)]
     {
@@ -48,9 +50,11 @@ async fn certificates_say_who_calls() {
         assert_eq!(code(&guest, at).await.unwrap(), guest_code, "{at}");
     }
     // A certificate of another authority does not get through the handshake, nor does our server to its friends.
-    let stranger = client(&endpoint, ours.ca_pem(), theirs.admin()).await;
+    let stranger =
+        client(&endpoint, ours.ca_pem(), &theirs.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
     assert!(code(&stranger, "/version").await.is_err());
-    let fooled = client(&endpoint, theirs.ca_pem(), ours.admin()).await;
+    let fooled =
+        client(&endpoint, theirs.ca_pem(), &ours.authority().administrator(pki::CLIENT_LIFETIME).unwrap()).await;
     assert!(code(&fooled, "/version").await.is_err());
 
     // Plain HTTP gets no answer in HTTP, and harms nobody.
@@ -102,7 +106,12 @@ async fn slow_peers_are_dropped_while_others_are_served() {
             slow.push(stream);
         }
     }
-    let admin = client(&format!("https://{address}"), pki.ca_pem(), pki.admin()).await;
+    let admin = client(
+        &format!("https://{address}"),
+        pki.ca_pem(),
+        &pki.authority().administrator(pki::CLIENT_LIFETIME).unwrap(),
+    )
+    .await;
     assert_eq!(code(&admin, SECRETS).await.unwrap(), 200);
     for stream in slow {
         assert!(closed(stream).await);
@@ -168,6 +177,7 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     let rig = Rig::new().await;
     let folder = tempfile::tempdir().unwrap();
     let pki = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let administrator = pki.authority().administrator(pki::CLIENT_LIFETIME).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
@@ -182,10 +192,10 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
         limits,
     ));
     // Somebody who listens: his watch has nothing to say for longer than all of this takes.
-    let (mut listens, _open) = h2(address, &pki, Some(pki.admin()), 65_535).await;
+    let (mut listens, _open) = h2(address, &pki, Some(&administrator), 65_535).await;
     let mut watch = ask(&mut listens, &format!("{SECRETS}?watch=true&resourceVersion=0")).await;
     // A window of nothing, and one that is too small for the answer; of nobody and of the administrator.
-    for credential in [None, Some(pki.admin())] {
+    for credential in [None, Some(&administrator)] {
         for window in [0, 1] {
             for paths in [&["/version"][..], &["/version"; 100][..]] {
                 let (mut sender, ended) = h2(address, &pki, credential, window).await;
@@ -202,7 +212,7 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     }
     // A deaf watch, beside requests that are answered at once all the time.
     rig.call("POST", SECRETS, &secret("told", &json!({"a": "b"}))).await.expect(201);
-    let (mut sender, ended) = h2(address, &pki, Some(pki.admin()), 0).await;
+    let (mut sender, ended) = h2(address, &pki, Some(&administrator), 0).await;
     let _deaf = ask(&mut sender, &format!("{SECRETS}?watch=true")).await;
     let busy = async { while tokio::time::timeout(DEADLINE, head(&mut sender)).await.is_ok_and(|well| well) {} };
     tokio::time::timeout(DEADLINE, busy).await.expect("the deaf watch ends, whatever goes on beside it");

@@ -3,6 +3,7 @@
 mod access_rules;
 mod apply_rules;
 mod client;
+mod crd_claims;
 mod crd_rules;
 mod crd_validation;
 mod delete_rules;
@@ -11,6 +12,7 @@ mod listener;
 mod model;
 mod observed;
 mod read_rules;
+mod token_rules;
 mod version_rules;
 mod watch_rules;
 mod write_rules;

@@ -40,6 +40,9 @@ pub(in crate::cli) fn refusal(status: &Status) -> String {
     let message = status.message.trim();
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
     match (status.code, status.reason.as_str()) {
+        (401, _) if message.contains("certificate") => {
+            format!("the server does not accept these credentials (401 Unauthorized): {message}")
+        }
         (401, _) => "the server does not accept these credentials (401 Unauthorized): the certificate or token is \
                      unknown, expired or revoked. `slipway kubeconfig` on the appliance prints good ones"
             .into(),
@@ -110,6 +113,7 @@ mod tests {
         let status = |value: Value| refusal(&serde_json::from_value(value).unwrap());
         for (value, wanted) in [
             (json!({"code": 401, "reason": "Unauthorized", "message": "Unauthorized"}), "slipway kubeconfig"),
+            (json!({"code": 401, "message": "the client certificate ended at x"}), "certificate ended at x"),
             (
                 json!({"code": 403, "reason": "Forbidden", "message": "User \"x\" cannot list"}),
                 "forbidden: User \"x\" cannot list",

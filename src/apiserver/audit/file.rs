@@ -1,0 +1,207 @@
+//! The file of the audit log, and the task that writes it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::{AuditOptions, Message};
+
+/// Lines written at once.
+const BATCH: usize = 512;
+/// Time between two syncs.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Time to the next try after the disk refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The writer: takes lines until it is told to end. It gives up no line while it lives.
+pub(super) async fn write(mut log: Log, mut lines: mpsc::Receiver<Message>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut sync_at: Option<Instant> = None;
+    loop {
+        let due = sync_at.unwrap_or_else(|| Instant::now() + SYNC_EVERY);
+        tokio::select! {
+            count = lines.recv_many(&mut batch, BATCH) => if count == 0 {
+                // Every door is gone.
+                blocking(log, Log::sync).await;
+                return;
+            },
+            () = tokio::time::sleep_until(due), if sync_at.is_some() => {
+                log = blocking(log, Log::sync).await;
+                sync_at = None;
+                continue;
+            }
+        }
+        let mut text = Vec::new();
+        let mut closing = Vec::new();
+        for message in batch.drain(..) {
+            match message {
+                Message::Line(line) => text.extend_from_slice(&line),
+                Message::Close(reply) => closing.push(reply),
+            }
+        }
+        if !closing.is_empty() {
+            // Places that were taken before are still served.
+            lines.close();
+            while let Ok(message) = lines.try_recv() {
+                if let Message::Line(line) = message {
+                    text.extend_from_slice(&line);
+                }
+            }
+        }
+        log = blocking(log, move |log| log.write(&text)).await;
+        sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+        if !closing.is_empty() {
+            log = blocking(log, Log::sync).await;
+            for reply in closing {
+                reply.send(()).ok();
+            }
+            sync_at = None;
+        }
+    }
+}
+
+/// Does something to the log where it may block, again and again until the disk lets it.
+async fn blocking(mut log: Log, work: impl Fn(&mut Log) -> io::Result<()> + Send + 'static) -> Log {
+    let mut work = work;
+    loop {
+        let done = tokio::task::spawn_blocking(move || {
+            let result = work(&mut log);
+            (log, work, result)
+        });
+        match done.await {
+            Ok((back, again, result)) => {
+                (log, work) = (back, again);
+                match result {
+                    Ok(()) => return log,
+                    Err(error) => {
+                        tracing::error!(%error, file = %log.options.path.display(), "the audit log cannot be written")
+                    }
+                }
+            }
+            // Only a runtime that is being torn down or a panic gets here; nothing can be written any more.
+            Err(_) => return std::future::pending().await,
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// The file.
+pub(super) struct Log {
+    options: AuditOptions,
+    file: File,
+    size: u64,
+}
+
+impl Log {
+    pub(super) fn open(options: AuditOptions) -> io::Result<Self> {
+        if let Some(folder) = options.path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        }
+        let (file, size) = open(&options.path)?;
+        Ok(Self { options, file, size })
+    }
+
+    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        if self.size > 0 && self.size + text.len() as u64 > self.options.max_bytes {
+            self.set_aside()?;
+        }
+        match self.file.write_all(text) {
+            Ok(()) => {
+                self.size += text.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // What was written in part is taken back, so that the next try writes it whole.
+                self.file.set_len(self.size)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// `audit.log` becomes `audit.log.1`, and so on; the oldest goes.
+    fn set_aside(&mut self) -> io::Result<()> {
+        self.sync()?;
+        let path = &self.options.path;
+        let at = |number: usize| match number {
+            0 => path.clone(),
+            number => {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{number}"));
+                PathBuf::from(name)
+            }
+        };
+        for number in (0..self.options.max_files).rev() {
+            match fs::rename(at(number), at(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        if self.options.max_files == 0 {
+            fs::remove_file(path)?;
+        }
+        (self.file, self.size) = open(path)?;
+        Ok(())
+    }
+}
+
+/// Opens a file to write at its end. A line that a crash cut short is ended.
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    let mut size = file.seek(SeekFrom::End(0))?;
+    if size > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+        if last != *b"\n" {
+            file.write_all(b"\n")?;
+            size += 1;
+        }
+    }
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok((file, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(folder: &Path, max_bytes: u64) -> AuditOptions {
+        AuditOptions { path: folder.join("logs/audit.log"), max_bytes, max_files: 2 }
+    }
+
+    #[test]
+    fn files_are_set_aside_by_size_and_the_oldest_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::open(options(folder.path(), 10)).unwrap();
+        for line in ["one\n", "two\n", "three\n", "four\n", "five six\n", "seven\n"] {
+            log.write(line.as_bytes()).unwrap();
+        }
+        let read = |name: &str| fs::read_to_string(folder.path().join("logs").join(name)).ok();
+        assert_eq!(read("audit.log").as_deref(), Some("seven\n"));
+        assert_eq!(read("audit.log.1").as_deref(), Some("five six\n"));
+        assert_eq!(read("audit.log.2").as_deref(), Some("four\n"));
+        assert_eq!(read("audit.log.3"), None);
+    }
+
+    #[test]
+    fn a_line_cut_short_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        fs::write(&path, "whole\ncut").unwrap();
+        let mut log = Log::open(AuditOptions { path: path.clone(), max_bytes: 100, max_files: 1 }).unwrap();
+        log.write(b"next\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "whole\ncut\nnext\n");
+        assert_eq!(log.size, 15);
+    }
+}
