@@ -20,6 +20,7 @@
 //! | [`store`] | sled: objects, revisions, leases |
 //! | [`api`] | the resource kinds as plain types |
 //! | [`simulate`] | a simulated rack to rehearse and to measure with |
+//! | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! | [`jsonpath`] | JSONPath as kubectl has it |
 //! | [`config`] | `slipway.toml` |
 
@@ -38,6 +39,7 @@ pub mod engine;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod outbound;
 pub mod pki;
 pub mod ramdisk;
 pub mod simulate;

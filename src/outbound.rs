@@ -1,0 +1,398 @@
+//! Where the appliance may connect to when somebody else chose the address: an image's URL, a BMC's address.
+//!
+//! The appliance stands where its users do not: on its own loopback, beside the metadata service of its cloud, with an
+//! address that its own boot scripts trust. So an address is judged after its name was resolved, where the connection is
+//! made, and what is special to this box is refused unless the configuration names it. Other networks are the
+//! firewall's affair.
+//!
+//! [`judge`] decides. [`Guard`] asks it with the addresses that this box has now. A client of reqwest needs three things of
+//! the guard, because it resolves names itself, and literal addresses not at all: [`Guard::resolver`], and [`Guard::url`]
+//! for the first URL and for every redirect. The resolver is for one port: a redirect to another needs a client of its own.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use serde::Deserialize;
+
+/// One entry of a list in the configuration: `172.22.0.1`, `127.0.0.1:8000`, `[::1]:8000`, `10.0.0.0/8`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Allowed {
+    network: IpNetwork,
+    /// None: every port.
+    port: Option<u16>,
+}
+
+impl Allowed {
+    fn covers(&self, address: IpAddr, port: u16) -> bool {
+        self.network.contains(address) && self.port.is_none_or(|only| only == port)
+    }
+}
+
+impl FromStr for Allowed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Self { network: address.ip().to_canonical().into(), port: Some(address.port()) });
+        }
+        let plain = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        let network = match plain.parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().into(),
+            Err(_) => plain.parse::<IpNetwork>().map_err(|_| {
+                format!("{text:?} is no address: write 172.22.0.1, 127.0.0.1:8000, [::1]:8000 or 10.0.0.0/8")
+            })?,
+        };
+        Ok(Self { network, port: None })
+    }
+}
+
+impl TryFrom<String> for Allowed {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+/// Why an address is special to this box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// 0.0.0.0/8 and `::`, which lead to this box.
+    Unspecified,
+    /// 127.0.0.0/8 and `::1`.
+    Loopback,
+    /// 169.254.0.0/16 and fe80::/10; clouds have their metadata services there.
+    LinkLocal,
+    /// 224.0.0.0/4 and ff00::/8.
+    Multicast,
+    /// 240.0.0.0/4, with the broadcast address.
+    Broadcast,
+    /// An address of one of the appliance's own interfaces.
+    Own,
+    /// The kernel does not tell which addresses are the appliance's own.
+    Unknown,
+}
+
+impl fmt::Display for Special {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unspecified => "an unspecified address",
+            Self::Loopback => "a loopback address",
+            Self::LinkLocal => "a link-local address",
+            Self::Multicast => "a multicast address",
+            Self::Broadcast => "a broadcast or reserved address",
+            Self::Own => "an address of the appliance itself",
+            Self::Unknown => "possibly an address of the appliance itself (its own cannot be read)",
+        })
+    }
+}
+
+/// Whether the appliance connects to an address, given its own addresses and the list of the configuration.
+///
+/// # Errors
+///
+/// What is special about it, where the list does not name it. The IPv6 forms of an IPv4 address are judged as that
+/// address: mapped (RFC 4291 section 2.5.5.2), compatible (2.5.5.1), NAT64 (RFC 6052), 6to4 (RFC 3056).
+pub fn judge(address: SocketAddr, own: &[IpAddr], allow: &[Allowed]) -> Result<(), Special> {
+    let ip = address.ip().to_canonical();
+    if allow.iter().any(|entry| entry.covers(ip, address.port())) {
+        return Ok(());
+    }
+    let embedded = match ip {
+        IpAddr::V6(ip) => embedded(ip).map(IpAddr::V4),
+        IpAddr::V4(_) => None,
+    };
+    [Some(ip), embedded].into_iter().flatten().find_map(|ip| special(ip, own)).map_or(Ok(()), Err)
+}
+
+fn special(ip: IpAddr, own: &[IpAddr]) -> Option<Special> {
+    let by_range = match ip {
+        IpAddr::V4(ip) if ip.octets()[0] == 0 => Some(Special::Unspecified),
+        IpAddr::V4(ip) if ip.is_link_local() => Some(Special::LinkLocal),
+        IpAddr::V4(ip) if ip.octets()[0] >= 240 => Some(Special::Broadcast),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(Special::LinkLocal),
+        _ => None,
+    };
+    let is_own = || own.iter().any(|own| own.to_canonical() == ip);
+    by_range
+        .or_else(|| ip.is_unspecified().then_some(Special::Unspecified))
+        .or_else(|| ip.is_loopback().then_some(Special::Loopback))
+        .or_else(|| ip.is_multicast().then_some(Special::Multicast))
+        .or_else(|| is_own().then_some(Special::Own))
+}
+
+/// The IPv4 address that an IPv6 address leads to by a gateway or a tunnel.
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let quad = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match ip.segments() {
+        // `::` and `::1` are IPv6's own.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some(quad(high, low))
+        }
+        _ => None,
+    }
+}
+
+/// The addresses of this box's interfaces, as they are now.
+///
+/// # Errors
+///
+/// When the kernel does not tell.
+pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
+        let address = entry.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    });
+    Ok(addresses.collect())
+}
+
+/// An address that the appliance does not connect to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{address} is {special}; the appliance connects to it only when {key} in slipway.toml names it", .name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default())]
+pub struct Refused {
+    /// The name that led there.
+    pub name: Option<String>,
+    /// The address.
+    pub address: IpAddr,
+    /// What it is.
+    pub special: Special,
+    /// The list of the configuration that could name it.
+    key: &'static str,
+}
+
+/// The refusal among the causes of an error of reqwest.
+pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(refused) = error.downcast_ref() {
+            return Some(refused);
+        }
+        // An I/O error is not the source of what it holds, it stands for it.
+        let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = held.map(|held| held as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+/// Judges by a list of the configuration and this box's addresses. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    key: &'static str,
+    allow: Arc<[Allowed]>,
+}
+
+impl Guard {
+    /// `key` is the list's name in the configuration, for messages: `image.allow`.
+    pub fn new(key: &'static str, allow: &[Allowed]) -> Self {
+        Self { key, allow: allow.into() }
+    }
+
+    /// Judges one address and port.
+    ///
+    /// # Errors
+    ///
+    /// When the appliance does not connect to it.
+    pub fn judge(&self, address: SocketAddr) -> Result<(), Refused> {
+        self.judge_as(None, address)
+    }
+
+    fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
+        let judged = match own_addresses() {
+            Ok(own) => judge(address, &own, &self.allow),
+            // Without them everything could be this box; what the list names is still known.
+            Err(_) => judge(address, &[address.ip()], &self.allow).map_err(|_| Special::Unknown),
+        };
+        let name = || name.map(str::to_owned);
+        judged.map_err(|special| Refused { name: name(), address: address.ip().to_canonical(), special, key: self.key })
+    }
+
+    /// Judges a URL whose host is a literal address. One with a name is for [`Self::resolver`] to judge.
+    ///
+    /// # Errors
+    ///
+    /// When the appliance does not connect to it.
+    pub fn url(&self, url: &Url) -> Result<(), Refused> {
+        // Url knows every spelling of an address: 127.1, 0x7f000001, 2130706433.
+        let host = url.host_str().unwrap_or_default();
+        let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let Ok(ip) = plain.parse() else { return Ok(()) };
+        self.judge(SocketAddr::new(ip, url.port_or_known_default().unwrap_or_default()))
+    }
+
+    /// Resolves a name, and judges each of its addresses with this port; gives those that are fine.
+    ///
+    /// # Errors
+    ///
+    /// When the name has no address, or only such that the appliance does not connect to ([`refusal`] finds which).
+    pub async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let found: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
+        let (mut fine, mut refused) = (Vec::new(), None);
+        for address in found {
+            match self.judge_as(Some(name), address) {
+                Ok(()) => fine.push(address),
+                Err(why) => refused = Some(why),
+            }
+        }
+        match refused {
+            Some(refused) if fine.is_empty() => Err(io::Error::new(io::ErrorKind::PermissionDenied, refused)),
+            _ => Ok(fine),
+        }
+    }
+
+    /// What resolves names for a client of reqwest that connects to this port only.
+    pub fn resolver(&self, port: u16) -> Arc<impl Resolve + 'static> {
+        Arc::new(Resolver { guard: self.clone(), port })
+    }
+}
+
+struct Resolver {
+    guard: Guard,
+    port: u16,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, port) = (self.guard.clone(), self.port);
+        Box::pin(async move {
+            let found = guard.resolve(name.as_str(), port).await?;
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(entries: &[&str]) -> Vec<Allowed> {
+        entries.iter().map(|entry| entry.parse().expect("an entry")).collect()
+    }
+
+    #[test]
+    fn what_is_special_to_this_box_is_refused_unless_the_list_names_it() {
+        let own: Vec<IpAddr> = ["172.22.0.1", "2001:db8::1"].iter().map(|ip| ip.parse().expect("an address")).collect();
+        let none: &[&str] = &[];
+        let table: &[(&str, &[&str], Result<(), Special>)] = &[
+            ("192.0.2.7:80", none, Ok(())),
+            ("10.0.0.1:443", none, Ok(())),
+            ("[2001:db8::2]:80", none, Ok(())),
+            ("172.22.0.2:80", none, Ok(())),
+            ("172.22.0.1:80", none, Err(Special::Own)),
+            ("[2001:db8::1]:80", none, Err(Special::Own)),
+            ("[::ffff:172.22.0.1]:80", none, Err(Special::Own)),
+            ("127.0.0.1:80", none, Err(Special::Loopback)),
+            ("127.255.3.2:80", none, Err(Special::Loopback)),
+            ("[::1]:80", none, Err(Special::Loopback)),
+            ("[::ffff:127.0.0.1]:80", none, Err(Special::Loopback)),
+            ("[::127.0.0.1]:80", none, Err(Special::Loopback)),
+            ("[64:ff9b::7f00:1]:80", none, Err(Special::Loopback)),
+            ("[64:ff9b::a00:1]:80", none, Ok(())),
+            ("[2002:7f00:1::1]:80", none, Err(Special::Loopback)),
+            ("0.0.0.0:80", none, Err(Special::Unspecified)),
+            ("0.1.2.3:80", none, Err(Special::Unspecified)),
+            ("[::]:80", none, Err(Special::Unspecified)),
+            ("[::ffff:0.0.0.0]:80", none, Err(Special::Unspecified)),
+            ("169.254.169.254:80", none, Err(Special::LinkLocal)),
+            ("[::ffff:169.254.169.254]:80", none, Err(Special::LinkLocal)),
+            ("[fe80::1]:80", none, Err(Special::LinkLocal)),
+            ("[febf::1]:80", none, Err(Special::LinkLocal)),
+            ("224.0.0.1:80", none, Err(Special::Multicast)),
+            ("[ff02::1]:80", none, Err(Special::Multicast)),
+            ("255.255.255.255:80", none, Err(Special::Broadcast)),
+            ("240.0.0.1:80", none, Err(Special::Broadcast)),
+            ("172.22.0.1:80", &["172.22.0.1"], Ok(())),
+            ("[::ffff:172.22.0.1]:80", &["172.22.0.1"], Ok(())),
+            ("172.22.0.1:80", &["::ffff:172.22.0.1"], Ok(())),
+            ("172.22.0.1:80", &["172.22.0.0/24"], Ok(())),
+            ("172.22.0.1:80", &["10.0.0.0/8"], Err(Special::Own)),
+            ("127.0.0.1:8000", &["127.0.0.1:8000"], Ok(())),
+            ("127.0.0.1:8001", &["127.0.0.1:8000"], Err(Special::Loopback)),
+            ("[::1]:8000", &["[::1]:8000"], Ok(())),
+            ("[::1]:8001", &["[::1]:8000"], Err(Special::Loopback)),
+            ("[::1]:8001", &["[::1]"], Ok(())),
+            ("[::1]:8001", &["::1"], Ok(())),
+            // The way through a gateway is another one than the address itself.
+            ("[64:ff9b::7f00:1]:80", &["127.0.0.1"], Err(Special::Loopback)),
+        ];
+        for (address, allow, expected) in table {
+            let judged = judge(address.parse().expect("an address"), &own, &allowed(allow));
+            assert_eq!(judged, *expected, "{address} with {allow:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_no_address_says_what_one_is() {
+        for text in ["localhost", "127.0.0.1:", "10.0.0.0/33", "", "127.0.0.1:99999", "*"] {
+            let why = text.parse::<Allowed>().expect_err(text);
+            assert!(why.contains("172.22.0.1") && why.contains(&format!("{text:?}")), "{why}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_literal_host_is_judged() {
+        let guard = Guard::new("image.allow", &[]);
+        for text in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://2130706433/",
+            "http://0x7f.0.0.1/",
+            "http://017700000001/",
+            "http://[::1]/",
+            "http://[::ffff:7f00:1]/",
+            "http://127.0.0.1./",
+            "http://%31%32%37.0.0.1/",
+            "https://user:secret@127.0.0.1:443/",
+        ] {
+            let refused = guard.url(&Url::parse(text).expect(text)).expect_err(text);
+            assert_eq!(refused.special, Special::Loopback, "{text}");
+        }
+        let message = guard.url(&Url::parse("http://127.1:81/").expect("a URL")).expect_err("loopback").to_string();
+        assert_eq!(
+            message,
+            "127.0.0.1 is a loopback address; the appliance connects to it only when image.allow in slipway.toml names it"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_its_addresses_and_the_client_says_why() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let guard = Guard::new("bmc.allow", &[]);
+        let client = move |guard: &Guard| {
+            let tls = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth();
+            let builder = reqwest::Client::builder().no_proxy().tls_backend_preconfigured(tls);
+            builder.dns_resolver(guard.resolver(port)).build().expect("a client")
+        };
+        let url = format!("http://localhost:{port}/");
+        let error = client(&guard).get(&url).send().await.expect_err("loopback");
+        let refused = refusal(&error).expect("a refusal");
+        assert_eq!((refused.name.as_deref(), refused.special), (Some("localhost"), Special::Loopback));
+        assert!(refused.to_string().contains("bmc.allow"), "{refused}");
+        // A name that the list names is connected to.
+        let open = Guard::new("bmc.allow", &allowed(&[&format!("127.0.0.1:{port}"), &format!("[::1]:{port}")]));
+        let asked = tokio::spawn(async move { client(&open).get(url).send().await.map(|_| ()) });
+        let (_, peer) = listener.accept().await.expect("a connection");
+        assert!(peer.ip().is_loopback());
+        asked.abort();
+    }
+
+    #[test]
+    fn this_box_knows_its_own_addresses() {
+        assert!(own_addresses().expect("addresses").contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+}
