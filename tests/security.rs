@@ -23,7 +23,7 @@ use slipway::host::log_view;
 use slipway::host::logs::Logs;
 use slipway::host::sessions::Sessions;
 use slipway::host::watches::{self, Intents};
-use slipway::image::Library;
+use slipway::image::{Library, Sources};
 use slipway::pki::Pki;
 use slipway::store::{Store, StoreOptions};
 
@@ -76,7 +76,7 @@ impl Appliance {
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
-        let library = Library::open(path.join("images"), None).unwrap();
+        let library = Library::open(path.join("images"), Sources::default()).unwrap();
         let visits = Discovery::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();
         let sessions = Sessions::new(
             client.clone(),

@@ -6,6 +6,7 @@
 
 pub mod annotations;
 mod image;
+pub mod images;
 mod raid;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::api::metal3::{
 use crate::apiserver::{AdmissionRequest, FieldError, Operation, subdomain};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::RaidInterface;
+use crate::outbound::masked;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.
 ///
@@ -89,7 +91,8 @@ fn bmc(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     let address = match BmcAddress::parse(&bmc.address) {
         Ok(address) => address,
         Err(error) => {
-            errors.push(FieldError::invalid("spec.bmc.address", &json!(bmc.address), error.to_string()));
+            let said = masked(&bmc.address);
+            errors.push(FieldError::invalid("spec.bmc.address", &json!(said), error.to_string()));
             return;
         }
     };
