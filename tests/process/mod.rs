@@ -34,20 +34,32 @@ pub struct Appliance {
     process: Child,
     /// Address of the API.
     pub address: SocketAddr,
+    /// Address of boot HTTP.
+    pub boot: SocketAddr,
 }
 
 impl Appliance {
     pub async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// With these further sections of the configuration.
+    pub async fn with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (api, boot) = (free_port(), free_port());
         let text = format!(
             "data_dir = {:?}\n[api]\nlisten = \"127.0.0.1:{api}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
-             tftp = \"127.0.0.1:{boot}\"\n[log]\nlevel = \"warn\"\n",
+             tftp = \"127.0.0.1:{boot}\"\n[log]\nlevel = \"warn\"\n{more}",
             folder.path().join("data")
         );
         std::fs::write(folder.path().join("slipway.toml"), text).unwrap();
         let process = start(folder.path());
-        Self { folder, process, address: ([127, 0, 0, 1], api).into() }
+        Self { folder, process, address: ([127, 0, 0, 1], api).into(), boot: ([127, 0, 0, 1], boot).into() }
+    }
+
+    /// Its data folder.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     /// kill -9, or SIGTERM, and a new process with the same data and port.
