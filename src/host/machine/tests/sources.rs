@@ -95,3 +95,38 @@ fn an_image_of_another_source_or_of_an_earlier_spec_is_not_used() {
     model.image = Some(ready(&right, 2, 2));
     model.run_until("provisioned");
 }
+
+#[test]
+fn no_event_and_no_error_shows_what_a_url_hides() {
+    let url = "https://user:s3cret@x/a.qcow2?signature=s3cret";
+    for fault in [None, Some("404 Not Found")] {
+        let mut model = Model::with_image(url);
+        let mut said = String::new();
+        for _ in 0..200 {
+            let turn = model.turn();
+            said.extend(turn.notes.iter().map(|note| format!("{}\n", note.message)));
+            said.push_str(&turn.status.error_message);
+            if let Next::Wait { reason, .. } = &turn.next {
+                said.push_str(reason);
+            }
+            model.store(turn.status, turn.notes);
+            match turn.next {
+                Next::Do(effect) => model.apply(&effect),
+                Next::Wait { .. } => {
+                    model.now += Duration::from_secs(1);
+                    model.agent_acts();
+                }
+                Next::Again | Next::Gone | Next::Still => {}
+            }
+            if let (Some(status), Some(fault)) = (model.image.as_mut().and_then(|image| image.status.as_mut()), fault) {
+                status.phase = ImagePhase::Failed;
+                status.message = Some(fault.into());
+            }
+        }
+        assert!(said.contains("https://x/a.qcow2") && !said.contains("s3cret"), "{said}");
+        assert!(fault.is_none_or(|fault| said.contains(fault)), "{said}");
+        assert!(model.image.is_some_and(|image| !image.metadata.name.unwrap_or_default().contains("s3cret")));
+    }
+    let bare = image_name(&host_image("http://user:s3cret@host", None));
+    assert!(bare.starts_with("image-"), "{bare}");
+}
