@@ -23,7 +23,7 @@ use crate::host::sessions::Sessions;
 use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
 use crate::host::{admission, log_upkeep, log_view, watches};
-use crate::image::Library;
+use crate::image::{self, Library};
 use crate::pki::Pki;
 use crate::store::{Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
@@ -200,7 +200,7 @@ async fn start(
         );
     }
     let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;
-    let library = Library::open(config.data_dir.images(), config.image.ca_file.clone())
+    let library = Library::open(config.data_dir.images(), image_sources(config))
         .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let index = HostIndex::default();
@@ -330,6 +330,18 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) ->
     }
 }
 
+/// Where images may come from.
+fn image_sources(config: &Config) -> image::Sources {
+    let image = config.image.clone();
+    image::Sources {
+        ca_file: image.ca_file,
+        allow: image.allow,
+        file_folder: image.file_folder,
+        data_dir: Some(config.data_dir.0.clone()),
+        max_unpacked: image.max_unpacked_gib << 30,
+    }
+}
+
 /// The embedded API server.
 async fn embedded(
     config: &Config,
@@ -349,6 +361,8 @@ async fn embedded(
     api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
     api.add_admission("metal3.io/baremetalhosts", bmc_addresses::admission(bmc_addresses::guard(&config.bmc)));
     api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
+    let sources = image_sources(config);
+    api.add_admission("slipway.dev/images", Arc::new(move |request| admission::images::admit(&sources, request)));
     let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     Ok(api)

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use ipnetwork::Ipv4Network;
@@ -237,6 +237,9 @@ pub enum NetworkMode {
     Off,
 }
 
+/// Largest `image.max_unpacked_gib`: 16 TiB, which no disk of an image exceeds.
+const MAX_UNPACKED_GIB: u64 = 16 << 10;
+
 /// `[image]`
 #[derive(Deserialize, Clone, Debug)]
 #[serde(deny_unknown_fields, default)]
@@ -245,11 +248,40 @@ pub struct ImageConfig {
     pub imports: usize,
     /// PEM file of further CAs for https sources, beside the system's.
     pub ca_file: Option<PathBuf>,
+    /// Addresses that are special to this box, from which images may be fetched all the same.
+    pub allow: Vec<Allowed>,
+    /// The folder that `file://` URLs of Images lead to; unset: no file is read.
+    pub file_folder: Option<PathBuf>,
+    /// Most that a compressed image has once it is unpacked, in GiB.
+    pub max_unpacked_gib: u64,
 }
 
 impl Default for ImageConfig {
     fn default() -> Self {
-        Self { imports: 2, ca_file: None }
+        Self { imports: 2, ca_file: None, allow: Vec::new(), file_folder: None, max_unpacked_gib: 256 }
+    }
+}
+
+impl ImageConfig {
+    fn faults(&self, data_dir: &Path) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.imports == 0 {
+            faults.push("image.imports must be at least 1".into());
+        }
+        if !(1..=MAX_UNPACKED_GIB).contains(&self.max_unpacked_gib) {
+            faults.push(format!("image.max_unpacked_gib must be 1 to {MAX_UNPACKED_GIB}"));
+        }
+        if let Some(folder) = &self.file_folder {
+            let plain = folder.components().all(|part| !matches!(part, Component::ParentDir));
+            if !folder.is_absolute() || !plain {
+                faults.push(format!("image.file_folder {folder:?} must be an absolute path without .."));
+            } else if folder.parent().is_none() {
+                faults.push("image.file_folder must not be /: name a folder that holds images only".into());
+            } else if folder.starts_with(data_dir) {
+                faults.push(format!("image.file_folder {folder:?} must not be in data_dir, which holds the keys"));
+            }
+        }
+        faults
     }
 }
 
@@ -486,9 +518,7 @@ impl Config {
         if self.dhcp.port == 0 {
             faults.push("dhcp.port must be 1 to 65535".into());
         }
-        if self.image.imports == 0 {
-            faults.push("image.imports must be at least 1".into());
-        }
+        faults.extend(self.image.faults(&self.data_dir.0));
         if self.audit.max_size_mb == 0 || self.audit.max_size_mb > 1_000_000 {
             faults.push("audit.max_size_mb must be 1 to 1000000".into());
         }

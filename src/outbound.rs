@@ -185,6 +185,22 @@ pub fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refused> {
     None
 }
 
+/// A text that is a URL, or was meant to be one, for messages: no user, no password, no query, no fragment.
+pub fn masked(text: &str) -> String {
+    let plain = text.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = plain.split_once("://").map_or(("", plain), |(scheme, rest)| (scheme, rest));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    // The last one: a password may hold another, unescaped.
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let port = host.rsplit(']').next().unwrap_or_default().rsplit_once(':').map_or("", |(_, port)| port);
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        // The first half of a password that holds what ends an authority.
+        return format!("{scheme}{separator}...");
+    }
+    format!("{scheme}{separator}{host}{path}")
+}
+
 /// Judges by a list of the configuration and this box's addresses. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Guard {
@@ -389,6 +405,25 @@ mod tests {
         let (_, peer) = listener.accept().await.expect("a connection");
         assert!(peer.ip().is_loopback());
         asked.abort();
+    }
+
+    #[test]
+    fn a_masked_url_shows_where_and_no_secret() {
+        for (text, shown) in [
+            ("http://x/i.raw", "http://x/i.raw"),
+            ("https://user:secret@x:8443/i.raw?X-Amz-Signature=secret#secret", "https://x:8443/i.raw"),
+            ("ipmi://admin:se@cret@10.0.0.1:623", "ipmi://10.0.0.1:623"),
+            ("admin:secret@10.0.0.1", "10.0.0.1"),
+            ("redfish://a:secret@", "redfish://"),
+            ("ipmi://admin:se/cret@10.0.0.1", "ipmi://..."),
+            ("http://admin:se?cret@x/i", "http://..."),
+            ("redfish://[2001:db8::1]:443/redfish/v1", "redfish://[2001:db8::1]:443/redfish/v1"),
+            ("http://x?secret", "http://x"),
+            ("file:///etc/passwd", "file:///etc/passwd"),
+            ("", ""),
+        ] {
+            assert_eq!(masked(text), shown, "{text}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use slipway::host::log_view;
 use slipway::host::logs::Logs;
 use slipway::host::sessions::Sessions;
 use slipway::host::watches::{self, Intents};
-use slipway::image::Library;
+use slipway::image::{Library, Sources};
 use slipway::pki::Pki;
 use slipway::store::{Store, StoreOptions};
 
@@ -76,7 +76,7 @@ impl Appliance {
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
-        let library = Library::open(path.join("images"), None).unwrap();
+        let library = Library::open(path.join("images"), Sources::default()).unwrap();
         let visits = Discovery::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();
         let sessions = Sessions::new(
             client.clone(),
@@ -434,4 +434,18 @@ async fn s10_a_machine_that_boots_from_a_virtual_cd_or_a_url_is_served_by_its_ti
             assert!(script.contains(reason), "{script}");
         }
     }
+}
+
+/// What the appliance itself asks for, for whomever it asks: an image's URL may lead to boot HTTP.
+#[tokio::test]
+async fn s14_a_token_that_was_asked_for_on_the_appliance_is_good_nowhere_else() {
+    let appliance = Appliance::new(false).await;
+    appliance.intend("node", MAC, 7).await;
+    let token = appliance.token(Ipv4Addr::LOCALHOST, MAC).await.unwrap();
+    for address in [NODE, STRANGER, BESIDE] {
+        let (status, refusal) = appliance.open(address, &token, MAC).await;
+        assert!(status == 403 && reason(&refusal).contains("was given to 127.0.0.1"), "{address}: {status} {refusal}");
+    }
+    let (status, session) = appliance.open(Ipv4Addr::LOCALHOST, &token, MAC).await;
+    assert_eq!(status, 200, "{session}");
 }

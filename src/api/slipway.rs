@@ -27,7 +27,7 @@ use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDe
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImageSpec {
-    /// Source: `http`, `https`, or `file` for a file on the appliance.
+    /// Source: `http`, `https`, or `file` for a file on the appliance below `image.file_folder`.
     pub url: String,
     /// Checksum of the source file as published, or the URL of a file of checksums.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct ImageSpec {
     /// Algorithm of the checksum; by its length when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum_type: Option<ChecksumType>,
-    /// `raw` or `qcow2`, possibly compressed; found out when unset.
+    /// `raw`, `qcow2` or `live-iso`, possibly compressed; `raw` or `qcow2` is found out when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
 }
@@ -124,6 +124,9 @@ pub struct DHCPLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
 }
+
+/// On an Image that a host asked for: the host's namespace. Imports of one namespace do not hold up those of another.
+pub const ANNOTATION_ASKED_BY: &str = "slipway.dev/asked-by";
 
 /// On a BareMetalHost that reported itself: [`DISCOVERED_PENDING`] until the operator accepts it.
 pub const ANNOTATION_DISCOVERED: &str = "slipway.dev/discovered";

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, body::Body};
@@ -30,6 +31,7 @@ use tracing::{info, warn};
 
 use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
+use crate::image;
 
 use super::cached::Cached;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
@@ -162,12 +164,15 @@ impl Site {
     ///
     /// Why the machine cannot be the one that asks.
     fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Option<Ipv4Addr>, String> {
-        let (local, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
-        let Some(holders) = &self.grounds.holders else { return Ok(None) };
-        if local == peer {
-            // A program on this box, as `slipway simulate`: no machine of the network.
-            return Ok(None);
+        let peer = ends.peer.ip().to_canonical();
+        if ends.same() {
+            // A program on this box, which may ask for somebody else: good for who is on this box, too.
+            return match peer {
+                IpAddr::V4(peer) => Ok(Some(peer)),
+                IpAddr::V6(_) => Err(format!("{peer} asks for the script of {mac} by IPv6: ask by IPv4")),
+            };
         }
+        let Some(holders) = &self.grounds.holders else { return Ok(None) };
         let holder = match peer {
             IpAddr::V4(peer) => holders(peer),
             // DHCP is of IPv4: no machine learns its script's address over the other.
@@ -200,6 +205,13 @@ pub struct Ends {
     pub peer: SocketAddr,
 }
 
+impl Ends {
+    /// Whether both are on this box.
+    fn same(&self) -> bool {
+        self.local.ip().to_canonical() == self.peer.ip().to_canonical()
+    }
+}
+
 pub(super) struct Shared {
     pub site: Site,
     pub hosts: HostIndex,
@@ -211,15 +223,26 @@ pub(super) struct Shared {
 /// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
 pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFiles, lanes: Lanes) -> Router {
     Router::new()
-        .route("/boot/ipxe", get(ipxe))
+        .route("/boot/ipxe", get(ipxe).layer(from_fn(no_image)))
         .route("/boot/files/{name}", get(file))
-        .route("/boot/iso/{name}", get(media::iso))
-        .route("/boot/host/{name}", get(media::archive))
+        .route("/boot/iso/{name}", get(media::iso).layer(from_fn(no_image)))
+        .route("/boot/host/{name}", get(media::archive).layer(from_fn(no_image)))
         .route("/boot/ca.pem", get(ca))
         .route("/boot/explain", get(explanation))
         .route("/boot/explain/dhcp", get(dhcp))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
         .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes }))
+}
+
+/// What is of one boot is no image: an appliance that fetches images for its users, this one or another, is refused.
+async fn no_image(request: Request, next: Next) -> Response {
+    let agent = request.headers().get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
+    if agent.starts_with(image::USER_AGENT_NAME.as_bytes()) {
+        let ends = request.extensions().get::<Ends>();
+        warn!(peer = ?ends.map(|ends| ends.peer), path = request.uri().path(), "an image's URL leads to boot HTTP");
+        return Refused::new(StatusCode::FORBIDDEN, "this is of one machine's boot, and no image").into_response();
+    }
+    next.run(request).await
 }
 
 #[derive(Deserialize)]
@@ -276,8 +299,8 @@ async fn ipxe(
             };
             shared
                 .ramdisk(&client, ends, &who, archive.as_deref(), |address| {
-                    // Network data may give it another address.
-                    let address = address.filter(|_| archive.is_none());
+                    // Network data may give it another address, but to no program of this box.
+                    let address = address.filter(|_| archive.is_none() || ends.same());
                     shared.tokens.mint_at(&host.uid, *generation, address)
                 })
                 .await?

@@ -141,9 +141,12 @@ impl HostIndex {
         })
     }
 
-    /// Whether a host's boot intent names this live ISO.
+    /// Whether a host's boot intent is this live ISO.
     pub fn boots_live(&self, digest: &str) -> bool {
-        let names = |host: &BootHost| host.intent.as_ref()?.live_iso.as_deref().map(|named| named == digest);
+        let names = |host: &BootHost| {
+            let intent = host.intent.as_ref().filter(|intent| intent.target == BootTarget::LiveIso)?;
+            intent.live_iso.as_deref().map(|named| named == digest)
+        };
         self.read().by_name.values().any(|host| names(host) == Some(true))
     }
 

@@ -1,9 +1,11 @@
 //! Live ISOs over boot HTTP: an image of the library as one file, with Range, for iPXE's `sanboot` and for BMCs that
-//! fetch a virtual CD. Only what some host's boot intent names is served, since everybody on the network may ask.
+//! fetch a virtual CD. Everybody on the network may ask, so only what some host's boot intent names now is served, and
+//! only what is an ISO 9660 image: whatever else came into the library is nobody's to read without a login.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -16,17 +18,22 @@ use tracing::warn;
 
 use super::HostIndex;
 use crate::agent::protocol::{CHUNK_SIZE, Manifest};
-use crate::image::Library;
+use crate::image::{self, Library};
+
+/// ISOs that are remembered.
+const KNOWN_ISOS: usize = 64;
 
 #[derive(Clone)]
 struct Shared {
     hosts: HostIndex,
     library: Library,
+    /// The last that were found to be ISOs: a digest never stands for anything else.
+    isos: Arc<Mutex<VecDeque<String>>>,
 }
 
 /// `GET /boot/live/DIGEST.iso`.
 pub fn router(hosts: HostIndex, library: Library) -> Router {
-    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared { hosts, library })
+    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared { hosts, library, isos: Arc::default() })
 }
 
 /// Where a live ISO is, below the address of boot HTTP.
@@ -45,6 +52,10 @@ async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: He
     let Ok(Some(manifest)) = tokio::task::spawn_blocking(move || library.manifest(&name)).await else {
         return not_found();
     };
+    if !is_iso(&shared, &digest, &manifest).await {
+        warn!(digest, "a host is to boot this as a live ISO, and it is none; it is not served");
+        return not_found();
+    }
     let total = manifest.virtual_size;
     let asked = headers.get(RANGE).and_then(|range| range.to_str().ok()).map(|text| range(text, total));
     let (status, part) = match asked {
@@ -72,6 +83,25 @@ async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: He
         }
     }
     answer
+}
+
+/// Whether the image is an ISO 9660 one.
+async fn is_iso(shared: &Shared, digest: &str, manifest: &Arc<Manifest>) -> bool {
+    let lock = || shared.isos.lock().unwrap_or_else(PoisonError::into_inner);
+    if lock().iter().any(|known| known == digest) {
+        return true;
+    }
+    let (library, manifest) = (shared.library.clone(), manifest.clone());
+    // A chunk is larger than where the identifier stands; an ISO is, too.
+    let head =
+        tokio::task::spawn_blocking(move || piece(&library, &manifest, 0, manifest.virtual_size.min(CHUNK_SIZE)));
+    let found = matches!(head.await, Ok(Ok(head)) if image::is_iso(&head));
+    if found {
+        let mut isos = lock();
+        isos.truncate(KNOWN_ISOS - 1);
+        isos.push_front(digest.to_owned());
+    }
+    found
 }
 
 #[derive(Debug, PartialEq, Eq)]

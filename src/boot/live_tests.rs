@@ -6,6 +6,7 @@ use super::*;
 use crate::api::MacAddress;
 use crate::api::slipway::{BootTarget, ImageSpec};
 use crate::boot::{BootHost, IndexedIntent};
+use crate::image::Sources;
 
 /// An ISO with data, a hole and an odd end in the library; the same bytes; a router that knows one host.
 async fn setup() -> (tempfile::TempDir, Router, HostIndex, String, Vec<u8>) {
@@ -13,9 +14,10 @@ async fn setup() -> (tempfile::TempDir, Router, HostIndex, String, Vec<u8>) {
     let mut iso = vec![0; (3 << 20) + 4096];
     iso.iter_mut().take(1 << 20).enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
     iso.iter_mut().skip((3 << 20) + 100).for_each(|byte| *byte = 7);
+    iso[32769..32774].copy_from_slice(b"CD001");
     let path = folder.path().join("live.iso");
     std::fs::write(&path, &iso).unwrap();
-    let library = Library::open(folder.path().join("images"), None).unwrap();
+    let library = Library::open(folder.path().join("images"), Sources::of_tests()).unwrap();
     let spec =
         ImageSpec { url: format!("file://{}", path.display()), format: Some("raw".into()), ..ImageSpec::default() };
     let imported = library.import(&spec, |_| {}).await.unwrap();
@@ -84,4 +86,27 @@ async fn a_live_iso_comes_whole_and_in_parts_while_a_host_boots_it() {
     hosts.remove("rack", "h");
     assert_eq!(get(&router, &digest, None).await.0, StatusCode::NOT_FOUND);
     assert_eq!(get(&router, "../../../etc/passwd", None).await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn what_is_no_iso_is_not_served_and_what_no_host_boots_any_more_neither() {
+    let (folder, router, hosts, iso, _) = setup().await;
+    let library = Library::open(folder.path().join("other"), Sources::of_tests()).unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, [b"PRIVATE KEY ".repeat(10), vec![0; 64 << 10]].concat()).unwrap();
+    let spec =
+        ImageSpec { url: format!("file://{}", secret.display()), format: Some("raw".into()), ..ImageSpec::default() };
+    let secret = library.import(&spec, |_| {}).await.unwrap().digest;
+    let other = super::router(hosts.clone(), library);
+    hosts.insert(host(&secret));
+    for range in [None, Some("bytes=0-99")] {
+        let (status, _, body) = get(&other, &secret, range).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{:?}", &body[..body.len().min(99)]);
+    }
+    let booted = host(&iso);
+    let ended = IndexedIntent { target: BootTarget::Disk, ..booted.intent.clone().unwrap() };
+    hosts.insert(booted.clone());
+    assert_eq!(get(&router, &iso, None).await.0, StatusCode::OK);
+    hosts.insert(BootHost { intent: Some(ended), ..booted });
+    assert_eq!(get(&router, &iso, None).await.0, StatusCode::NOT_FOUND, "it boots from its disk now");
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use futures::TryStreamExt;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
@@ -14,13 +14,13 @@ use crate::api::slipway::{Image, ImagePhase, ImageSpec};
 pub(super) enum Command {
     /// Import an image and wait until it is in the library
     ///
-    /// SOURCE is an http or https URL, or a file on the appliance. raw and qcow2, also compressed with gz, xz, zst or bz2.
+    /// SOURCE is an http or https URL, or a file on the appliance below image.file_folder. raw and qcow2, also compressed with gz, xz, zst or bz2.
     Import {
         #[command(flatten)]
         config: ConfigFile,
         /// Name in the library
         name: String,
-        /// URL, or path of a file on the appliance
+        /// URL, or path of a file on the appliance below image.file_folder
         source: String,
         /// Checksum of the source as published, or the URL of a file of checksums
         #[arg(long)]
@@ -76,8 +76,10 @@ async fn import(
     let url = if source.contains("://") {
         source.to_owned()
     } else {
-        let path = std::fs::canonicalize(source).with_context(|| source.to_owned())?;
-        format!("file://{}", path.display())
+        std::fs::metadata(source).with_context(|| source.to_owned())?;
+        let path = std::path::absolute(source).with_context(|| source.to_owned())?;
+        let url = reqwest::Url::from_file_path(&path).map_err(|()| anyhow!("{source}: no path of a file"))?;
+        url.to_string()
     };
     let image = Image::new(name, ImageSpec { url, checksum, checksum_type: None, format: None });
     let made = match images.create(&PostParams::default(), &image).await {

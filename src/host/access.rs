@@ -9,6 +9,7 @@ use serde_json::json;
 use super::machine::{Access, SecretName};
 use super::reconciler::Reconciler;
 use crate::api::metal3::{BareMetalHost, FINALIZER_SECRET};
+use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 
 /// Label that Metal3 puts on every secret that it reads.
@@ -37,6 +38,10 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
     }
     if bmc.credentials_name.is_empty() {
         return Ok(Access::Broken("spec.bmc.credentialsName is missing".into()));
+    }
+    if !subdomain(&bmc.credentials_name).is_empty() {
+        // It becomes part of a path, and the API server may have let anything through.
+        return Ok(Access::Broken("spec.bmc.credentialsName is no name that a Secret can have".into()));
     }
     let namespace = host.namespace().unwrap_or_default();
     let Some(secret) = reconciler.api::<Secret>(&namespace).get_opt(&bmc.credentials_name).await? else {

@@ -6,6 +6,7 @@
 
 pub mod annotations;
 mod image;
+pub mod images;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use crate::api::metal3::{
 use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation, subdomain};
 use crate::bmc::BmcAddress;
 use crate::host::unsupported::unsupported;
+use crate::outbound::masked;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.
 ///
@@ -88,7 +90,8 @@ fn bmc(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     let address = match BmcAddress::parse(&bmc.address) {
         Ok(address) => address,
         Err(error) => {
-            errors.push(FieldError::invalid("spec.bmc.address", &json!(bmc.address), error.to_string()));
+            let said = masked(&bmc.address);
+            errors.push(FieldError::invalid("spec.bmc.address", &json!(said), error.to_string()));
             return;
         }
     };

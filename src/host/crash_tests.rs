@@ -36,7 +36,7 @@ use crate::config::Span;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::host::watches::{self, Intents};
-use crate::image::Library;
+use crate::image::{Library, Sources};
 use crate::store::{Store as Database, StoreOptions};
 
 /// Longest life of a host here, in real time.
@@ -261,7 +261,7 @@ impl Site {
         let (ready, mut listed) = watch::channel(false);
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
-        let library = Library::open(path.join("images"), None).unwrap();
+        let library = Library::open(path.join("images"), Sources::of_tests()).unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         let sessions =
@@ -412,7 +412,8 @@ impl Importer {
             loop {
                 for image in self.0.list(&Default::default()).await.unwrap() {
                     if image.status.is_none() {
-                        let status = json!({ "status": { "phase": ImagePhase::Ready, "digest": DIGEST } });
+                        let status = json!({ "status": { "phase": ImagePhase::Ready, "digest": DIGEST,
+                            "observedGeneration": image.metadata.generation } });
                         let patch = Patch::Merge(status);
                         self.0.patch_status(&image.name_any(), &PatchParams::default(), &patch).await.unwrap();
                     }

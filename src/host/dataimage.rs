@@ -56,7 +56,7 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
         return Ok(());
     }
     let detail = "must be a URL that begins with http:// or https://";
-    Err(vec![FieldError::invalid("spec.url", &json!(text), detail)])
+    Err(vec![FieldError::invalid("spec.url", &json!(crate::outbound::masked(&text)), detail)])
 }
 
 /// Keeps every DataImage until the shutdown.

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 
 use crate::agent::net::plan::Plan;
 use crate::api::metal3::BareMetalHost;
+use crate::apiserver::subdomain;
 use crate::bmc::address::BmcHost;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
@@ -151,6 +152,10 @@ pub(super) async fn network_data(client: &Client, namespace: &str, name: &str) -
     let Some(secret) = host.spec.preprovisioning_network_data_name.filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
+    if !subdomain(&secret).is_empty() {
+        // It becomes part of a path, and the API server may have let anything through.
+        return Err("spec.preprovisioningNetworkDataName is no name that a Secret can have".into());
+    }
     let found = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(&secret).await;
     let found = found.map_err(|error| error.to_string())?;
     let found = found.ok_or_else(|| {

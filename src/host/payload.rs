@@ -9,6 +9,7 @@ use super::metrics::Metrics;
 use crate::agent::protocol::{Action, Step};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
+use crate::apiserver::subdomain;
 use crate::image::configdrive;
 
 /// Why a step cannot be given to the agent now.
@@ -117,7 +118,9 @@ async fn read(
     if let Some(other) = other.filter(|other| *other != namespace) {
         return Err(PayloadError::Foreign { field, namespace: other.to_owned(), name });
     }
-    let Some(secret) = secrets.get_opt(&name).await? else {
+    // It becomes part of a path, and the API server may have let anything through.
+    let possible = subdomain(&name).is_empty();
+    let Some(secret) = (if possible { secrets.get_opt(&name).await? } else { None }) else {
         return Err(PayloadError::Missing { field, namespace: namespace.to_owned(), name });
     };
     let data = secret.data.unwrap_or_default();

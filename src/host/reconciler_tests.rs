@@ -491,7 +491,12 @@ async fn every_state_on_the_way_is_seen_by_a_watch() {
         let images = Api::<Image>::all(site.client.clone());
         let name = machine::image_name(&Site::image());
         site.until("the image is asked for", async || images.get_opt(&name).await.unwrap().is_some()).await;
-        let status = ImageStatus { phase: ImagePhase::Ready, digest: Some("d".repeat(64)), ..ImageStatus::default() };
+        let status = ImageStatus {
+            phase: ImagePhase::Ready,
+            digest: Some("d".repeat(64)),
+            observed_generation: Some(1),
+            ..ImageStatus::default()
+        };
         let patch = Patch::Merge(json!({ "status": status }));
         images.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
         site.until("it is provisioned", async || {

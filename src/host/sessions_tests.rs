@@ -53,7 +53,7 @@ impl Site {
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
-        let library = Library::open(path.join("images"), None).unwrap();
+        let library = Library::open(path.join("images"), crate::image::Sources::of_tests()).unwrap();
         let sessions = Sessions::new(
             client.clone(),
             index.clone(),

@@ -76,7 +76,8 @@ impl Expected {
         if !checksum.contains("://") {
             return bare(checksum, wanted).map(Some);
         }
-        let url: Url = checksum.parse().map_err(|e| ImportError::lasting(format!("checksum {checksum:?}: {e}")))?;
+        let url: Url =
+            checksum.parse().map_err(|e| ImportError::lasting(format!("the URL of the file of checksums: {e}")))?;
         let at = shown(&url);
         let text = fetcher.text(&url, MAX_SUMS).await.map_err(|error| ImportError {
             message: format!("the file of checksums cannot be read: {}", error.message),

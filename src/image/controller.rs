@@ -4,6 +4,9 @@
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is
 //! believed only while the library holds every chunk, so an Image whose files were lost is imported again.
 //!
+//! Some imports run at once. The next is of the namespace that has least under way, and a source that brings next to
+//! nothing while others wait gives its place away.
+//!
 //! What no Image and no boot intent names is removed from the library. That is decided while no import runs, and
 //! never when the objects cannot be listed.
 
@@ -18,16 +21,19 @@ use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, RwLock, Semaphore, watch};
+use tokio::sync::{Notify, RwLock, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::turns::{LeastRate, Pace, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
-use crate::api::slipway::{BootIntent, Image, ImagePhase};
+use crate::api::slipway::{ANNOTATION_ASKED_BY, BootIntent, Image, ImagePhase};
 use crate::engine::ending::to_its_end;
 
 /// First pause after a failure, and the longest.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// Least that a source brings while others wait: with less, 2 GB take half a day.
+const LEAST_RATE: LeastRate = LeastRate { bytes: 40_000, over: Duration::from_secs(60) };
 /// Shortest time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often chunks of Images that are `Ready` are looked for.
@@ -40,7 +46,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 /// Runs until `shutdown`, with at most `imports` imports at once. Imports under way end there and begin again at
 /// the next start.
 pub async fn run(client: Client, library: Library, imports: usize, shutdown: CancellationToken) {
-    run_with(client, library, imports, shutdown, BACK_OFF).await;
+    run_with(client, library, imports, shutdown, BACK_OFF, LEAST_RATE).await;
 }
 
 async fn run_with(
@@ -49,19 +55,21 @@ async fn run_with(
     imports: usize,
     shutdown: CancellationToken,
     back_off: (Duration, Duration),
+    least: LeastRate,
 ) {
     let images: Api<Image> = Api::all(client.clone());
     let context = Arc::new(Context {
         images: images.clone(),
         intents: Api::all(client),
         library,
-        permits: Semaphore::new(imports.max(1)),
+        turns: Turns::new(imports),
         gate: RwLock::new(()),
         running: Mutex::default(),
         failed: Mutex::default(),
         collect: Notify::new(),
         shutdown: shutdown.clone(),
         back_off,
+        least,
     });
     let controller = Controller::new(images, watcher::Config::default());
     let store = controller.store();
@@ -88,7 +96,7 @@ struct Context {
     images: Api<Image>,
     intents: Api<BootIntent>,
     library: Library,
-    permits: Semaphore,
+    turns: Turns,
     /// Held shared from before an import until its digest is in the object's status, alone while collecting.
     gate: RwLock<()>,
     running: Mutex<HashMap<String, Running>>,
@@ -97,6 +105,7 @@ struct Context {
     collect: Notify,
     shutdown: CancellationToken,
     back_off: (Duration, Duration),
+    least: LeastRate,
 }
 
 struct Running {
@@ -165,16 +174,16 @@ impl Context {
     async fn import_now(&self, image: &Image, uid: &str, failures: i64) -> Result<Action, kube::Error> {
         let base = json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null });
         let with = |over: Value| merged(&base, over);
-        let permit = match self.permits.try_acquire() {
-            Ok(permit) => Ok(permit),
-            Err(_) => {
+        // Those that no host asked for are one party more.
+        let owner = image.annotations().get(ANNOTATION_ASKED_BY).map_or("", String::as_str);
+        let _turn = match self.turns.try_enter(owner) {
+            Some(turn) => turn,
+            None => {
                 let waiting = json!({ "phase": "Pending", "percent": null, "message": "waiting for other imports" });
                 self.report(image, with(waiting)).await?;
-                self.permits.acquire().await
+                self.turns.enter(owner).await
             }
         };
-        // The semaphore is never closed.
-        let Ok(_permit) = permit else { return Ok(Action::requeue(API_RETRY)) };
         let _gate = self.gate.read().await;
         self.report(image, with(json!({ "phase": "Importing", "percent": 0, "message": null }))).await?;
         tracing::info!(image = image.name_any(), "importing an image");
@@ -216,19 +225,27 @@ impl Context {
         }
     }
 
-    /// Imports, and reports how far it is once a second.
+    /// Imports, and reports how far it is once a second. Fails when the source is slow and others wait.
     async fn import_reporting(&self, image: &Image) -> Result<Imported, ImportError> {
         let (send, mut progress) = watch::channel(ImportProgress::default());
         let import = self.library.import(&image.spec, move |now| _ = send.send_replace(now));
         tokio::pin!(import);
-        let mut tick = interval(REPORT_EVERY);
+        let mut tick = interval(REPORT_EVERY.min(self.least.over));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut said = 0;
+        let mut pace = Pace::new(self.least, Instant::now());
         loop {
             tokio::select! {
                 result = &mut import => return result,
                 _ = tick.tick() => {
-                    let percent = percent(*progress.borrow_and_update());
+                    let now = *progress.borrow_and_update();
+                    if pace.is_slow(Instant::now(), now.read) && !now.ended && self.turns.others_wait() {
+                        let LeastRate { bytes, over } = self.least;
+                        return Err(ImportError::passing(format!(
+                            "the source brought less than {bytes} bytes a second over {over:?}, and other imports wait"
+                        )));
+                    }
+                    let percent = percent(now);
                     if percent > said {
                         said = percent;
                         // The next report says the same and more.

@@ -1,22 +1,30 @@
 //! Bytes of a source, in order, each once: http, https or a file on the appliance.
 //!
+//! Each connection goes where [`Guard`] lets it: redirects are followed here, one by one, with a client that resolves
+//! names for the one port that the URL has.
+//!
 //! A connection that drops or stalls is resumed with `Range` and `If-Range` (RFC 9110, section 14), and only
 //! when a strong ETag or Last-Modified shows that the file is still the same one. A server that answers 200
 //! instead of 206 but shows the same validator is read again from the start, and what is known is skipped.
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE};
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, LOCATION, RANGE};
 use reqwest::{Client, Response, StatusCode, Url};
 use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::ImportError;
+use super::source::Sources;
+use crate::outbound::{Guard, refusal};
+
+/// What the appliance calls itself to the servers of images, whichever its version. Boot HTTP gives it nothing that is of
+/// a boot.
+pub const USER_AGENT_NAME: &str = "slipway-images/";
 
 /// Redirects followed for one request.
 const REDIRECTS: usize = 5;
@@ -49,9 +57,12 @@ impl Default for Timing {
     }
 }
 
-/// Opens sources.
+/// Opens sources. Cheap to clone.
+#[derive(Clone)]
 pub(super) struct Fetcher {
-    client: Client,
+    tls: rustls::ClientConfig,
+    sources: Arc<Sources>,
+    guard: Guard,
     timing: Timing,
 }
 
@@ -69,8 +80,7 @@ enum Body {
 }
 
 struct Http {
-    client: Client,
-    timing: Timing,
+    fetcher: Fetcher,
     url: Url,
     validator: Option<Validator>,
     response: Response,
@@ -104,15 +114,15 @@ impl Validator {
 }
 
 impl Fetcher {
-    pub(super) fn new(ca_file: Option<&Path>) -> io::Result<Self> {
-        Self::with_timing(ca_file, Timing::default())
+    pub(super) fn new(sources: Sources) -> io::Result<Self> {
+        Self::with_timing(sources, Timing::default())
     }
 
-    pub(super) fn with_timing(ca_file: Option<&Path>, timing: Timing) -> io::Result<Self> {
+    pub(super) fn with_timing(sources: Sources, timing: Timing) -> io::Result<Self> {
         let mut roots = rustls::RootCertStore::empty();
         // Single system certificates that do not parse are left out, as every TLS client does.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = ca_file {
+        if let Some(path) = &sources.ca_file {
             use rustls_pki_types::pem::PemObject;
             let fail = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
             let text = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
@@ -131,14 +141,50 @@ impl Fetcher {
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .redirect(reqwest::redirect::Policy::limited(REDIRECTS))
-            .connect_timeout(timing.connect)
-            .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
+        Ok(Self { tls, guard: sources.guard(), sources: Arc::new(sources), timing })
+    }
+
+    /// Where images may come from.
+    pub(super) fn sources(&self) -> Arc<Sources> {
+        self.sources.clone()
+    }
+
+    fn client(&self, port: u16) -> reqwest::Result<Client> {
+        Client::builder()
+            .tls_backend_preconfigured(self.tls.clone())
+            .dns_resolver(self.guard.resolver(port))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(self.timing.connect)
+            .user_agent(format!("{USER_AGENT_NAME}{}", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(io::Error::other)?;
-        Ok(Self { client, timing })
+    }
+
+    /// The answer to a request with these fields, behind whatever redirects.
+    async fn get(&self, url: &Url, fields: &HeaderMap) -> Result<Response, Unanswered> {
+        let mut url = url.clone();
+        let mut redirects = 0;
+        loop {
+            let at = if redirects == 0 { String::new() } else { format!("it redirects to {}, ", shown(&url)) };
+            let never = |why: String| Unanswered { why: format!("{at}{why}"), retry: false };
+            if !matches!(url.scheme(), "http" | "https") {
+                return Err(never("which is neither http nor https".into()));
+            }
+            self.guard.url(&url).map_err(|refused| never(refused.to_string()))?;
+            let client = self.client(url.port_or_known_default().unwrap_or_default());
+            let client = client.map_err(|error| never(chain(&error)))?;
+            let request = client.get(url.clone()).headers(fields.clone()).send();
+            let answer = timeout(self.timing.stall, request).await.map_err(|_| Unanswered {
+                why: format!("{at}no answer within {:?}", self.timing.stall),
+                retry: true,
+            })?;
+            let answer = answer.map_err(|error| Unanswered::of(&at, error))?;
+            let Some(next) = redirect(&url, &answer) else { return Ok(answer) };
+            if redirects == REDIRECTS {
+                return Err(Unanswered { why: format!("it redirects more than {REDIRECTS} times"), retry: false });
+            }
+            url = next.map_err(|why| Unanswered { why, retry: false })?;
+            redirects += 1;
+        }
     }
 
     /// Asks for a source; its length is known afterwards when the server tells it.
@@ -146,17 +192,13 @@ impl Fetcher {
         let shown = shown(url);
         match url.scheme() {
             "http" | "https" => {
-                let response = timeout(self.timing.stall, self.client.get(url.clone()).send())
-                    .await
-                    .map_err(|_| ImportError::passing(format!("{shown}: no answer within {:?}", self.timing.stall)))?
-                    .map_err(|e| request_failed(&shown, e))?;
+                let response = self.get(url, &HeaderMap::new()).await.map_err(|unanswered| unanswered.told(&shown))?;
                 if response.status() != StatusCode::OK {
                     return Err(refused(&shown, response.status()));
                 }
                 let total = response.content_length();
                 let http = Http {
-                    client: self.client.clone(),
-                    timing: self.timing,
+                    fetcher: self.clone(),
                     url: url.clone(),
                     validator: Validator::of(response.headers()),
                     response,
@@ -167,20 +209,14 @@ impl Fetcher {
                 Ok(Source { body: Body::Http(Box::new(http)), shown, read: 0, total })
             }
             "file" => {
-                let path = url
-                    .to_file_path()
-                    .map_err(|()| ImportError::lasting(format!("{shown}: a file URL is file:///path")))?;
-                let fail = |e: io::Error| ImportError::passing(format!("{shown} on the appliance: {e}"));
-                let meta = tokio::fs::metadata(&path).await.map_err(fail)?;
-                if !meta.is_file() {
-                    return Err(ImportError::lasting(format!("{shown} on the appliance is not a regular file")));
-                }
-                let file = tokio::fs::File::open(&path).await.map_err(fail)?;
+                let (sources, file, name) = (self.sources.clone(), url.clone(), shown.clone());
+                let opened = tokio::task::spawn_blocking(move || sources.open_file(&file, &name)).await;
+                let file = opened.map_err(|e| ImportError::passing(format!("{shown}: {e}")))??;
+                let file = tokio::fs::File::from_std(file);
+                let meta = file.metadata().await.map_err(|e| ImportError::passing(format!("{shown}: {e}")))?;
                 Ok(Source { body: Body::File(file), shown, read: 0, total: Some(meta.len()) })
             }
-            other => {
-                Err(ImportError::lasting(format!("{shown}: scheme {other:?} is not read; use http, https or file")))
-            }
+            other => Err(ImportError::lasting(format!("{shown}: scheme {other:?} is not read; use http or https"))),
         }
     }
 
@@ -236,7 +272,7 @@ impl Source {
 impl Http {
     async fn next(&mut self, shown: &str, read: u64, total: Option<u64>) -> Result<Option<Bytes>, ImportError> {
         loop {
-            let why = match timeout(self.timing.stall, self.response.chunk()).await {
+            let why = match timeout(self.fetcher.timing.stall, self.response.chunk()).await {
                 Ok(Ok(Some(mut piece))) => {
                     let known = self.skip.min(piece.len() as u64);
                     self.skip -= known;
@@ -252,7 +288,7 @@ impl Http {
                 Ok(Ok(None)) if self.skip == 0 && total.is_none_or(|total| read == total) => return Ok(None),
                 Ok(Ok(None)) => "the connection ended early".into(),
                 Ok(Err(error)) => chain(&error.without_url()),
-                Err(_) => format!("no data for {:?}", self.timing.stall),
+                Err(_) => format!("no data for {:?}", self.fetcher.timing.stall),
             };
             self.resume(shown, read, total, why).await?;
         }
@@ -266,8 +302,14 @@ impl Http {
             )));
         };
         let mut why = why;
+        let timing = self.fetcher.timing;
+        let mut fields = HeaderMap::new();
+        for (name, value) in [(RANGE, format!("bytes={read}-")), (IF_RANGE, validator.value.clone())] {
+            let value = value.parse().map_err(|_| changed(shown))?;
+            fields.insert(name, value);
+        }
         loop {
-            if self.failures >= self.timing.attempts {
+            if self.failures >= timing.attempts {
                 return Err(ImportError::passing(format!(
                     "reading {shown} stopped after {read}{} bytes: {why}; tried {} times to resume",
                     total.map(|total| format!(" of {total}")).unwrap_or_default(),
@@ -275,21 +317,16 @@ impl Http {
                 )));
             }
             tracing::info!(url = shown, read, reason = %why, "resuming an image download");
-            sleep(self.timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
+            sleep(timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
             self.failures += 1;
             self.resumed_at = read;
-            let request = self.client.get(self.url.clone());
-            let request = request.header(RANGE, format!("bytes={read}-")).header(IF_RANGE, &validator.value);
-            let response = match timeout(self.timing.stall, request.send()).await {
-                Ok(Ok(response)) => response,
-                Ok(Err(error)) => {
-                    why = chain(&error.without_url());
+            let response = match self.fetcher.get(&self.url, &fields).await {
+                Ok(response) => response,
+                Err(unanswered) if unanswered.retry => {
+                    why = unanswered.why;
                     continue;
                 }
-                Err(_) => {
-                    why = format!("no answer within {:?}", self.timing.stall);
-                    continue;
-                }
+                Err(unanswered) => return Err(unanswered.told(shown)),
             };
             let headers = response.headers();
             self.skip = match response.status() {
@@ -353,17 +390,50 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-fn request_failed(shown: &str, error: reqwest::Error) -> ImportError {
-    if error.is_redirect() {
-        return ImportError::lasting(format!("{shown} redirects more than {REDIRECTS} times"));
+/// Why there is no answer.
+struct Unanswered {
+    why: String,
+    retry: bool,
+}
+
+impl Unanswered {
+    fn of(at: &str, error: reqwest::Error) -> Self {
+        if let Some(refused) = refusal(&error) {
+            // A name may lead elsewhere tomorrow.
+            return Self { why: format!("{at}{refused}"), retry: true };
+        }
+        if error.is_builder() {
+            return Self { why: format!("{at}that is not a URL that can be fetched"), retry: false };
+        }
+        let why = chain(&error.without_url());
+        let hint = match why.contains("UnknownIssuer") {
+            true => "; if your own CA signed it, name its file as image.ca_file",
+            false => "",
+        };
+        Self { why: format!("{at}{why}{hint}"), retry: true }
     }
-    if error.is_builder() {
-        return ImportError::lasting(format!("{shown} is not a URL that can be fetched"));
+
+    fn told(self, shown: &str) -> ImportError {
+        ImportError { message: format!("{shown} cannot be fetched: {}", self.why), retry: self.retry }
     }
-    let why = chain(&error.without_url());
-    let hint =
-        if why.contains("UnknownIssuer") { "; if your own CA signed it, name its file as image.ca_file" } else { "" };
-    ImportError::passing(format!("{shown} cannot be fetched: {why}{hint}"))
+}
+
+/// Where an answer sends its client (RFC 9110 section 15.4); `None` when it is no redirect.
+fn redirect(from: &Url, answer: &Response) -> Option<Result<Url, String>> {
+    if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let location = answer.headers().get(LOCATION)?;
+    let joined = location.to_str().ok().and_then(|location| from.join(location).ok());
+    Some(joined.ok_or_else(|| "it redirects to what is no URL".to_owned()).map(|mut to| {
+        // The same server may want the same login.
+        if to.origin() == from.origin() && to.username().is_empty() && to.password().is_none() {
+            // Both fail only for URLs without a host.
+            let _ = to.set_username(from.username());
+            let _ = to.set_password(from.password());
+        }
+        to
+    }))
 }
 
 fn refused(shown: &str, status: StatusCode) -> ImportError {

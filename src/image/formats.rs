@@ -68,6 +68,8 @@ impl Outer {
 pub(super) enum Layout {
     Raw,
     Qcow2,
+    /// An ISO 9660 image, kept as raw bytes.
+    Iso,
 }
 
 impl Layout {
@@ -77,8 +79,9 @@ impl Layout {
             "" => Ok(None),
             "raw" => Ok(Some(Self::Raw)),
             "qcow2" => Ok(Some(Self::Qcow2)),
+            "live-iso" => Ok(Some(Self::Iso)),
             other @ ("vmdk" | "vdi" | "vhd" | "vhdx" | "vpc") => Err(convert(other)),
-            other => Err(format!("format {other:?} cannot be written to a disk; use raw or qcow2")),
+            other => Err(format!("format {other:?} is not known; use raw, qcow2 or live-iso")),
         }
     }
 
@@ -87,7 +90,7 @@ impl Layout {
         let found = detect(head);
         match wanted {
             // Raw was asked for, so whatever the guest wrote there is its own affair: it is never interpreted.
-            Some(Self::Raw) => Ok(Self::Raw),
+            Some(wanted @ (Self::Raw | Self::Iso)) => Ok(wanted),
             Some(Self::Qcow2) if found != Ok(Self::Qcow2) => Err("the spec says qcow2, but it is not one".into()),
             _ => found,
         }

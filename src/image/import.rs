@@ -18,6 +18,7 @@ use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
 use super::fetch::shown;
 use super::formats::{HEAD, Layout, Outer, fill};
+use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
 use super::{ImportError, ImportProgress, Imported, MAX_VIRTUAL_SIZE};
@@ -49,8 +50,8 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
-        let url: Url =
-            spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("image URL {:?}: {e}", spec.url)))?;
+        // What does not parse is not repeated: it may hold a password.
+        let url: Url = spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("the image's URL: {e}")))?;
         let at = shown(&url);
         let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
         let fetcher = &self.inner.fetcher;
@@ -67,18 +68,18 @@ impl Library {
         });
         let feed = async {
             let mut said = None::<Instant>;
-            let report = |read| progress(ImportProgress { read, total });
+            let report = |read, ended| progress(ImportProgress { read, total, ended });
             while let Some(piece) = source.next().await? {
                 // The other side closes when it has failed; its reason is the one to tell.
                 if send.send(Piece::Data(piece)).await.is_err() {
                     return Ok(());
                 }
                 if said.is_none_or(|at| at.elapsed() >= PROGRESS_EVERY) {
-                    report(source.read());
+                    report(source.read(), false);
                     said = Some(Instant::now());
                 }
             }
-            report(source.read());
+            report(source.read(), true);
             let _ = send.send(Piece::End).await;
             Ok(())
         };
@@ -144,7 +145,8 @@ impl Job {
                 self.room_for(layout, outer)?;
                 let mut disk = io::Cursor::new(head).chain(source);
                 match layout {
-                    Layout::Raw => self.raw(&mut disk, outer).map(Unpacked::Stored),
+                    Layout::Raw => self.raw(&mut disk, outer, false).map(Unpacked::Stored),
+                    Layout::Iso => self.raw(&mut disk, outer, true).map(Unpacked::Stored),
                     Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
                 }
             })
@@ -182,8 +184,8 @@ impl Job {
             match (layout, outer) {
                 // Chunks take about as much as what is published; a qcow2 is spooled besides.
                 (Layout::Qcow2, _) => total.saturating_mul(2),
-                (Layout::Raw, Outer::None) => 0,
-                (Layout::Raw, _) => total,
+                (Layout::Raw | Layout::Iso, Outer::None) => 0,
+                (Layout::Raw | Layout::Iso, _) => total,
             },
         )
     }
@@ -197,8 +199,9 @@ impl Job {
         }
     }
 
-    fn raw(&self, disk: &mut impl Read, outer: Outer) -> Result<(u64, Stored), ImportError> {
+    fn raw(&self, disk: &mut impl Read, outer: Outer, iso: bool) -> Result<(u64, Stored), ImportError> {
         let mut size = 0;
+        let most = self.inner.sources.max_unpacked;
         let stored = chunks::store(&self.inner, |buffer| {
             let offset = size;
             let read = disk.by_ref().take(CHUNK_SIZE).read_to_end(buffer);
@@ -207,6 +210,15 @@ impl Job {
             if size > MAX_VIRTUAL_SIZE {
                 return Err(self.too_large());
             }
+            if size > most && outer != Outer::None {
+                return Err(self.over_limit(outer, most));
+            }
+            if iso && offset == 0 && !is_iso(buffer) {
+                return Err(ImportError::lasting(format!(
+                    "{}: a live-iso must be an ISO 9660 image, and this file has no CD001 at byte {}",
+                    self.at, ISO_MAGIC.0
+                )));
+            }
             if buffer.is_empty() {
                 return Ok(None);
             }
@@ -214,6 +226,15 @@ impl Job {
             Ok(Some(offset))
         })?;
         Ok((size.next_multiple_of(SECTOR), stored))
+    }
+
+    fn over_limit(&self, outer: Outer, most: u64) -> ImportError {
+        ImportError::lasting(format!(
+            "{}: unpacked from {} it has more than the {} GiB of image.max_unpacked_gib: publish it with less, or raise the limit in slipway.toml",
+            self.at,
+            outer.name(),
+            most >> 30
+        ))
     }
 
     fn too_large(&self) -> ImportError {
@@ -232,6 +253,9 @@ impl Job {
             let count = fill(source, &mut buffer).map_err(|e| self.damaged(outer.name(), &e))?;
             if count == 0 {
                 return Ok(file);
+            }
+            if outer != Outer::None && written > self.inner.sources.max_unpacked {
+                return Err(self.over_limit(outer, self.inner.sources.max_unpacked));
             }
             if written % ROOM_EVERY == 0 {
                 check_room(&self.inner, ROOM_EVERY)?;

@@ -17,6 +17,15 @@ const MAX_LABEL: usize = 16;
 /// Longest name in a Joliet directory.
 const MAX_NAME: usize = 64;
 
+/// Where an ISO 9660 image says that it is one, and how: the identifier of its first volume descriptor (ECMA-119 8.1.2).
+pub(crate) const ISO_MAGIC: (usize, &[u8]) = (FIRST_DESCRIPTOR * SECTOR + 1, b"CD001");
+
+/// Whether something that begins like this is an ISO 9660 image.
+pub(crate) fn is_iso(head: &[u8]) -> bool {
+    let (at, magic) = ISO_MAGIC;
+    head.get(at..at + magic.len()) == Some(magic)
+}
+
 /// Why a file system is not built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IsoError {

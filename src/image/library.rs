@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::fetch::Fetcher;
+use super::source::Sources;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
 use crate::agent::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
@@ -47,6 +48,7 @@ pub struct Library {
 pub(super) struct Inner {
     folder: PathBuf,
     pub(super) fetcher: Fetcher,
+    pub(super) sources: Arc<Sources>,
     state: Mutex<State>,
     temporary: AtomicU64,
 }
@@ -74,10 +76,10 @@ pub struct Collected {
 impl Library {
     /// Opens or creates the library in a folder, removing what an interrupted import left.
     ///
-    /// `ca_file` holds further CAs (PEM) for https sources. Fails when the folder cannot be made, read or
-    /// written, or the file holds no certificate.
-    pub fn open(folder: PathBuf, ca_file: Option<PathBuf>) -> io::Result<Self> {
-        Self::with_fetcher(folder, Fetcher::new(ca_file.as_deref())?)
+    /// `sources` says where images may come from. Fails when the folder cannot be made, read or written, or the file
+    /// of further CAs holds no certificate.
+    pub fn open(folder: PathBuf, sources: Sources) -> io::Result<Self> {
+        Self::with_fetcher(folder, Fetcher::new(sources)?)
     }
 
     pub(super) fn with_fetcher(folder: PathBuf, fetcher: Fetcher) -> io::Result<Self> {
@@ -85,7 +87,8 @@ impl Library {
             let path = folder.join(part);
             fs::create_dir_all(&path).map_err(|e| at(&path, e))?;
         }
-        let inner = Inner { folder, fetcher, state: Mutex::default(), temporary: AtomicU64::new(0) };
+        let sources = fetcher.sources();
+        let inner = Inner { folder, fetcher, sources, state: Mutex::default(), temporary: AtomicU64::new(0) };
         inner.sweep()?;
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -3,6 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `library` | what is on disk, and when it counts as there |
+//! | `source` | where images may come from |
 //! | `fetch` | bytes of a source, resumed when a connection drops |
 //! | `checksum` | published checksums: bare hashes and files of sums |
 //! | `formats` | what a file is by its first bytes; outer compression |
@@ -10,6 +11,7 @@
 //! | `chunks` | cuts, compresses and stores, with bounded memory |
 //! | `import` | the whole way from a URL to a manifest |
 //! | [`serve`] | chunks and manifests over HTTP |
+//! | `turns` | whose import runs next |
 //! | [`controller`] | keeps the library as the Image objects want it |
 //! | [`configdrive`] | ISO 9660 file systems labelled `config-2` |
 
@@ -27,8 +29,13 @@ mod import;
 pub(crate) mod iso9660;
 mod library;
 mod qcow2;
+mod source;
+mod turns;
 
+pub use fetch::USER_AGENT_NAME;
+pub(crate) use iso9660::is_iso;
 pub use library::{Collected, Library};
+pub use source::{SourceFault, Sources, check_host_source, web_url};
 
 /// Largest virtual size of an image, in bytes (16 TiB).
 pub const MAX_VIRTUAL_SIZE: u64 = 16 << 40;
@@ -42,6 +49,8 @@ pub struct ImportProgress {
     pub read: u64,
     /// Bytes of the source, when it says so.
     pub total: Option<u64>,
+    /// Whether the source was read to its end.
+    pub ended: bool,
 }
 
 /// An image in the library.

@@ -178,7 +178,7 @@ fn trial(mut settings: toml::Table, data: &Path, ports: [u16; 4]) -> anyhow::Res
     let own: toml::Table = format!(
         "data_dir = {data:?}\n[api]\nlisten = \"{SERVER}:{api}\"\nnames = []\n[boot]\nlisten = \"{SERVER}:{boot}\"\n\
          tftp = \"{SERVER}:{tftp}\"\n[bmc]\nallow = [\"0.0.0.0/0\", \"::/0\"]\n[dhcp]\nport = {dhcp}\n[log]\nlevel = \"warn\"\n\
-         [[network]]\nname = \"simulated\"\ninterface = \"lo\"\nsubnet = \"127.64.0.0/15\"\n\
+         [image]\nallow = [\"127.0.0.0/8\"]\n[[network]]\nname = \"simulated\"\ninterface = \"lo\"\nsubnet = \"127.64.0.0/15\"\n\
          pool = [\"127.64.1.0-127.65.255.254\"]\nserver = \"{SERVER}\"\n"
     )
     .parse()?;

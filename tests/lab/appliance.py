@@ -16,6 +16,8 @@ from wait import GiveUp, LabError, check_output, say, short, wait_for
 IPXE = "/usr/lib/ipxe"
 # Milliseconds, not minutes, where the real figure would only make the journeys longer.
 HOST = {"retry": "5s", "power_poll": "10s"}
+# Where journeys and benchmarks serve their images.
+IMAGE_PORTS = (8081, 8082)
 
 
 def binary():
@@ -33,10 +35,12 @@ class Slipway:
         self.rack, self.program = rack, binary()
         self.data, self.config = Path(rack.work, "data"), Path(rack.work, "slipway.toml")
         self.kubeconfig = Path(rack.work, "kubeconfig")
+        # The rack's images are served on the appliance's own address.
+        images = [f"{ADDRESS}:{port}" for port in IMAGE_PORTS]
         keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in (HOST | (host or {})).items())
         self.config.write_text(
             f'data_dir = "{self.data}"\n[api]\nlisten = "{ADDRESS}:8443"\nnames = ["{ADDRESS}"]\n'
-            f'[boot]\nlisten = "{ADDRESS}:80"\ntftp = "{ADDRESS}:69"\n'
+            f'[boot]\nlisten = "{ADDRESS}:80"\ntftp = "{ADDRESS}:69"\n[image]\nallow = {json.dumps(images)}\n'
             # The machines' BMCs are programs beside it.
             f'[bmc]\nallow = ["{ADDRESS}", "{BMC_ADDRESS}"]\n[host]\n{keys}[log]\nlevel = "{log_level}"\n'
             + (networks or f'[[network]]\nname = "provisioning"\ninterface = "{BRIDGE}"\nsubnet = "172.22.0.0/{PREFIX}"\n'

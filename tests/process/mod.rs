@@ -77,6 +77,11 @@ impl Appliance {
         std::fs::write(self.folder.path().join("slipway.toml"), text).unwrap();
     }
 
+    /// Its data folder.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
     /// SIGTERM, and a new process with the same data and other tables in its configuration.
     pub async fn restart_with(&mut self, more: &str) {
         self.stop(false).await;

@@ -1,16 +1,17 @@
 //! `spec.image` and `spec.customDeploy` (reference 1.7).
 
-use reqwest::Url;
 use serde_json::json;
 
 use super::object_name;
 use crate::api::metal3::{BareMetalHost, ChecksumType, Image};
 use crate::apiserver::{FieldError, FieldFault};
+use crate::image::{check_host_source, web_url};
+use crate::outbound::masked;
 
-/// Schemes that `spec.image.url` may have.
-const SCHEMES: [&str; 5] = ["http", "https", "ftp", "gopher", "oci"];
 /// What `spec.image.format` may be; an empty one, which Cluster API's provider writes, counts as not given.
-const FORMATS: [&str; 5] = ["raw", "qcow2", "vdi", "vmdk", "live-iso"];
+const FORMATS: [&str; 3] = ["raw", "qcow2", "live-iso"];
+/// Formats that Metal3 knows besides.
+const FOREIGN: [&str; 2] = ["vdi", "vmdk"];
 
 pub(super) fn check(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     if host.spec.custom_deploy.as_ref().is_some_and(|deploy| deploy.method.is_empty()) {
@@ -20,41 +21,36 @@ pub(super) fn check(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     let Some(image) = host.spec.image.as_ref().filter(|image| !image.url.is_empty()) else { return };
     let format = image.format.as_deref().unwrap_or_default();
     if !format.is_empty() && !FORMATS.contains(&format) {
-        let detail = format!("supported values: {}", FORMATS.map(|known| format!("{known:?}")).join(", "));
+        let known = FORMATS.map(|known| format!("{known:?}")).join(", ");
+        let convert = match FOREIGN.contains(&format) {
+            true => " (qemu-img convert -O qcow2 -c SOURCE IMAGE.qcow2 makes one of it)",
+            false => "",
+        };
+        let detail = format!("supported values: {known}{convert}");
         errors.push(FieldError::with_value(FieldFault::NotSupported, "spec.image.format", &json!(format), detail));
     }
     object_name("spec.image.ociAuthSecretName", image.oci_auth_secret_name.as_deref().unwrap_or_default(), errors);
-    let scheme = match Url::parse(&image.url) {
-        Ok(url) if SCHEMES.contains(&url.scheme()) && url.has_host() => url.scheme().to_owned(),
-        _ => {
-            let known = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
-            let detail = format!("must be a URL that begins with one of {known} and a host");
-            errors.push(FieldError::invalid("spec.image.url", &json!(image.url), detail));
-            return;
-        }
-    };
-    checksum(image, scheme == "oci", format == "live-iso", errors);
+    if let Err(detail) = web_url(&image.url) {
+        errors.push(FieldError::invalid("spec.image.url", &json!(masked(&image.url)), detail));
+        return;
+    }
+    checksum(image, format == "live-iso", errors);
 }
 
-fn checksum(image: &Image, oci: bool, live: bool, errors: &mut Vec<FieldError>) {
+fn checksum(image: &Image, live: bool, errors: &mut Vec<FieldError>) {
     let checksum = image.checksum.as_deref().unwrap_or_default();
     if checksum.is_empty() {
-        if !live && !oci {
+        if !live {
             let detail = "give the checksum, or the URL of a file of checksums";
             errors.push(FieldError::required("spec.image.checksum", detail));
         }
         return;
     }
-    if oci {
-        errors.push(FieldError::forbidden("spec.image.checksum", "an oci image is checked by its digest"));
-        return;
-    }
     if checksum.contains("://") {
         // Not `file`, which would be the appliance's own.
-        let fine = Url::parse(checksum).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if !fine {
+        if check_host_source(&image.url, Some(checksum)).is_err() {
             let detail = "the URL of a file of checksums begins with http:// or https://";
-            errors.push(FieldError::invalid("spec.image.checksum", &json!(checksum), detail));
+            errors.push(FieldError::invalid("spec.image.checksum", &json!(masked(checksum)), detail));
         }
         return;
     }

@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::host::watches::{self, Intents};
-use crate::image::Library;
+use crate::image::{Library, Sources};
 use crate::store::{Store, StoreOptions};
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -62,7 +62,7 @@ impl Site {
         tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
         listed.wait_for(|listed| *listed).await.expect("listed");
         let tokens = Arc::new(Tokens::open(folder).expect("a key"));
-        let library = Library::open(folder.join("images"), None).expect("a library");
+        let library = Library::open(folder.join("images"), Sources::of_tests()).expect("a library");
         let config = Config::parse(config, Path::new("x.toml")).expect("good").discovery;
         let discovery = Discovery::new(client.clone(), index.clone(), config, &store).expect("discovery");
         let sessions = Sessions::new(

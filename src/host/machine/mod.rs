@@ -282,7 +282,10 @@ pub fn image_name(image: &HostImage) -> String {
     let source = serde_json::json!([image.url, image.checksum, image.checksum_type, image.format]);
     let digest = Sha256::digest(source.to_string());
     let digits: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let file = image.url.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    // Without user and password, which stand where a URL has no path.
+    let shown = crate::outbound::masked(&image.url);
+    let file = shown.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    let file = file.rsplit('/').next().unwrap_or_default();
     let stem: String = file
         .to_lowercase()
         .chars()

@@ -5,10 +5,11 @@ use super::wanted::{self, Deployment};
 use super::{Effect, Life, Next, image_name, one, profile, seconds};
 use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
 use crate::api::slipway::{
-    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, ImageSpec, IntentStep, StepAction,
+    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, Image as Known, ImagePhase, ImageSpec, IntentStep, StepAction,
 };
 use crate::bmc::PowerState;
 use crate::config::FirstBoot;
+use crate::outbound::masked;
 
 impl Life<'_> {
     pub(super) fn available(&mut self) -> Next {
@@ -213,14 +214,20 @@ impl Life<'_> {
         let spec = &self.world.host.spec;
         let method = spec.custom_deploy.as_ref().map(|custom| custom.method.clone()).unwrap_or_default();
         match wanted::image(spec.image.as_ref()) {
-            Some(image) if method.is_empty() => image.url.clone(),
-            Some(image) => format!("{} by {method}", image.url),
+            Some(image) if method.is_empty() => masked(&image.url),
+            Some(image) => format!("{} by {method}", masked(&image.url)),
             None => method,
         }
     }
 
     /// Why the last attempt to provision failed, as far as it is still known.
     fn last_failure(&self) -> String {
+        let wanted = wanted::image(self.world.host.spec.image.as_ref());
+        if let (Some(known), Some(wanted)) = (self.world.image, wanted)
+            && known.spec != image_spec(wanted)
+        {
+            return foreign(&image_name(wanted));
+        }
         let image = self.world.image.and_then(|image| image.status.as_ref());
         let failed =
             image.filter(|status| status.phase == ImagePhase::Failed).and_then(|status| status.message.clone());
@@ -231,15 +238,25 @@ impl Life<'_> {
 
     /// The image's digest once it is in the library.
     fn library_image(&mut self, image: &Image) -> Result<String, Next> {
-        let Some(known) = self.world.image else { return Err(Next::Do(ensure_image(image))) };
-        let status = known.status.clone().unwrap_or_default();
         let name = image_name(image);
+        let Some(known) = self.world.image else {
+            return Err(match ensure_image(image) {
+                Ok(effect) => Next::Do(effect),
+                Err(message) => self.failed(ErrorType::Provisioning, &message),
+            });
+        };
+        if known.spec != image_spec(image) {
+            let message = foreign(&name);
+            return Err(self.failed(ErrorType::Provisioning, &message));
+        }
+        // What is known of an earlier spec says nothing of this one.
+        let status = known.status.clone().filter(|_| is_current(known)).unwrap_or_default();
         match (status.phase, status.digest) {
             (ImagePhase::Ready, Some(digest)) => Ok(digest),
             (ImagePhase::Failed, _) => {
                 let why = status.message.unwrap_or_else(|| "the import failed".into());
                 let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
-                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", image.url)))
+                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", masked(&image.url))))
             }
             (phase, _) => {
                 let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();
@@ -252,7 +269,9 @@ impl Life<'_> {
     /// Begins the import early: it runs while the machine's firmware starts.
     pub(super) fn prefetch_image(&self) -> Option<Next> {
         let image = wanted::image(self.world.host.spec.image.as_ref())?;
-        (self.world.image.is_none() && !self.deleting()).then(|| Next::Do(ensure_image(image)))
+        // What is wrong with its source is said when the host is to be provisioned.
+        let asked = (self.world.image.is_none() && !self.deleting()).then(|| ensure_image(image));
+        asked?.ok().map(Next::Do)
     }
 
     pub(super) fn provisioned(&mut self) -> Next {
@@ -273,8 +292,10 @@ impl Life<'_> {
         if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::LiveIso) {
             return None;
         }
-        let Some(known) = self.world.image else { return Some(Next::Do(ensure_image(&image))) };
-        let digest = known.status.as_ref().filter(|status| status.phase == ImagePhase::Ready)?.digest.clone()?;
+        let Some(known) = self.world.image else { return ensure_image(&image).ok().map(Next::Do) };
+        let is_its = known.spec == image_spec(&image) && is_current(known);
+        let ready = known.status.as_ref().filter(|status| is_its && status.phase == ImagePhase::Ready);
+        let digest = ready?.digest.clone()?;
         let spec = BootIntentSpec {
             started: self.stamp(),
             live_iso: Some(digest),
@@ -369,16 +390,31 @@ impl Life<'_> {
     }
 }
 
-fn ensure_image(image: &Image) -> Effect {
-    let format = image.format.clone().filter(|format| !format.is_empty());
-    Effect::EnsureImage {
-        name: image_name(image),
-        spec: Box::new(ImageSpec {
-            url: image.url.clone(),
-            checksum: image.checksum.clone(),
-            checksum_type: image.checksum_type,
-            // The library keeps bytes; what is done with them is the host's affair.
-            format: format.map(|format| if format == wanted::LIVE_ISO { "raw".to_owned() } else { format }),
-        }),
+/// Has the library import a host's image, unless it must not be read.
+fn ensure_image(image: &Image) -> Result<Effect, String> {
+    wanted::source(image)?;
+    Ok(Effect::EnsureImage { name: image_name(image), spec: Box::new(image_spec(image)) })
+}
+
+/// What the library's Image of a host's image says.
+fn image_spec(image: &Image) -> ImageSpec {
+    ImageSpec {
+        url: image.url.clone(),
+        checksum: image.checksum.clone(),
+        checksum_type: image.checksum_type,
+        format: image.format.clone().filter(|format| !format.is_empty()),
     }
+}
+
+/// Whether the status is of the spec.
+fn is_current(image: &Known) -> bool {
+    image.status.as_ref().is_some_and(|status| status.observed_generation == image.metadata.generation)
+}
+
+/// Why an Image under the right name is not used.
+fn foreign(name: &str) -> String {
+    format!(
+        "image {name} in the library is not what spec.image says: somebody else made it, or another release of Slipway; \
+         `slipway image remove {name}` lets this host have its own"
+    )
 }

@@ -1,6 +1,7 @@
 //! What a host's spec asks to have installed, and whether that is what is being done (reference 2.4).
 
 use crate::api::metal3::{BareMetalHostSpec, CustomDeploy, Image, ProvisionStatus};
+use crate::image::check_host_source;
 
 /// Format of an image that is booted and not written.
 pub(super) const LIVE_ISO: &str = "live-iso";
@@ -51,6 +52,16 @@ pub(super) fn image(image: Option<&Image>) -> Option<&Image> {
     image.filter(|image| !image.url.is_empty())
 }
 
+/// Whether the appliance reads an image from where a host says that it is. The API server may have let everything through.
+///
+/// # Errors
+///
+/// What is wrong with which field.
+pub(super) fn source(image: &Image) -> Result<(), String> {
+    check_host_source(&image.url, image.checksum.as_deref())
+        .map_err(|fault| format!("spec.image.{} {}", fault.field, fault.detail))
+}
+
 pub(super) fn is_live(image: &Image) -> bool {
     image.format.as_deref() == Some(LIVE_ISO)
 }
@@ -66,8 +77,9 @@ fn method(custom: Option<&CustomDeploy>) -> Option<&str> {
 /// In words, when it asks for something that cannot be.
 pub(super) fn deployment(spec: &BareMetalHostSpec) -> Result<Option<Deployment<'_>>, String> {
     let image = image(spec.image.as_ref());
+    let read = |image| source(image).map(|()| image);
     let Some(name) = method(spec.custom_deploy.as_ref()) else {
-        return Ok(image.map(|image| match is_live(image) {
+        return Ok(image.map(read).transpose()?.map(|image| match is_live(image) {
             true => Deployment::Live(image),
             false => Deployment::Write { image, config_drive: true },
         }));
@@ -81,7 +93,7 @@ pub(super) fn deployment(spec: &BareMetalHostSpec) -> Result<Option<Deployment<'
         Some(image) if is_live(image) => {
             Err(format!("spec.customDeploy.method {name} writes a disk, and a live-iso is not written"))
         }
-        Some(image) => Ok(image),
+        Some(image) => read(image),
     };
     Ok(Some(match method {
         Method::WriteImage => Deployment::Write { image: to_write()?, config_drive: true },

@@ -12,6 +12,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 
 use super::*;
+use crate::image::Sources;
 
 const BASE: &str = "/apis/slipway.dev/v1alpha1";
 const SHORT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
@@ -179,10 +180,14 @@ impl Rig {
     }
 
     fn start_in(folder: tempfile::TempDir, fake: Fake) -> Self {
-        let library = Library::open(folder.path().join("images"), None).expect("library");
+        Self::start_with(folder, fake, LEAST_RATE)
+    }
+
+    fn start_with(folder: tempfile::TempDir, fake: Fake, least: LeastRate) -> Self {
+        let library = Library::open(folder.path().join("images"), Sources::of_tests()).expect("library");
         let client = Client::new(fake.router(), "default");
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(run_with(client, library.clone(), 1, shutdown.clone(), SHORT));
+        let task = tokio::spawn(run_with(client, library.clone(), 1, shutdown.clone(), SHORT, least));
         Self { folder, fake, library, shutdown, task }
     }
 
@@ -325,13 +330,71 @@ async fn an_import_ends_when_its_object_goes_or_changes_and_others_wait_their_tu
     server.abort();
 }
 
+#[tokio::test]
+async fn sources_that_drip_do_not_hold_up_the_others() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let slow = format!("http://{}/drip", listener.local_addr().expect("address"));
+    let server = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut piece: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
+                // Until the client hangs up.
+                while stream.write_all(piece).await.is_ok() {
+                    piece = b"x";
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+        }
+    });
+    let least = LeastRate { bytes: 10_000, over: Duration::from_millis(200) };
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), least);
+    for number in 0..5 {
+        rig.fake.create(&format!("drip-{number}"), &slow);
+    }
+    rig.fake.until("drip-0", "it to be under way or in line", |status| status["phase"] != Value::Null).await;
+    rig.fake.create("honest", &rig.source("honest", 1));
+    rig.fake.until_phase("honest", "Ready").await;
+    let message =
+        rig.fake.until("drip-0", "its reason", |status| status["phase"] == "Failed").await["message"].to_string();
+    assert!(message.contains("less than 10000 bytes a second") && message.contains("trying again"), "{message}");
+    rig.stop().await;
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_slow_source_that_holds_up_nobody_is_read() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let slow = format!("http://{}/slow", listener.local_addr().expect("address"));
+    let server = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 40\r\n\r\n";
+            if stream.write_all(head).await.is_err() {
+                continue;
+            }
+            for _ in 0..40 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let _ = stream.write_all(b"x").await;
+            }
+        }
+    });
+    let least = LeastRate { bytes: 10_000, over: Duration::from_millis(50) };
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), least);
+    rig.fake.create("slow", &slow);
+    let status = rig.fake.until("slow", "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
+    assert_eq!(status["phase"], "Ready", "{status}");
+    rig.stop().await;
+    server.abort();
+}
+
 #[test]
 fn pauses_double_up_to_an_hour_and_percent_stays_below_the_end() {
     let seconds: Vec<u64> = (0..9).map(|failures| pause(BACK_OFF, failures).as_secs()).collect();
     assert_eq!(seconds, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
     assert_eq!(pause(BACK_OFF, i64::MAX).as_secs(), 3600);
     assert_eq!(pause(BACK_OFF, -5).as_secs(), 60);
-    let of = |read, total| percent(ImportProgress { read, total });
+    let of = |read, total| percent(ImportProgress { read, total, ended: false });
     assert_eq!(
         [of(0, None), of(5, Some(0)), of(50, Some(200)), of(200, Some(200)), of(9, Some(1))],
         [0, 0, 25, 99, 99]

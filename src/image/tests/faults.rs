@@ -219,10 +219,15 @@ async fn https_is_trusted_by_the_ca_file_alone() {
     assert!(error.retry && error.message.contains("image.ca_file"), "{error}");
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, signer.cert.pem()).expect("written");
-    let trusting = Library::open(folder.path().join("other"), Some(ca.clone())).expect("library");
+    let trusting =
+        Library::open(folder.path().join("other"), Sources { ca_file: Some(ca.clone()), ..Sources::of_tests() })
+            .expect("library");
     assert_eq!(import(&trusting, &spec(url)).await.expect("imported").virtual_size, 512);
     std::fs::write(&ca, "no certificate").expect("written");
-    let error = Library::open(folder.path().join("third"), Some(ca)).err().expect("refused").to_string();
+    let error = Library::open(folder.path().join("third"), Sources { ca_file: Some(ca), ..Sources::default() })
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(error.contains("there is no certificate in it"), "{error}");
     server.abort();
 }

@@ -171,10 +171,11 @@ async fn what_cannot_be_read_is_refused_with_what_to_do() {
     let other = |format: &str| ImageSpec { format: Some(format.into()), ..spec(file_url(&raw)) };
     sources.push((other("qcow2"), "is not one".into()));
     sources.push((other("vdi"), "qemu-img convert".into()));
-    sources.push((other("live-iso"), "use raw or qcow2".into()));
-    sources.push((spec("ftp://h/x"), "use http, https or file".into()));
-    sources.push((spec("not a url"), "image URL".into()));
-    sources.push((spec("file:///"), "not a regular file".into()));
+    sources.push((other("live-iso"), "no CD001 at byte 32769".into()));
+    sources.push((other("tar"), "use raw, qcow2 or live-iso".into()));
+    sources.push((spec("ftp://h/x"), "use http or https".into()));
+    sources.push((spec("not a url"), "the image's URL".into()));
+    sources.push((spec("file:///"), "image.file_folder".into()));
     for (spec, part) in sources {
         let error = import(&library, &spec).await.expect_err(&spec.url);
         assert!(error.message.contains(&part) && !error.retry, "{}: {error:?}", spec.url);

@@ -60,7 +60,7 @@ async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     fs::create_dir_all(orphan.parent().expect("folder")).expect("folder");
     fs::write(&orphan, "cut").expect("written");
     fs::write(images.join("manifests").join(format!("{}.json", "0".repeat(64))), "{}").expect("written");
-    let reopened = Library::open(images.clone(), None).expect("opened");
+    let reopened = Library::open(images.clone(), Sources::of_tests()).expect("opened");
     assert_eq!(reopened.list(), {
         let mut all = vec![a.clone(), b.clone()];
         all.sort_by(|x, y| x.digest.cmp(&y.digest));
@@ -80,7 +80,7 @@ async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     assert!(reopened.holds(&b.digest), "a chunk cut short is written again");
     fs::remove_file(&lost).expect("removed");
     drop(reopened);
-    let reopened = Library::open(images, None).expect("opened");
+    let reopened = Library::open(images, Sources::of_tests()).expect("opened");
     assert_eq!(reopened.list(), [a]);
     for name in ["", "..", "../tmp", "/etc/passwd", &"G".repeat(64), &"A".repeat(64), &"é".repeat(32)] {
         assert!(reopened.chunk_file(name).is_none() && reopened.manifest(name).is_none(), "{name}");

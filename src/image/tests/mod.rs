@@ -2,6 +2,7 @@
 
 mod faults;
 mod formats;
+mod guard;
 mod library;
 mod server;
 
@@ -12,13 +13,17 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use super::fetch::{Fetcher, Timing};
-use super::{ImportError, Imported, Library, hex};
+use super::{ImportError, Imported, Library, Sources, hex};
 use crate::api::slipway::ImageSpec;
 
 const MIB: usize = 1 << 20;
 
 /// A library in a new folder, with short waits.
 fn library() -> (tempfile::TempDir, Library) {
+    library_of(Sources::of_tests())
+}
+
+fn library_of(sources: Sources) -> (tempfile::TempDir, Library) {
     let folder = tempfile::tempdir().expect("folder");
     let timing = Timing {
         connect: Duration::from_secs(5),
@@ -26,7 +31,7 @@ fn library() -> (tempfile::TempDir, Library) {
         pause: Duration::from_millis(1),
         attempts: 3,
     };
-    let fetcher = Fetcher::with_timing(None, timing).expect("client");
+    let fetcher = Fetcher::with_timing(sources, timing).expect("client");
     let library = Library::with_fetcher(folder.path().join("images"), fetcher).expect("library");
     (folder, library)
 }

@@ -201,7 +201,7 @@ fn a_live_iso_is_booted_at_each_power_on_and_touches_no_disk() {
     model.run_until("provisioned");
     let intent = model.intent.clone().expect("an intent").spec;
     assert_eq!((intent.target, intent.live_iso.as_deref(), intent.steps.len()), (BootTarget::LiveIso, Some("d1"), 0));
-    assert_eq!(model.image.as_ref().expect("in the library").spec.format.as_deref(), Some("raw"));
+    assert_eq!(model.image.as_ref().expect("in the library").spec.format.as_deref(), Some("live-iso"));
     assert_eq!(model.boots, [BootDevice::Pxe]);
     model.annotate("reboot.metal3.io", "");
     model.settle();

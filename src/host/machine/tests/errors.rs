@@ -228,6 +228,7 @@ fn nothing_boots_a_live_iso_while_another_host_has_its_boot_address() {
     if let Some(image) = &mut model.host.spec.image {
         image.format = Some("live-iso".into());
     }
+    model.image = None;
     model.mac_owner = Some("ns/other".into());
     model.settle();
     assert_eq!((model.boots.as_slice(), model.state()), (&[][..], "provisioning"));

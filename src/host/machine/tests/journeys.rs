@@ -271,7 +271,10 @@ fn rows_of_single_decisions() {
             message: Some("404 Not Found".into()),
             ..ImageStatus::default()
         }),
-        ..Image::new("i", ImageSpec::default())
+        ..Image::new(
+            "i",
+            ImageSpec { url: "http://x/a.qcow2".into(), checksum: Some("c".into()), ..ImageSpec::default() },
+        )
     });
     missing.settle();
     assert!(missing.status().error_message.contains("404"), "{:?}", missing.status());

@@ -12,6 +12,7 @@ mod journeys;
 mod power;
 mod profile;
 mod restore;
+mod sources;
 mod support;
 mod transitions;
 
