@@ -32,6 +32,7 @@ use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
 
 use super::cached::Cached;
+use super::condition::if_range_holds;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 use super::lanes::{Client, Lanes};
 use super::listener::Hangup;
@@ -405,10 +406,8 @@ async fn file(
     let path = shared.files.path(name);
     // The file is all there is of the folder that is served: what it is called there adds nothing to its path.
     *request.uri_mut() = Uri::default();
-    let folder = ServeDir::with_backend(&path, Cached).append_index_html_on_directories(false);
-    let answer = folder.with_buf_chunk_size(FILE_CHUNK).try_call(request).await;
-    let mut answer = match answer {
-        Ok(answer) => answer.map(Body::new).into_response(),
+    let mut answer = match serve_file(&path, request).await {
+        Ok(answer) => answer,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
             return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
@@ -428,6 +427,34 @@ async fn file(
         }
         None => answer,
     })
+}
+
+/// A file, or the part of it that is asked for and that `If-Range` allows, which `ServeDir` does not look at.
+async fn serve_file(path: &std::path::Path, request: Request) -> std::io::Result<Response> {
+    let serve = async |request: Request| {
+        let folder = ServeDir::with_backend(path, Cached).append_index_html_on_directories(false);
+        let answer = folder.with_buf_chunk_size(FILE_CHUNK).try_call(request).await?;
+        Ok::<_, std::io::Error>(answer.map(Body::new).into_response())
+    };
+    if !request.headers().contains_key(header::IF_RANGE) {
+        return serve(request).await;
+    }
+    let (part, _) = request.into_parts();
+    let (mut head, mut whole) = (part.clone(), part.clone());
+    head.method = Method::HEAD;
+    for parts in [&mut head, &mut whole] {
+        parts.headers.remove(header::RANGE);
+    }
+    let of = |parts| Request::from_parts(parts, Body::empty());
+    let present = serve(of(head)).await?;
+    if if_range_holds(&part.headers, present.headers()) {
+        let answer = serve(of(part)).await?;
+        let replaced = present.headers().get(header::ETAG) != answer.headers().get(header::ETAG);
+        if answer.status() != StatusCode::PARTIAL_CONTENT || !replaced {
+            return Ok(answer);
+        }
+    }
+    serve(of(whole)).await
 }
 
 /// Why a request was refused, as the machine's console or an operator's curl shows it.

@@ -234,6 +234,40 @@ async fn files_have_types_ranges_and_heads() {
 }
 
 #[tokio::test]
+async fn a_part_is_only_given_of_the_build_that_the_client_has() {
+    let setup = setup();
+    setup.ramdisk();
+    let (_, headers, _) = setup.send("GET", "/boot/files/initrd", None).await;
+    let of = |name: &str| headers[name].to_str().expect("text").to_owned();
+    let (tag, date) = (of("etag"), of("last-modified"));
+    let weak = format!("W/{tag}");
+    let (tag, date, weak) = (tag.as_str(), date.as_str(), weak.as_str());
+    let (part, whole) = ((StatusCode::PARTIAL_CONTENT, "56789"), (StatusCode::OK, "0123456789"));
+    let rows = [
+        (tag, "bytes=5-", part),
+        (date, "bytes=5-", part),
+        ("\"another\"", "bytes=5-", whole),
+        (weak, "bytes=5-", whole),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "bytes=5-", whole),
+        ("nonsense", "bytes=5-", whole),
+        ("", "bytes=5-", whole),
+        // Beyond the end of this build, not of that one.
+        ("\"another\"", "bytes=20-", whole),
+        (tag, "bytes=20-", (StatusCode::RANGE_NOT_SATISFIABLE, "")),
+    ];
+    for (held, range, (status, body)) in rows {
+        let request = http::Request::get("/boot/files/initrd").header("range", range).header("if-range", held);
+        let mut request = request.body(Body::empty()).expect("request");
+        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
+        request.extensions_mut().insert(ends);
+        let (parts, got) = setup.router.clone().oneshot(request).await.expect("answer").into_parts();
+        let got = got.collect().await.expect("body").to_bytes();
+        assert_eq!((parts.status, &*String::from_utf8_lossy(&got)), (status, body), "{held:?} {range}");
+        assert_eq!(parts.headers.contains_key("content-range"), status != StatusCode::OK, "{held:?} {range}");
+    }
+}
+
+#[tokio::test]
 async fn the_ca_and_an_explanation() {
     let setup = setup();
     assert!(setup.get("/boot/ca.pem").await.1.starts_with("-----BEGIN CERTIFICATE-----"));

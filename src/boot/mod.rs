@@ -4,6 +4,7 @@
 //! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
 
 mod cached;
+mod condition;
 mod decision;
 mod files;
 pub mod http;
