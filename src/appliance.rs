@@ -1,6 +1,7 @@
 //! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,9 @@ use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
 use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::Library;
+use crate::log::Ration;
 use crate::pki::Pki;
+use crate::ration::{Rank, Ranks};
 use crate::store::{Store, StoreOptions};
 use crate::{dhcp, host, tftp};
 
@@ -37,6 +40,10 @@ const HISTORY: usize = 10_000;
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
 /// How long the first listing of hosts may take before machines are answered.
 const LISTING_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A program on the appliance.
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
 pub fn install_tls_provider() {
@@ -92,7 +99,7 @@ pub fn certificate_names(config: &Config) -> Vec<String> {
 }
 
 /// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
     install_tls_provider();
     // A third of the work of a start, and it needs nothing of what is opened meanwhile.
     let kinds = spawn_blocking(kinds);
@@ -107,7 +114,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let store = Store::open(options)?;
     let shutdown = CancellationToken::new();
-    let outcome = serve(&config, &pki, &store, kinds, &shutdown).await;
+    let outcome = serve(&config, &pki, &store, kinds, log, &shutdown).await;
     shutdown.cancel();
     store.close().await;
     info!("stopped");
@@ -127,6 +134,7 @@ async fn serve(
     pki: &Pki,
     store: &Store,
     kinds: JoinHandle<Vec<Kind>>,
+    log: Ration,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let api_listener = listen(config.api.listen, "API").await?;
@@ -182,6 +190,7 @@ async fn serve(
 
     spawn(&mut services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
+    spawn(&mut services, "log", log.clone().report(token()));
     let lanes = boot::Lanes::default();
     let sessions = Sessions::new(
         client.clone(),
@@ -221,6 +230,8 @@ async fn serve(
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
+    let ranks = ranks(config, leases.as_ref(), &index);
+    log.ranked_by(ranks.clone());
     let media = Media {
         tokens: tokens.clone(),
         files: files.clone(),
@@ -237,8 +248,8 @@ async fn serve(
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
     let router = boot::router(site, index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
-    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, token())));
-    services.spawn(named("TFTP", tftp.run(token())));
+    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, ranks.clone(), token())));
+    services.spawn(named("TFTP", tftp.ranked_by(ranks).run(token())));
     let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, media, leases };
     match external {
         Some(external) => {
@@ -274,6 +285,21 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) ->
         holders: Some(Arc::new(move |address| dhcp::holder(&networks, leases.as_ref(), address))),
         dhcp: explained,
     }
+}
+
+/// What is known of an address. On another API server another appliance may give the addresses.
+fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> Ranks {
+    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let (networks, hosts) = (config.networks.clone(), hosts.clone());
+    let interfaces = dhcp::interfaces().unwrap_or_default();
+    let own: HashSet<IpAddr> =
+        interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
+    Arc::new(move |address| {
+        if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
+            return Rank::Own;
+        }
+        dhcp::rank(&networks, leases.as_ref(), &hosts, address)
+    })
 }
 
 /// The embedded API server.

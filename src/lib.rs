@@ -21,6 +21,8 @@
 //! | [`api`] | the resource kinds as plain types |
 //! | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! | [`jsonpath`] | JSONPath as kubectl has it |
+//! | [`ration`] | who goes first when not everybody can be served |
+//! | [`log`] | the log: lines that cannot be forged, rationed by who brings them about |
 //! | [`config`] | `slipway.toml` |
 
 #![warn(missing_docs)]
@@ -38,8 +40,10 @@ pub mod engine;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod log;
 pub mod pki;
 pub mod ramdisk;
+pub mod ration;
 pub mod simulate;
 pub mod store;
 pub mod tftp;

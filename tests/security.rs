@@ -115,7 +115,7 @@ impl Appliance {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default());
-        tokio::spawn(boot::serve(listener, scripts, shutdown.clone()));
+        tokio::spawn(boot::serve(listener, scripts, slipway::ration::all_alike(), shutdown.clone()));
 
         let ca = reqwest::Certificate::from_pem(pki.ca_pem().as_bytes()).unwrap();
         let appliance = Self { folder, boot: address, api: agents, ca, client, index, shutdown };

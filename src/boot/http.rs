@@ -30,6 +30,7 @@ use tracing::{info, warn};
 
 use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
+use crate::ration::Rank;
 
 use super::cached::Cached;
 use super::condition::if_range_holds;
@@ -384,6 +385,7 @@ async fn file(
     State(shared): State<Arc<Shared>>,
     Extension(ends): Extension<Ends>,
     hangup: Option<Extension<Hangup>>,
+    rank: Option<Extension<Rank>>,
     Path(name): Path<String>,
     mut request: Request,
 ) -> Result<Response, Refused> {
@@ -394,10 +396,11 @@ async fn file(
     if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
         info!(peer = %ends.peer, file = name, "boot file");
     }
+    let rank = rank.map_or(Rank::Untold, |Extension(rank)| rank);
     // What is large waits for its turn; a machine that asks only whether it is there does not.
     let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
     let place = match bulky {
-        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip())).await.map_err(|error| {
+        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip()), rank).await.map_err(|error| {
             warn!(peer = %ends.peer, file = name, %error, "boot file refused");
             Refused::new(StatusCode::SERVICE_UNAVAILABLE, error)
         })?),

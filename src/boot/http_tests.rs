@@ -286,7 +286,7 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, setup.router.clone(), shutdown.clone()));
+    let task = tokio::spawn(serve(listener, setup.router.clone(), crate::ration::all_alike(), shutdown.clone()));
     // Another test may have been first.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");
@@ -314,6 +314,7 @@ async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
         let mut request = http::Request::get("/boot/files/initrd").body(Body::empty()).expect("request");
         let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 1, number], 5000).into() };
         request.extensions_mut().insert(ends);
+        request.extensions_mut().insert(Rank::Known);
         let router = setup.router.clone();
         async move { router.oneshot(request).await.expect("answer").into_body() }
     };
@@ -323,7 +324,10 @@ async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
         sending.push(storm.next().await.expect("an answer"));
     }
     // Five hosts ask for four chunks each: none of them waits for any of the 152 machines in line.
-    let chunk = |number: usize| setup.lanes.enter(Client::Host(format!("default/web-{}", number % 5))).now_or_never();
+    let chunk = |number: usize| {
+        let client = Client::Host(format!("default/web-{}", number % 5));
+        tokio::task::unconstrained(setup.lanes.enter(client, Rank::Known)).now_or_never()
+    };
     let chunks: Vec<_> = (0..20).map(chunk).collect();
     assert!(chunks.iter().all(Option::is_some));
     // As boots end, only a few others follow while chunks are sent.

@@ -50,11 +50,13 @@ pub(super) fn contested(mac: MacAddress, rival: &BootHost) -> String {
     )
 }
 
-fn shown(addresses: &BTreeSet<MacAddress>) -> String {
+/// At most some of them, for a line.
+pub(super) fn shown(addresses: &BTreeSet<MacAddress>) -> String {
     let some: Vec<String> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
     match some.as_slice() {
         [] => "no network card".to_owned(),
-        some => some.join(", ") + if addresses.len() > NAMED { ", …" } else { "" },
+        some if addresses.len() > NAMED => format!("{} and {} more", some.join(", "), addresses.len() - NAMED),
+        some => some.join(", "),
     }
 }
 

@@ -40,11 +40,14 @@ use crate::api::slipway::{
 use crate::apiserver::tls::Peer;
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
+use crate::ration::Rank;
 
 /// How often `lastSeen` is written while an agent only waits.
 const SEEN_EVERY: Duration = Duration::from_secs(10);
 /// Lines of a node's log kept in the intent when a step fails.
 const LOG_LINES: usize = 200;
+/// Characters of an agent's word in a line of the log.
+const LOGGED: usize = 500;
 /// Results kept in an intent.
 const RESULTS: usize = 32;
 /// Largest report of an unknown machine, in bytes: many of them are kept.
@@ -268,7 +271,8 @@ async fn open(
     match sessions.open(peer, call).await {
         Ok(session) => Ok(Json(session)),
         Err(refused) => {
-            warn!(%peer, macs = ?call.mac_addresses, reason = %refused.1, "agent refused");
+            let macs = caller::shown(&caller::addresses(call));
+            warn!(%peer, macs, reason = %refused.1, "agent refused");
             Err(refused)
         }
     }
@@ -545,7 +549,9 @@ impl Sessions {
     /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
     async fn end_step(&self, caller: &Caller, outcome: &StepOutcome) -> Result<(), Refused> {
         let host = format!("{}/{}", caller.namespace, caller.name);
-        info!(host, step = outcome.step, succeeded = outcome.succeeded, message = outcome.message, "step ended");
+        let message: String = outcome.message.chars().take(LOGGED).collect();
+        let step: String = outcome.step.chars().take(LOGGED).collect();
+        info!(host, step, succeeded = outcome.succeeded, message, "step ended");
         let finished = Time(Timestamp::now());
         let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.record(caller, |status, intent| {
@@ -606,7 +612,7 @@ async fn chunk(
 ) -> Result<Response, Refused> {
     let caller = sessions.authenticate(&headers).await?;
     let host = format!("{}/{}", caller.namespace, caller.name);
-    let place = sessions.0.lanes.enter(lanes::Client::Host(host)).await;
+    let place = sessions.0.lanes.enter(lanes::Client::Host(host), Rank::Known).await;
     let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
     Ok(answer.map(|body| place.hold(body, CancellationToken::new())))

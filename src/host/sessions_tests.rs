@@ -367,3 +367,43 @@ async fn of_nobodys_body_a_byte_is_read_and_of_a_hosts_no_more_than_its_calls_ne
         assert_eq!(site.call(NODE, &session, "POST", path, body).await.0, status, "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_liars_list_of_cards_is_a_short_line_of_the_log() {
+    use tracing_subscriber::fmt::MakeWriter;
+    #[derive(Clone, Default)]
+    struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    impl<'w> MakeWriter<'w> for Written {
+        type Writer = Self;
+        fn make_writer(&'w self) -> Self {
+            self.clone()
+        }
+    }
+    let written = Written::default();
+    let filter = tracing_subscriber::EnvFilter::new("info");
+    let format = crate::config::LogFormat::Text;
+    let log = crate::log::subscriber(filter, format, false, written.clone(), crate::log::Ration::default());
+    let _logs = tracing::subscriber::set_default(log);
+    let site = Site::new(&[StepAction::Inspect]).await;
+    let good: Vec<String> = (0..=255).map(|last| format!("02:00:00:00:01:{last:02x}")).collect();
+    let mut list: Vec<&str> = good.iter().map(String::as_str).collect();
+    let forged = "x\n2026-11-22T00:00:00Z  INFO slipway::appliance: FAKE LINE";
+    list.push(forged);
+    for _ in 0..300 {
+        assert_eq!(site.open_by(&list, STRANGER, "no token").await.0, 403);
+    }
+    let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("agent refused")).collect();
+    assert!(lines.len() <= 60, "{} lines", lines.len());
+    assert!(lines.iter().all(|line| line.len() < 500 && line.contains("and 248 more")), "{}", lines[0]);
+    assert!(!log.contains("FAKE LINE"), "{log}");
+}
