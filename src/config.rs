@@ -175,6 +175,10 @@ pub struct NetworkConfig {
     /// How long a lease holds.
     #[serde(default = "default_lease")]
     pub lease: Span,
+    /// How long a lease of a machine holds that is neither a BareMetalHost nor has a reservation; never longer than
+    /// `lease`.
+    #[serde(default = "default_unknown_lease")]
+    pub unknown_lease: Span,
     /// This appliance's address there; found on the interface when unset.
     pub server: Option<Ipv4Addr>,
     /// Default router (option 3).
@@ -194,6 +198,10 @@ pub struct NetworkConfig {
 
 fn default_lease() -> Span {
     Span(Duration::from_secs(3600))
+}
+
+fn default_unknown_lease() -> Span {
+    Span(Duration::from_secs(300))
 }
 
 /// `[[network.reservation]]`
@@ -534,6 +542,9 @@ impl NetworkConfig {
         if self.lease.0 < Duration::from_secs(60) {
             faults.push(format!("{at}: a lease must hold at least 60s"));
         }
+        if self.unknown_lease.0 < Duration::from_secs(60) {
+            faults.push(format!("{at}: unknown_lease must be at least 60s"));
+        }
     }
 }
 
@@ -561,6 +572,7 @@ mod tests {
             interface = "an-interface-too-long"
             subnet = "10.0.0.128/25"
             lease = "5s"
+            unknown_lease = "59s"
             mode = "off"
             discovery = true
             [discovery]
@@ -578,7 +590,8 @@ mod tests {
             "used twice",
             "overlaps",
             "15 characters",
-            "60s",
+            "a lease must hold at least 60s",
+            "unknown_lease must be at least 60s",
             "discovery needs a mode",
             "discovery.limit",
             "discovery.rule 1: accept = true needs credentials_name",

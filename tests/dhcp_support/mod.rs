@@ -715,7 +715,8 @@ fn attack() {
             }
             socket.send_to(&packet, to).ok();
             if cut % 16 == 0 {
-                let mine = DhcpOption::ClientIdentifier(random.random::<[u8; 16]>().to_vec());
+                let mut name = || DhcpOption::ClientIdentifier(random.random::<[u8; 16]>().to_vec());
+                let (mine, other) = (name(), name());
                 socket.send_to(&encode(&discover("02:00:00:00:00:66", vec![mine])), to).ok();
             }
             // Some thousand a second: bad messages are tried here, not full queues.
