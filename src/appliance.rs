@@ -202,7 +202,8 @@ async fn serve(
         lanes.clone(),
     )
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
-    .with_metrics(metrics.clone());
+    .with_metrics(metrics.clone())
+    .with_neighbours(neighbours(config));
     let router = api_router.merge(sessions.router());
     spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
 
@@ -283,8 +284,15 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) ->
     boot::Grounds {
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
         holders: Some(Arc::new(move |address| dhcp::holder(&networks, leases.as_ref(), address))),
+        neighbours: Some(neighbours(config)),
         dhcp: explained,
     }
+}
+
+/// Which network card answers at an address of a network that this appliance gives the addresses of.
+fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
+    let ours = config.networks.iter().filter(|network| network.check_cards);
+    boot::neighbour::kernel(ours.map(|network| (network.subnet, network.interface.clone())).collect())
 }
 
 /// What is known of an address. On another API server another appliance may give the addresses.

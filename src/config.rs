@@ -179,6 +179,10 @@ pub struct NetworkConfig {
     /// `lease`.
     #[serde(default = "default_unknown_lease")]
     pub unknown_lease: Span,
+    /// Whether a boot script and a session go to a machine only when the network card that answers at its address is the
+    /// host's.
+    #[serde(default = "checked")]
+    pub check_cards: bool,
     /// This appliance's address there; found on the interface when unset.
     pub server: Option<Ipv4Addr>,
     /// Default router (option 3).
@@ -198,6 +202,10 @@ pub struct NetworkConfig {
 
 fn default_lease() -> Span {
     Span(Duration::from_secs(3600))
+}
+
+fn checked() -> bool {
+    true
 }
 
 fn default_unknown_lease() -> Span {

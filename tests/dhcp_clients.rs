@@ -214,3 +214,22 @@ fn machines_that_ask_together_each_get_an_address_and_keep_it_when_the_server_is
         assert_eq!(lab.ask(&format!("address {mac}")), address, "{mac}");
     }
 }
+
+#[test]
+fn the_kernel_says_which_card_answers_at_an_address() {
+    let Some(mut lab) = lab(Options { network: POOL, macs: &[MAC], ..Options::default() }) else { return };
+    assert_eq!(lab.ask("card 10.77.0.100"), "none", "nobody spoke with it");
+    let entry = |state: &str, mac: &str| {
+        let add = ["neigh", "replace", "10.77.0.100", "lladdr", mac, "dev", "br0", "nud", state];
+        add.map(str::to_owned)
+    };
+    for (state, mac, answer) in [
+        ("reachable", MAC, MAC),
+        ("permanent", "02:aa:aa:aa:aa:01", "02:aa:aa:aa:aa:01"),
+        ("stale", MAC, "none"),
+        ("noarp", MAC, "none"),
+    ] {
+        lab.ip_server(&entry(state, mac).each_ref().map(String::as_str));
+        assert_eq!(lab.ask("card 10.77.0.100"), answer, "{state}");
+    }
+}

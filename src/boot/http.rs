@@ -39,6 +39,7 @@ use super::lanes::{Client, Lanes};
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
+use super::neighbour::{Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::{
     Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
@@ -67,6 +68,8 @@ pub struct Grounds {
     pub discovery: Vec<Ipv4Network>,
     /// Who holds an address. None: that is nowhere known, and scripts go to everybody.
     pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
+    /// Which network card answers at an address. None: nobody looks.
+    pub neighbours: Option<Neighbours>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
@@ -307,6 +310,18 @@ fn text(script: String) -> Response {
 }
 
 impl Shared {
+    /// Why the machine that asks, from the address that was leased to this MAC address, has not this card nor another of
+    /// its host's.
+    async fn another_card(&self, mac: MacAddress, ends: Ends, leased: Ipv4Addr) -> Option<String> {
+        if ends.local.ip().to_canonical() == ends.peer.ip().to_canonical() {
+            return None;
+        }
+        let answers = self.site.grounds.neighbours.as_ref()?(leased).await;
+        let host = self.hosts.by_mac(mac);
+        let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
+        another_card(leased, answers, &own)
+    }
+
     /// The script with a token for `who`, or one that says why there is none.
     async fn ramdisk(
         &self,
@@ -322,7 +337,11 @@ impl Shared {
         };
         let no_ramdisk = || "the appliance has no ramdisk, make one with slipway ramdisk build".to_owned();
         let bound = if has_ramdisk { self.site.bound(client.mac, ends) } else { Err(no_ramdisk()) };
-        let address = match bound {
+        let card = match &bound {
+            Ok(Some(address)) => self.another_card(client.mac, ends, *address).await,
+            _ => None,
+        };
+        let address = match card.map_or(bound, Err) {
             Ok(address) => address,
             Err(reason) => {
                 warn!(mac = %client.mac, peer = %ends.peer, who, reason, "boot script: error");

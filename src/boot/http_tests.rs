@@ -127,6 +127,28 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
 }
 
 #[tokio::test]
+async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
+    use futures::FutureExt;
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    let (second, other) = (MacAddress([2, 0, 0, 0, 0, 2]), MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]));
+    for (card, told) in [(Some(MAC), true), (Some(second), true), (None, true), (Some(other), false)] {
+        let neighbours: Neighbours = Arc::new(move |_| async move { card }.boxed());
+        let holders: Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync> = Arc::new(|_| Holder::Machine(MAC));
+        let grounds = Grounds { holders: Some(holders), neighbours: Some(neighbours), ..Grounds::default() };
+        let setup = setup_on(grounds);
+        setup.ramdisk();
+        setup.host(BootTarget::Ramdisk, false);
+        let mut host = setup.hosts.by_mac(MAC).expect("known").as_ref().clone();
+        host.macs.push(second);
+        setup.hosts.insert(host);
+        let (status, body) = setup.get(URI).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(body.contains("slipway.token"), told, "{card:?}: {body}");
+        assert_eq!(body.contains("answers at 172.22.0.100 is 02:aa:aa:aa:aa:01"), !told, "{card:?}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
     let setup = setup_on(Grounds { holders: Some(Arc::new(|_| Holder::Outside)), ..Grounds::default() });
     setup.ramdisk();

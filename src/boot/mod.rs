@@ -15,6 +15,7 @@ pub mod lanes;
 mod listener;
 pub mod live;
 pub mod media;
+pub mod neighbour;
 pub mod script;
 pub mod token;
 

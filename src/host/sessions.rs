@@ -33,11 +33,13 @@ use super::watches::Intents;
 use crate::agent::protocol::{
     Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
 };
+use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
 use crate::apiserver::tls::Peer;
+use crate::boot::neighbour::{Neighbours, another_card};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
 use crate::ration::Rank;
@@ -71,6 +73,7 @@ struct Inner {
     lanes: Lanes,
     intake: Intake,
     metrics: OnceLock<Metrics>,
+    neighbours: OnceLock<Neighbours>,
 }
 
 /// Why a call was refused: status, and words for the node's console.
@@ -143,7 +146,7 @@ impl Sessions {
         lanes: Lanes,
     ) -> Self {
         let (meter, discovery, metrics) = (Meter::default(), OnceLock::new(), OnceLock::new());
-        let intake = Intake::default();
+        let (intake, neighbours) = (Intake::default(), OnceLock::new());
         Self(Arc::new(Inner {
             client,
             index,
@@ -156,6 +159,7 @@ impl Sessions {
             lanes,
             intake,
             metrics,
+            neighbours,
         }))
     }
 
@@ -163,6 +167,13 @@ impl Sessions {
     #[must_use]
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         self.0.metrics.set(metrics).ok();
+        self
+    }
+
+    /// Looks which network card answers where a boot's token was given to.
+    #[must_use]
+    pub fn with_neighbours(self, neighbours: Neighbours) -> Self {
+        self.0.neighbours.set(neighbours).ok();
         self
     }
 
@@ -290,6 +301,7 @@ impl Sessions {
         if let Some(reason) = bound_elsewhere(&claims, peer) {
             return Err(refuse(reason));
         }
+        let answers = self.neighbour(&claims).await;
         let host = self.0.index.by_uid(&claims.uid);
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
         if host.standing.paused {
@@ -304,6 +316,10 @@ impl Sessions {
                 return Err(refuse("the boot intent is that of a former host of this name".into()));
             }
             may_open(&intent, &claims, peer).map_err(&refuse)?;
+            if let Some(address) = claims.address {
+                let own = caller::cards(&host, &intent, call);
+                another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
+            }
             if let Some(reason) = self.another_machine(&host, &intent, call).await? {
                 match self.end_boot(&api, &intent, &reason).await {
                     Err(kube::Error::Api(error)) if error.is_conflict() => continue,
@@ -346,6 +362,11 @@ impl Sessions {
 }
 
 impl Sessions {
+    /// The network card that answers at the address which a token was given to.
+    async fn neighbour(&self, claims: &Claims) -> Option<MacAddress> {
+        self.0.neighbours.get()?(claims.address?).await
+    }
+
     /// Why the machine that calls is not the host's.
     async fn another_machine(
         &self,
