@@ -1,6 +1,7 @@
 //! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,9 @@ use crate::host::stuck::Stuck;
 use crate::host::watches::Intents;
 use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::{self, Library};
+use crate::log::Ration;
 use crate::pki::Pki;
+use crate::ration::{Rank, Ranks};
 use crate::store::{Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
@@ -41,6 +44,10 @@ const HISTORY: usize = 10_000;
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
 /// How long the first listing of hosts may take before machines are answered.
 const LISTING_DEADLINE: Duration = Duration::from_secs(30);
+
+/// A program on the appliance.
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
 pub fn install_tls_provider() {
@@ -96,7 +103,7 @@ pub fn certificate_names(config: &Config) -> Vec<String> {
 }
 
 /// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
     install_tls_provider();
     let mut signals = Signals::install()?;
     let most = descriptors::Shares { api: apiserver::tls::CONNECTIONS_MAX, boot: boot::MAX_CONNECTIONS };
@@ -118,7 +125,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     let shutdown = CancellationToken::new();
-    let outcome = serve(&config, &pki, &store, kinds, shares, &mut signals, &shutdown).await;
+    let outcome = serve(&config, &pki, &store, kinds, shares, log, &mut signals, &shutdown).await;
     shutdown.cancel();
     store.close().await;
     info!("stopped");
@@ -153,12 +160,13 @@ async fn serve(
     store: &Store,
     kinds: JoinHandle<Vec<Kind>>,
     shares: descriptors::Shares,
+    log: Ration,
     signals: &mut Signals,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut services = JoinSet::<Ended>::new();
     let started = tokio::select! {
-        started = start(config, pki, store, kinds, shares, &mut services, shutdown) => Some(started),
+        started = start(config, pki, store, kinds, shares, log, &mut services, shutdown) => Some(started),
         signal = signals.end() => {
             warn!("{signal}: stopped before it was ready");
             None
@@ -187,6 +195,7 @@ async fn start(
     store: &Store,
     kinds: JoinHandle<Vec<Kind>>,
     shares: descriptors::Shares,
+    log: Ration,
     services: &mut JoinSet<Ended>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Option<apiserver::audit::Audit>> {
@@ -243,6 +252,7 @@ async fn start(
 
     spawn(services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
 
+    spawn(services, "log", log.clone().report(token()));
     let lanes = boot::Lanes::default();
     let sessions = Sessions::new(
         client.clone(),
@@ -254,7 +264,8 @@ async fn start(
         lanes.clone(),
     )
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
-    .with_metrics(metrics.clone());
+    .with_metrics(metrics.clone())
+    .with_neighbours(neighbours(config));
     let router = api_router.merge(sessions.router());
     spawn(services, "logs", log_upkeep::run(client.clone(), logs, token()));
 
@@ -285,6 +296,8 @@ async fn start(
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
+    let ranks = ranks(config, leases.as_ref(), &index);
+    log.ranked_by(ranks.clone());
     let media = Media {
         tokens: tokens.clone(),
         files: files.clone(),
@@ -301,8 +314,8 @@ async fn start(
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
     let router = boot::router(site, index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
-    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, shares.boot, token())));
-    services.spawn(named("TFTP", tftp.run(token())));
+    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, ranks.clone(), shares.boot, token())));
+    services.spawn(named("TFTP", tftp.ranked_by(ranks).run(token())));
     let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, media, leases };
     match external {
         Some(external) => {
@@ -326,6 +339,7 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) ->
     boot::Grounds {
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
         holders: Some(Arc::new(move |address| dhcp::holder(&networks, leases.as_ref(), address))),
+        neighbours: Some(neighbours(config)),
         dhcp: explained,
     }
 }
@@ -340,6 +354,27 @@ fn image_sources(config: &Config) -> image::Sources {
         data_dir: Some(config.data_dir.0.clone()),
         max_unpacked: image.max_unpacked_gib << 30,
     }
+}
+
+/// Which network card answers at an address of a network that this appliance gives the addresses of.
+fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
+    let ours = config.networks.iter().filter(|network| network.check_cards);
+    boot::neighbour::kernel(ours.map(|network| (network.subnet, network.interface.clone())).collect())
+}
+
+/// What is known of an address. On another API server another appliance may give the addresses.
+fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> Ranks {
+    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let (networks, hosts) = (config.networks.clone(), hosts.clone());
+    let interfaces = dhcp::interfaces().unwrap_or_default();
+    let own: HashSet<IpAddr> =
+        interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
+    Arc::new(move |address| {
+        if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
+            return Rank::Own;
+        }
+        dhcp::rank(&networks, leases.as_ref(), &hosts, address)
+    })
 }
 
 /// The embedded API server.

@@ -189,6 +189,14 @@ pub struct NetworkConfig {
     /// How long a lease holds.
     #[serde(default = "default_lease")]
     pub lease: Span,
+    /// How long a lease of a machine holds that is neither a BareMetalHost nor has a reservation; never longer than
+    /// `lease`.
+    #[serde(default = "default_unknown_lease")]
+    pub unknown_lease: Span,
+    /// Whether a boot script and a session go to a machine only when the network card that answers at its address is the
+    /// host's.
+    #[serde(default = "checked")]
+    pub check_cards: bool,
     /// This appliance's address there; found on the interface when unset.
     pub server: Option<Ipv4Addr>,
     /// Default router (option 3).
@@ -208,6 +216,14 @@ pub struct NetworkConfig {
 
 fn default_lease() -> Span {
     Span(Duration::from_secs(3600))
+}
+
+fn checked() -> bool {
+    true
+}
+
+fn default_unknown_lease() -> Span {
+    Span(Duration::from_secs(300))
 }
 
 /// `[[network.reservation]]`
@@ -590,6 +606,9 @@ impl NetworkConfig {
         if self.lease.0 < Duration::from_secs(60) {
             faults.push(format!("{at}: a lease must hold at least 60s"));
         }
+        if self.unknown_lease.0 < Duration::from_secs(60) {
+            faults.push(format!("{at}: unknown_lease must be at least 60s"));
+        }
     }
 }
 
@@ -619,6 +638,7 @@ mod tests {
             interface = "an-interface-too-long"
             subnet = "10.0.0.128/25"
             lease = "5s"
+            unknown_lease = "59s"
             mode = "off"
             discovery = true
             [discovery]
@@ -637,7 +657,8 @@ mod tests {
             "used twice",
             "overlaps",
             "15 characters",
-            "60s",
+            "a lease must hold at least 60s",
+            "unknown_lease must be at least 60s",
             "discovery needs a mode",
             "discovery.limit",
             "discovery.rule 1: accept = true needs credentials_name",

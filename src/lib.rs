@@ -22,6 +22,8 @@
 //! | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! | [`jsonpath`] | JSONPath as kubectl has it |
+//! | [`ration`] | who goes first when not everybody can be served |
+//! | [`log`] | the log: lines that cannot be forged, rationed by who brings them about |
 //! | [`config`] | `slipway.toml` |
 //! | [`descriptors`] | how many files and connections may be open, and whose they are |
 
@@ -41,12 +43,14 @@ pub mod engine;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod log;
 #[cfg(test)]
 #[path = "../tests/needs/mod.rs"]
 mod needs;
 pub mod outbound;
 pub mod pki;
 pub mod ramdisk;
+pub mod ration;
 pub mod simulate;
 pub mod store;
 pub mod tftp;

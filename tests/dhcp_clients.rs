@@ -8,7 +8,7 @@ mod needs;
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dhcp_support::{Exchange, Lab, Options, discover, message};
 use dhcproto::v4::{DhcpOption, MessageType, OptionCode};
@@ -152,8 +152,12 @@ fn hostile_packets_harm_no_known_machine() {
     let address = lab.udhcpc(0, &[]);
     assert!(address.is_some());
     let mut attack = lab.hostile(1, Duration::from_secs(60));
-    // The attack asks for every address there is under made-up client identifiers.
+    // The attack asks for every address there is under made-up client identifiers, with and without an offer.
     lab.log_until("the pool is used up");
+    let give_up = Instant::now() + Duration::from_secs(30);
+    while !(101..=110).any(|last| lab.ask(&format!("view 10.77.0.{last}")).contains("bound")) {
+        assert!(Instant::now() < give_up, "a stranger's request is granted as long as there is room");
+    }
     for round in 0..3 {
         assert_eq!(lab.udhcpc(0, &[]), address, "round {round}");
     }
@@ -212,5 +216,24 @@ fn machines_that_ask_together_each_get_an_address_and_keep_it_when_the_server_is
     lab.start_server();
     for (mac, address) in leased {
         assert_eq!(lab.ask(&format!("address {mac}")), address, "{mac}");
+    }
+}
+
+#[test]
+fn the_kernel_says_which_card_answers_at_an_address() {
+    let Some(mut lab) = lab(Options { network: POOL, macs: &[MAC], ..Options::default() }) else { return };
+    assert_eq!(lab.ask("card 10.77.0.100"), "none", "nobody spoke with it");
+    let entry = |state: &str, mac: &str| {
+        let add = ["neigh", "replace", "10.77.0.100", "lladdr", mac, "dev", "br0", "nud", state];
+        add.map(str::to_owned)
+    };
+    for (state, mac, answer) in [
+        ("reachable", MAC, MAC),
+        ("permanent", "02:aa:aa:aa:aa:01", "02:aa:aa:aa:aa:01"),
+        ("stale", MAC, "none"),
+        ("noarp", MAC, "none"),
+    ] {
+        lab.ip_server(&entry(state, mac).each_ref().map(String::as_str));
+        assert_eq!(lab.ask("card 10.77.0.100"), answer, "{state}");
     }
 }

@@ -34,6 +34,9 @@ const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x10]);
 /// Another host's machine.
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 const OTHER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x11]);
+/// Where DHCP leased an address to whoever named a host's MAC address, and where another card answers.
+const CLONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 12);
+const CLONED_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x12]);
 /// Somebody with an address of his own making.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Somebody on a network where another server gives the addresses.
@@ -87,7 +90,7 @@ impl Appliance {
             logs,
             boot::Lanes::default(),
         );
-        let router = api.router().merge(sessions.with_discovery(visits).router());
+        let router = api.router().merge(sessions.with_discovery(visits).with_neighbours(cards()).router());
 
         let pki = Pki::open(&path.join("pki"), &["127.0.0.1".to_owned()]).unwrap();
         let doors = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -105,17 +108,25 @@ impl Appliance {
             holders: Some(Arc::new(|address| match address {
                 NODE => Holder::Machine(MAC),
                 OTHER => Holder::Machine(OTHER_MAC),
+                CLONE => Holder::Machine(CLONED_MAC),
                 BESIDE => Holder::Elsewhere,
                 OUTSIDER => Holder::Outside,
                 _ => Holder::Nobody,
             })),
+            neighbours: Some(cards()),
             ..Grounds::default()
         };
         let site = Site::new(agents.port(), pki.ca_pem(), "").unwrap().on(grounds);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default());
-        tokio::spawn(boot::serve(listener, scripts, boot::MAX_CONNECTIONS, shutdown.clone()));
+        tokio::spawn(boot::serve(
+            listener,
+            scripts,
+            slipway::ration::all_alike(),
+            boot::MAX_CONNECTIONS,
+            shutdown.clone(),
+        ));
 
         let ca = reqwest::Certificate::from_pem(pki.ca_pem().as_bytes()).unwrap();
         let appliance = Self { folder, boot: address, api: agents, ca, client, index, shutdown };
@@ -232,6 +243,16 @@ impl Appliance {
     }
 }
 
+/// What the kernel's neighbour table knows.
+fn cards() -> boot::neighbour::Neighbours {
+    let card = |address| match address {
+        NODE => Some(MAC),
+        CLONE => Some(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
+        _ => None,
+    };
+    Arc::new(move |address| Box::pin(async move { card(address) }))
+}
+
 fn reason(answer: &Value) -> &str {
     answer["reason"].as_str().unwrap_or_default()
 }
@@ -291,6 +312,20 @@ async fn s4_a_clone_that_is_first_gets_this_boot_and_the_machine_says_so() {
     let (status, _) = appliance.call(NODE, &clones, "GET", "/agent/v1/step", Value::Null).await;
     assert_eq!(status, 401);
     appliance.session(NODE, MAC).await;
+}
+
+#[tokio::test]
+async fn s4a_who_only_names_a_hosts_mac_address_to_dhcp_gets_neither_its_script_nor_its_session() {
+    let appliance = Appliance::new(false).await;
+    appliance.host("cloned", CLONED_MAC).await;
+    appliance.intend("cloned", CLONED_MAC, 7).await;
+    let script = appliance.token(CLONE, CLONED_MAC).await.unwrap_err();
+    assert!(script.contains("answers at 127.0.0.12 is 02:aa:aa:aa:aa:01"), "{script}");
+    // With the token that the machine itself got before its address was taken over.
+    let uid = appliance.index.by_mac(CLONED_MAC).unwrap().uid.clone();
+    let token = Tokens::open(appliance.folder.path()).unwrap().mint_at(&uid, 7, Some(CLONE)).unwrap();
+    let (status, refusal) = appliance.open(CLONE, &token, CLONED_MAC).await;
+    assert!(status == 403 && reason(&refusal).contains("none of the machine's"), "{refusal}");
 }
 
 #[tokio::test]

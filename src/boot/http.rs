@@ -32,13 +32,16 @@ use tracing::{info, warn};
 use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
 use crate::image;
+use crate::ration::Rank;
 
 use super::cached::Cached;
+use super::condition::if_range_holds;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 use super::lanes::{Client, Lanes};
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
+use super::neighbour::{Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::{
     Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
@@ -67,6 +70,8 @@ pub struct Grounds {
     pub discovery: Vec<Ipv4Network>,
     /// Who holds an address. None: that is nowhere known, and scripts go to everybody.
     pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
+    /// Which network card answers at an address. None: nobody looks.
+    pub neighbours: Option<Neighbours>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
@@ -328,6 +333,18 @@ fn text(script: String) -> Response {
 }
 
 impl Shared {
+    /// Why the machine that asks, from the address that was leased to this MAC address, has not this card nor another of
+    /// its host's.
+    async fn another_card(&self, mac: MacAddress, ends: Ends, leased: Ipv4Addr) -> Option<String> {
+        if ends.local.ip().to_canonical() == ends.peer.ip().to_canonical() {
+            return None;
+        }
+        let answers = self.site.grounds.neighbours.as_ref()?(leased).await;
+        let host = self.hosts.by_mac(mac);
+        let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
+        another_card(leased, answers, &own)
+    }
+
     /// The script with a token for `who`, or one that says why there is none.
     async fn ramdisk(
         &self,
@@ -343,7 +360,11 @@ impl Shared {
         };
         let no_ramdisk = || "the appliance has no ramdisk, make one with slipway ramdisk build".to_owned();
         let bound = if has_ramdisk { self.site.bound(client.mac, ends) } else { Err(no_ramdisk()) };
-        let address = match bound {
+        let card = match &bound {
+            Ok(Some(address)) => self.another_card(client.mac, ends, *address).await,
+            _ => None,
+        };
+        let address = match card.map_or(bound, Err) {
             Ok(address) => address,
             Err(reason) => {
                 warn!(mac = %client.mac, peer = %ends.peer, who, reason, "boot script: error");
@@ -406,6 +427,7 @@ async fn file(
     State(shared): State<Arc<Shared>>,
     Extension(ends): Extension<Ends>,
     hangup: Option<Extension<Hangup>>,
+    rank: Option<Extension<Rank>>,
     Path(name): Path<String>,
     mut request: Request,
 ) -> Result<Response, Refused> {
@@ -416,10 +438,11 @@ async fn file(
     if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
         info!(peer = %ends.peer, file = name, "boot file");
     }
+    let rank = rank.map_or(Rank::Untold, |Extension(rank)| rank);
     // What is large waits for its turn; a machine that asks only whether it is there does not.
     let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
     let place = match bulky {
-        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip())).await.map_err(|error| {
+        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip()), rank).await.map_err(|error| {
             warn!(peer = %ends.peer, file = name, %error, "boot file refused");
             Refused::new(StatusCode::SERVICE_UNAVAILABLE, error)
         })?),
@@ -428,10 +451,8 @@ async fn file(
     let path = shared.files.path(name);
     // The file is all there is of the folder that is served: what it is called there adds nothing to its path.
     *request.uri_mut() = Uri::default();
-    let folder = ServeDir::with_backend(&path, Cached).append_index_html_on_directories(false);
-    let answer = folder.with_buf_chunk_size(FILE_CHUNK).try_call(request).await;
-    let mut answer = match answer {
-        Ok(answer) => answer.map(Body::new).into_response(),
+    let mut answer = match serve_file(&path, request).await {
+        Ok(answer) => answer,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
             return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
@@ -451,6 +472,34 @@ async fn file(
         }
         None => answer,
     })
+}
+
+/// A file, or the part of it that is asked for and that `If-Range` allows, which `ServeDir` does not look at.
+async fn serve_file(path: &std::path::Path, request: Request) -> std::io::Result<Response> {
+    let serve = async |request: Request| {
+        let folder = ServeDir::with_backend(path, Cached).append_index_html_on_directories(false);
+        let answer = folder.with_buf_chunk_size(FILE_CHUNK).try_call(request).await?;
+        Ok::<_, std::io::Error>(answer.map(Body::new).into_response())
+    };
+    if !request.headers().contains_key(header::IF_RANGE) {
+        return serve(request).await;
+    }
+    let (part, _) = request.into_parts();
+    let (mut head, mut whole) = (part.clone(), part.clone());
+    head.method = Method::HEAD;
+    for parts in [&mut head, &mut whole] {
+        parts.headers.remove(header::RANGE);
+    }
+    let of = |parts| Request::from_parts(parts, Body::empty());
+    let present = serve(of(head)).await?;
+    if if_range_holds(&part.headers, present.headers()) {
+        let answer = serve(of(part)).await?;
+        let replaced = present.headers().get(header::ETAG) != answer.headers().get(header::ETAG);
+        if answer.status() != StatusCode::PARTIAL_CONTENT || !replaced {
+            return Ok(answer);
+        }
+    }
+    serve(of(whole)).await
 }
 
 /// Why a request was refused, as the machine's console or an operator's curl shows it.

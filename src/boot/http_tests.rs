@@ -127,6 +127,28 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
 }
 
 #[tokio::test]
+async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
+    use futures::FutureExt;
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    let (second, other) = (MacAddress([2, 0, 0, 0, 0, 2]), MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]));
+    for (card, told) in [(Some(MAC), true), (Some(second), true), (None, true), (Some(other), false)] {
+        let neighbours: Neighbours = Arc::new(move |_| async move { card }.boxed());
+        let holders: Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync> = Arc::new(|_| Holder::Machine(MAC));
+        let grounds = Grounds { holders: Some(holders), neighbours: Some(neighbours), ..Grounds::default() };
+        let setup = setup_on(grounds);
+        setup.ramdisk();
+        setup.host(BootTarget::Ramdisk, false);
+        let mut host = setup.hosts.by_mac(MAC).expect("known").as_ref().clone();
+        host.macs.push(second);
+        setup.hosts.insert(host);
+        let (status, body) = setup.get(URI).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(body.contains("slipway.token"), told, "{card:?}: {body}");
+        assert_eq!(body.contains("answers at 172.22.0.100 is 02:aa:aa:aa:aa:01"), !told, "{card:?}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
     let setup = setup_on(Grounds { holders: Some(Arc::new(|_| Holder::Outside)), ..Grounds::default() });
     setup.ramdisk();
@@ -234,6 +256,40 @@ async fn files_have_types_ranges_and_heads() {
 }
 
 #[tokio::test]
+async fn a_part_is_only_given_of_the_build_that_the_client_has() {
+    let setup = setup();
+    setup.ramdisk();
+    let (_, headers, _) = setup.send("GET", "/boot/files/initrd", None).await;
+    let of = |name: &str| headers[name].to_str().expect("text").to_owned();
+    let (tag, date) = (of("etag"), of("last-modified"));
+    let weak = format!("W/{tag}");
+    let (tag, date, weak) = (tag.as_str(), date.as_str(), weak.as_str());
+    let (part, whole) = ((StatusCode::PARTIAL_CONTENT, "56789"), (StatusCode::OK, "0123456789"));
+    let rows = [
+        (tag, "bytes=5-", part),
+        (date, "bytes=5-", part),
+        ("\"another\"", "bytes=5-", whole),
+        (weak, "bytes=5-", whole),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", "bytes=5-", whole),
+        ("nonsense", "bytes=5-", whole),
+        ("", "bytes=5-", whole),
+        // Beyond the end of this build, not of that one.
+        ("\"another\"", "bytes=20-", whole),
+        (tag, "bytes=20-", (StatusCode::RANGE_NOT_SATISFIABLE, "")),
+    ];
+    for (held, range, (status, body)) in rows {
+        let request = http::Request::get("/boot/files/initrd").header("range", range).header("if-range", held);
+        let mut request = request.body(Body::empty()).expect("request");
+        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
+        request.extensions_mut().insert(ends);
+        let (parts, got) = setup.router.clone().oneshot(request).await.expect("answer").into_parts();
+        let got = got.collect().await.expect("body").to_bytes();
+        assert_eq!((parts.status, &*String::from_utf8_lossy(&got)), (status, body), "{held:?} {range}");
+        assert_eq!(parts.headers.contains_key("content-range"), status != StatusCode::OK, "{held:?} {range}");
+    }
+}
+
+#[tokio::test]
 async fn the_ca_and_an_explanation() {
     let setup = setup();
     assert!(setup.get("/boot/ca.pem").await.1.starts_with("-----BEGIN CERTIFICATE-----"));
@@ -252,7 +308,7 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, setup.router.clone(), 8, shutdown.clone()));
+    let task = tokio::spawn(serve(listener, setup.router.clone(), crate::ration::all_alike(), 8, shutdown.clone()));
     // Another test may have been first.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");
@@ -280,6 +336,7 @@ async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
         let mut request = http::Request::get("/boot/files/initrd").body(Body::empty()).expect("request");
         let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 1, number], 5000).into() };
         request.extensions_mut().insert(ends);
+        request.extensions_mut().insert(Rank::Known);
         let router = setup.router.clone();
         async move { router.oneshot(request).await.expect("answer").into_body() }
     };
@@ -289,7 +346,10 @@ async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
         sending.push(storm.next().await.expect("an answer"));
     }
     // Five hosts ask for four chunks each: none of them waits for any of the 152 machines in line.
-    let chunk = |number: usize| setup.lanes.enter(Client::Host(format!("default/web-{}", number % 5))).now_or_never();
+    let chunk = |number: usize| {
+        let client = Client::Host(format!("default/web-{}", number % 5));
+        tokio::task::unconstrained(setup.lanes.enter(client, Rank::Known)).now_or_never()
+    };
     let chunks: Vec<_> = (0..20).map(chunk).collect();
     assert!(chunks.iter().all(Option::is_some));
     // As boots end, only a few others follow while chunks are sent.

@@ -2,7 +2,8 @@
 //!
 //! Kernels, ramdisks and chunks of images are what costs. Each answer that carries one takes a place until its last byte
 //! is sent; who gets none waits in line. A rack that is powered on at once fills the line of boots, and a deployment
-//! passes by it. Who has a place, takes next to nothing and lets others wait, loses it.
+//! passes by it. Who has a place, takes next to nothing and lets others wait, loses it. Known hosts go first, and strangers
+//! have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,10 +20,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::ration::{Rank, Shares};
+
 /// Chunks of images sent at once.
 pub const DEPLOY_PLACES: usize = 64;
 /// Boot files sent at once.
-pub const BOOT_PLACES: usize = 48;
+pub const BOOT_PLACES: usize = 64;
 /// Boot files that may begin while deployments are under way.
 pub const BOOT_PLACES_BESIDE: usize = 8;
 /// Chunks at once for one host; an agent asks for four.
@@ -55,6 +58,7 @@ pub struct Lanes(Arc<Mutex<State>>);
 pub struct Place {
     lanes: Lanes,
     client: Client,
+    rank: Rank,
     left: Arc<AtomicBool>,
 }
 
@@ -66,6 +70,7 @@ pub struct TooMany;
 /// A boot file on its way.
 struct Sending {
     client: Client,
+    rank: Rank,
     /// Whether its place was given back.
     left: Arc<AtomicBool>,
     /// Bytes that were taken.
@@ -92,38 +97,46 @@ impl Sending {
 /// One of the two lines.
 struct Line<T> {
     running: HashMap<Client, usize>,
-    count: usize,
-    waiting: VecDeque<(Client, T)>,
+    shares: Shares,
+    waiting: VecDeque<Waiting<T>>,
+}
+
+/// Somebody in line.
+struct Waiting<T> {
+    client: Client,
+    rank: Rank,
+    waiter: T,
 }
 
 impl<T> Default for Line<T> {
     fn default() -> Self {
-        Self { running: HashMap::new(), count: 0, waiting: VecDeque::new() }
+        Self { running: HashMap::new(), shares: Shares::default(), waiting: VecDeque::new() }
     }
 }
 
 impl<T> Line<T> {
-    /// The first in line of those who have least, when the line has a place and they may have more.
-    fn next(&mut self, places: usize, of_a_client: usize) -> Option<(Client, T)> {
-        if self.count >= places {
-            return None;
-        }
+    /// Who goes next, when the line has a place for him: the best known of those who may have more, of them one who has
+    /// least, and of them the first in line.
+    fn next(&mut self, places: usize, of_a_client: usize) -> Option<Waiting<T>> {
         let has = |client: &Client| self.running.get(client).copied().unwrap_or_default();
-        let waiting = self.waiting.iter().enumerate().map(|(index, (client, _))| (has(client), index));
-        let (count, index) = waiting.min()?;
-        if count >= of_a_client {
-            return None;
-        }
-        let (client, waiter) = self.waiting.remove(index)?;
-        *self.running.entry(client.clone()).or_default() += 1;
-        self.count += 1;
-        Some((client, waiter))
+        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| self.shares.may_take(one.rank, places));
+        let waiting = waiting.map(|(index, one)| (one.rank, has(&one.client), index));
+        let (_, _, index) = waiting.filter(|(_, count, _)| *count < of_a_client).min()?;
+        let next = self.waiting.remove(index)?;
+        *self.running.entry(next.client.clone()).or_default() += 1;
+        self.shares.add(next.rank);
+        Some(next)
     }
 
-    fn leave(&mut self, client: &Client) {
+    /// The best known of those who wait.
+    fn best_waiting(&self) -> Option<Rank> {
+        self.waiting.iter().map(|one| one.rank).min()
+    }
+
+    fn leave(&mut self, client: &Client, rank: Rank) {
         let Some(count) = self.running.get_mut(client) else { return };
         *count -= 1;
-        self.count -= 1;
+        self.shares.remove(rank);
         if *count == 0 {
             self.running.remove(client);
         }
@@ -155,11 +168,11 @@ impl<T> Table<T> {
     /// Whether a deployment is under way.
     fn deploying(&self, now: Instant) -> bool {
         let lately = self.last_chunk.is_some_and(|last| now < last + UNDER_WAY);
-        lately || self.deploy.count > 0 || !self.deploy.waiting.is_empty()
+        lately || self.deploy.shares.taken() > 0 || !self.deploy.waiting.is_empty()
     }
 
     /// Everybody who may go now, in order.
-    fn admit(&mut self, now: Instant) -> Vec<(Client, T)> {
+    fn admit(&mut self, now: Instant) -> Vec<Waiting<T>> {
         let mut admitted = Vec::new();
         while let Some(next) = self.deploy.next(DEPLOY_PLACES, OF_A_HOST) {
             admitted.push(next);
@@ -171,29 +184,31 @@ impl<T> Table<T> {
         admitted
     }
 
-    /// Takes the places of boots that take next to nothing, if others wait for one.
+    /// Takes the places of boots that take next to nothing, if others wait for one who are as well known.
     fn hang_up(&mut self, now: Instant) {
         self.sending.retain(|one| !one.left.load(Ordering::Relaxed));
-        if self.boot.waiting.is_empty() {
-            return;
-        }
-        let (slow, good): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.sending).into_iter().map(|mut one| (one.is_slow(now), one)).partition(|one| one.0);
+        let Some(best) = self.boot.best_waiting() else { return };
+        let (slow, good): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sending)
+            .into_iter()
+            .map(|mut one| (best <= one.rank && one.is_slow(now), one))
+            .partition(|one| one.0);
         self.sending = good.into_iter().map(|(_, one)| one).collect();
         for (_, one) in slow {
             if !one.left.swap(true, Ordering::Relaxed) {
-                warn!(client = ?one.client, "a boot file is taken too slowly, and others wait: the connection is ended");
-                self.leave(&one.client, now);
+                if let Client::Machine(peer) = &one.client {
+                    warn!(%peer, "a boot file is taken too slowly, and others wait: the connection is ended");
+                }
+                self.leave(&one.client, one.rank, now);
                 one.hangup.cancel();
             }
         }
     }
 
-    fn leave(&mut self, client: &Client, now: Instant) {
+    fn leave(&mut self, client: &Client, rank: Rank, now: Instant) {
         if matches!(client, Client::Host(_)) {
             self.last_chunk = Some(now);
         }
-        self.line(client).leave(client);
+        self.line(client).leave(client, rank);
     }
 }
 
@@ -204,20 +219,22 @@ impl Lanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. Whoever stops waiting leaves the line.
+    /// Waits for a place for a client of this rank. Whoever stops waiting leaves the line.
     ///
     /// # Errors
     /// Too much of this client waits already.
-    pub async fn enter(&self, client: Client) -> Result<Place, TooMany> {
+    pub async fn enter(&self, client: Client, rank: Rank) -> Result<Place, TooMany> {
+        // The appliance itself is no better than what it knows.
+        let rank = rank.max(Rank::Known);
         let (sender, mut granted) = oneshot::channel();
         {
             let mut state = self.state();
             let waiting = &mut state.line(&client).waiting;
-            waiting.retain(|(_, sender)| !sender.is_closed());
-            if waiting.iter().filter(|(other, _)| *other == client).count() >= WAITING_OF_A_CLIENT {
+            waiting.retain(|one| !one.waiter.is_closed());
+            if waiting.iter().filter(|one| one.client == client).count() >= WAITING_OF_A_CLIENT {
                 return Err(TooMany);
             }
-            waiting.push_back((client, sender));
+            waiting.push_back(Waiting { client, rank, waiter: sender });
         }
         loop {
             self.admit();
@@ -240,9 +257,9 @@ impl Lanes {
             state.hang_up(now);
             state.admit(now)
         };
-        for (client, sender) in admitted {
+        for Waiting { client, rank, waiter } in admitted {
             // Who does not wait any more gives it back at once: the place comes back with the error and is dropped.
-            drop(sender.send(Place { lanes: self.clone(), client, left: Arc::default() }));
+            drop(waiter.send(Place { lanes: self.clone(), client, rank, left: Arc::default() }));
         }
     }
 }
@@ -250,7 +267,7 @@ impl Lanes {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.left.swap(true, Ordering::Relaxed) {
-            self.lanes.state().leave(&self.client, Instant::now());
+            self.lanes.state().leave(&self.client, self.rank, Instant::now());
             self.lanes.admit();
         }
     }
@@ -262,9 +279,9 @@ impl Place {
     pub fn hold(self, body: Body, hangup: CancellationToken) -> Body {
         let taken = Arc::<AtomicU64>::default();
         if matches!(self.client, Client::Machine(_)) {
-            let (client, left, taken) = (self.client.clone(), self.left.clone(), taken.clone());
-            let looked = (Instant::now(), 0);
-            self.lanes.state().sending.push(Sending { client, left, taken, looked, hangup });
+            let (client, rank) = (self.client.clone(), self.rank);
+            let (left, taken, looked) = (self.left.clone(), taken.clone(), (Instant::now(), 0));
+            self.lanes.state().sending.push(Sending { client, rank, left, taken, looked, hangup });
         }
         Body::new(Holding { body, taken, _place: self })
     }
@@ -316,32 +333,42 @@ mod tests {
         Client::Host(format!("rack/{number}"))
     }
 
+    /// Somebody in line who is known.
+    fn waits<T>(client: Client, waiter: T) -> Waiting<T> {
+        Waiting { client, rank: Rank::Known, waiter }
+    }
+
+    fn stranger(number: u8) -> Waiting<u8> {
+        Waiting { client: Client::Machine([10, 9, 9, number].into()), rank: Rank::Stranger, waiter: number }
+    }
+
     #[test]
     fn deployments_go_first_and_boots_take_what_they_leave() {
         let now = Instant::now();
         let mut table = Table::<u8>::default();
         for number in 0..200 {
-            table.boot.waiting.push_back((machine(number), number));
+            table.boot.waiting.push_back(waits(machine(number), number));
         }
         assert_eq!(table.admit(now).len(), BOOT_PLACES);
         // Five hosts with four chunks each pass by the 152 that wait.
         for number in 0..20 {
-            table.deploy.waiting.push_back((host(number % 5), number));
+            table.deploy.waiting.push_back(waits(host(number % 5), number));
         }
         let admitted = table.admit(now);
         assert_eq!(admitted.len(), 20);
-        assert!(admitted.iter().all(|(client, _)| matches!(client, Client::Host(_))));
+        assert!(admitted.iter().all(|one| matches!(one.client, Client::Host(_))));
         // Boots that end are not followed by others while chunks are under way, until few are left.
-        for number in 0..40 {
-            table.leave(&machine(number), now);
+        let until_few = (BOOT_PLACES - BOOT_PLACES_BESIDE) as u8;
+        for number in 0..until_few {
+            table.leave(&machine(number), Rank::Known, now);
             assert!(table.admit(now).is_empty(), "{number}");
         }
-        table.leave(&machine(40), now);
-        let next: Vec<_> = table.admit(now).into_iter().map(|(_, number)| number).collect();
-        assert_eq!(next, [48], "in their order");
+        table.leave(&machine(until_few), Rank::Known, now);
+        let next: Vec<_> = table.admit(now).into_iter().map(|one| one.waiter).collect();
+        assert_eq!(next, [BOOT_PLACES as u8], "in their order");
         // Nor between two chunks; but soon after the last.
         for number in 0..20 {
-            table.leave(&host(number % 5), now);
+            table.leave(&host(number % 5), Rank::Known, now);
         }
         assert!(table.admit(now + UNDER_WAY / 2).is_empty());
         assert_eq!(table.admit(now + UNDER_WAY).len(), BOOT_PLACES - BOOT_PLACES_BESIDE);
@@ -352,14 +379,14 @@ mod tests {
         let now = Instant::now();
         let mut table = Table::<u8>::default();
         for number in 0..100 {
-            table.deploy.waiting.push_back((host(1), number));
-            table.boot.waiting.push_back((machine(1), number));
+            table.deploy.waiting.push_back(waits(host(1), number));
+            table.boot.waiting.push_back(waits(machine(1), number));
         }
-        table.deploy.waiting.push_back((host(2), 100));
+        table.deploy.waiting.push_back(waits(host(2), 100));
         let admitted = table.admit(now);
-        let of = |client: Client| admitted.iter().filter(|(other, _)| *other == client).count();
+        let of = |client: Client| admitted.iter().filter(|one| one.client == client).count();
         assert_eq!((of(host(1)), of(host(2)), of(machine(1))), (OF_A_HOST, 1, OF_AN_ADDRESS));
-        table.leave(&host(1), now);
+        table.leave(&host(1), Rank::Known, now);
         assert_eq!(table.admit(now).len(), 1);
     }
 
@@ -368,14 +395,14 @@ mod tests {
         let now = Instant::now();
         let mut table = Table::<u8>::default();
         // Machine 1 asked a hundred times before the others came.
-        table.boot.waiting.extend((0..100).map(|number| (machine(1), number)));
+        table.boot.waiting.extend((0..100).map(|number| waits(machine(1), number)));
         assert_eq!(table.admit(now).len(), OF_AN_ADDRESS);
         for number in 2..=BOOT_PLACES as u8 {
-            table.boot.waiting.push_back((machine(number), number));
+            table.boot.waiting.push_back(waits(machine(number), number));
         }
         assert_eq!(table.admit(now).len(), BOOT_PLACES - OF_AN_ADDRESS);
-        table.leave(&machine(1), now);
-        assert_eq!(table.admit(now)[0].0, machine(BOOT_PLACES as u8));
+        table.leave(&machine(1), Rank::Known, now);
+        assert_eq!(table.admit(now)[0].client, machine(BOOT_PLACES as u8));
     }
 
     #[test]
@@ -383,11 +410,12 @@ mod tests {
         let (begin, enough) = (Instant::now(), LEAST_RATE * RATE_OVER.as_secs());
         let mut table = Table::<u8>::default();
         for number in 0..BOOT_PLACES as u8 {
-            table.boot.waiting.push_back((machine(number), number));
+            table.boot.waiting.push_back(waits(machine(number), number));
         }
         assert_eq!(table.admit(begin).len(), BOOT_PLACES);
         let sending = |number| Sending {
             client: machine(number),
+            rank: Rank::Known,
             left: Arc::default(),
             taken: Arc::default(),
             looked: (begin, 0),
@@ -400,7 +428,7 @@ mod tests {
         let now = begin + RATE_OVER;
         table.hang_up(now);
         assert_eq!(cut().count(), 0);
-        table.boot.waiting.extend((100..103).map(|number| (machine(number), number)));
+        table.boot.waiting.extend((100..103).map(|number| waits(machine(number), number)));
         for (taken, _) in &seen[2..] {
             taken.fetch_add(enough, Ordering::Relaxed);
         }
@@ -415,14 +443,16 @@ mod tests {
         assert_eq!(cut().count(), 2, "not before the time is over");
         table.hang_up(now + RATE_OVER);
         assert_eq!(cut().collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!((table.boot.count, table.sending.len()), (BOOT_PLACES - 1, BOOT_PLACES - 3));
+        assert_eq!((table.boot.shares.taken(), table.sending.len()), (BOOT_PLACES - 1, BOOT_PLACES - 3));
     }
 
     #[tokio::test]
     async fn a_place_that_was_taken_away_is_not_given_back_a_second_time() {
         let lanes = Lanes::default();
-        let (first, second) =
-            (lanes.enter(machine(1)).await.expect("room"), lanes.enter(machine(1)).await.expect("room"));
+        let (first, second) = (
+            lanes.enter(machine(1), Rank::Known).await.expect("room"),
+            lanes.enter(machine(1), Rank::Known).await.expect("room"),
+        );
         let hangup = CancellationToken::new();
         let mut body = first.hold(Body::from("boot"), hangup.clone());
         let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
@@ -430,17 +460,17 @@ mod tests {
         {
             let mut state = lanes.state();
             assert_eq!(state.sending[0].taken.load(Ordering::Relaxed), 4);
-            let (waits, _granted) = oneshot::channel();
-            state.boot.waiting.push_back((machine(1), waits));
+            let (waiter, _granted) = oneshot::channel();
+            state.boot.waiting.push_back(waits(machine(1), waiter));
             state.hang_up(Instant::now() + RATE_OVER);
-            assert_eq!((state.boot.count, state.sending.len()), (1, 0));
+            assert_eq!((state.boot.shares.taken(), state.sending.len()), (1, 0));
             state.boot.waiting.clear();
         }
         assert!(hangup.is_cancelled());
         drop(body);
-        assert_eq!(lanes.state().boot.count, 1);
+        assert_eq!(lanes.state().boot.shares.taken(), 1);
         drop(second);
-        assert_eq!(lanes.state().boot.count, 0);
+        assert_eq!(lanes.state().boot.shares.taken(), 0);
     }
 
     #[tokio::test]
@@ -448,15 +478,16 @@ mod tests {
         let lanes = Lanes::default();
         let mut held = Vec::new();
         for _ in 0..OF_AN_ADDRESS {
-            held.push(lanes.enter(machine(1)).await.expect("room"));
+            held.push(lanes.enter(machine(1), Rank::Known).await.expect("room"));
         }
-        let mut waiting: Vec<_> = (0..WAITING_OF_A_CLIENT).map(|_| Box::pin(lanes.enter(machine(1)))).collect();
+        let mut waiting: Vec<_> =
+            (0..WAITING_OF_A_CLIENT).map(|_| Box::pin(lanes.enter(machine(1), Rank::Known))).collect();
         assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
-        assert_eq!(lanes.enter(machine(1)).await.err(), Some(TooMany));
-        lanes.enter(machine(2)).await.expect("room");
+        assert_eq!(lanes.enter(machine(1), Rank::Known).await.err(), Some(TooMany));
+        lanes.enter(machine(2), Rank::Known).await.expect("room");
         // Who went away waits no more.
         waiting.pop();
-        assert!(lanes.enter(machine(1)).now_or_never().is_none());
+        assert!(lanes.enter(machine(1), Rank::Known).now_or_never().is_none());
     }
 
     #[tokio::test]
@@ -464,12 +495,12 @@ mod tests {
         let lanes = Lanes::default();
         let mut held = Vec::new();
         for number in 0..BOOT_PLACES {
-            let place = lanes.enter(machine(number as u8)).await.expect("room");
+            let place = lanes.enter(machine(number as u8), Rank::Known).await.expect("room");
             held.push(place.hold(Body::from("boot"), CancellationToken::new()));
         }
-        let mut waits = Box::pin(lanes.enter(machine(100)));
-        let mut gives_up = Box::pin(lanes.enter(machine(101)));
-        let mut last = Box::pin(lanes.enter(machine(102)));
+        let mut waits = Box::pin(lanes.enter(machine(100), Rank::Known));
+        let mut gives_up = Box::pin(lanes.enter(machine(101), Rank::Known));
+        let mut last = Box::pin(lanes.enter(machine(102), Rank::Known));
         assert!((&mut waits).now_or_never().is_none() && (&mut gives_up).now_or_never().is_none());
         assert!((&mut last).now_or_never().is_none());
         drop(gives_up);
@@ -478,12 +509,86 @@ mod tests {
         held.pop();
         let _second = last.await;
         // Without anybody leaving a place, boots go on when the deployment is over.
-        let chunk = lanes.enter(host(1)).await.expect("room");
+        let chunk = lanes.enter(host(1), Rank::Known).await.expect("room");
         held.truncate(BOOT_PLACES_BESIDE);
-        let mut beside = Box::pin(lanes.enter(machine(103)));
+        let mut beside = Box::pin(lanes.enter(machine(103), Rank::Known));
         assert!((&mut beside).now_or_never().is_none());
         drop(chunk);
         assert!((&mut beside).now_or_never().is_none());
         beside.await.expect("room");
+    }
+
+    #[test]
+    fn strangers_have_a_quarter_together_and_the_known_go_first() {
+        let (now, quarter) = (Instant::now(), BOOT_PLACES / 4);
+        let mut table = Table::<u8>::default();
+        // Thirty strangers were first, and take as much as one may.
+        for number in 0..60 {
+            table.boot.waiting.push_back(stranger(number % 30));
+        }
+        assert_eq!(table.admit(now).len(), quarter);
+        for number in 0..BOOT_PLACES as u8 {
+            table.boot.waiting.push_back(waits(machine(number), number));
+        }
+        let admitted = table.admit(now);
+        assert_eq!(admitted.len(), BOOT_PLACES - quarter);
+        assert!(admitted.iter().all(|one| one.rank == Rank::Known));
+        // A place of a known host's goes to the next one of those, however long strangers wait.
+        table.leave(&machine(0), Rank::Known, now);
+        let next = table.admit(now);
+        assert_eq!((next.len(), next[0].rank), (1, Rank::Known));
+        // While a deployment is under way there are few places; what strangers hold of before does not count against them.
+        let mut table = Table::<u8>::default();
+        table.boot.waiting.extend((0..30).map(stranger));
+        assert_eq!(table.admit(now).len(), quarter);
+        table.last_chunk = Some(now);
+        table.boot.waiting.push_back(waits(machine(1), 1));
+        assert_eq!(table.admit(now).len(), 1);
+    }
+
+    #[test]
+    fn a_slow_host_loses_its_place_to_no_stranger() {
+        let begin = Instant::now();
+        let mut table = Table::<u8>::default();
+        table.boot.waiting.push_back(waits(machine(1), 1));
+        table.boot.waiting.extend((0..30).map(stranger));
+        table.admit(begin);
+        let sending = |client: Client, rank| Sending {
+            client,
+            rank,
+            left: Arc::default(),
+            taken: Arc::default(),
+            looked: (begin, 0),
+            hangup: CancellationToken::new(),
+        };
+        table.sending = vec![sending(machine(1), Rank::Known), sending(stranger(0).client, Rank::Stranger)];
+        let cut: Vec<_> = table.sending.iter().map(|one| one.hangup.clone()).collect();
+        table.hang_up(begin + RATE_OVER);
+        assert_eq!(cut.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>(), [false, true]);
+        // To another host it does.
+        table.boot.waiting.push_back(waits(machine(2), 2));
+        table.hang_up(begin + RATE_OVER);
+        assert!(cut[0].is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_known_host_gets_its_ramdisk_while_strangers_do_their_worst() {
+        let lanes = Lanes::default();
+        // Ten strangers with ten addresses each, as much at once as they may.
+        let address = |number: u8| Client::Machine([10, 9, 9, number].into());
+        let mut held = Vec::new();
+        let mut waiting = Vec::new();
+        for number in 0..200_u8 {
+            let mut enters = Box::pin(lanes.enter(address(number % 100), Rank::Stranger));
+            match (&mut enters).now_or_never() {
+                Some(place) => held.push(place.expect("room")),
+                None => waiting.push(enters),
+            }
+        }
+        let mut hosts = Vec::new();
+        for number in 0..Shares::of_unknown(BOOT_PLACES) as u8 {
+            hosts.push(lanes.enter(machine(number), Rank::Known).now_or_never().expect("a host waits for strangers"));
+        }
+        assert_eq!(held.len(), Shares::of_strangers(BOOT_PLACES));
     }
 }

@@ -1,7 +1,4 @@
-use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,18 +9,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
+use super::guests::{Full, Guests};
 use super::http::Ends;
+use crate::ration::{Rank, Ranks};
 
-/// Connections at once, where there are descriptors for them.
-pub const MAX_CONNECTIONS: usize = 1024;
-/// Connections at once from one address. iPXE opens one or two.
-pub const MAX_CONNECTIONS_PER_ADDRESS: usize = 64;
+/// Connections at once, where there are descriptors for them. Who is not known has [a share](crate::ration::Shares) of them.
+pub const MAX_CONNECTIONS: usize = 1536;
 /// How long a client may take for a request's head, and how long it may idle between requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(15);
 /// How long data may wait for a client that takes none.
@@ -38,25 +34,20 @@ const MAX_HEAD: usize = 16 << 10;
 pub(super) struct Hangup(pub CancellationToken);
 
 /// Serves HTTP/1.1 until shutdown, with at most so many connections at once, then lets downloads under way end for some
-/// seconds.
+/// seconds. `ranks` say who goes first when there are too many connections.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
+    ranks: Ranks,
     connections_at_once: usize,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let permits = Arc::new(Semaphore::new(connections_at_once));
-    let addresses = Addresses::default();
+    let guests = Guests::new(connections_at_once);
     let mut connections = JoinSet::new();
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     loop {
-        // The permit comes first: what is over the limit waits in the kernel.
-        let permit = tokio::select! {
-            () = shutdown.cancelled() => break,
-            permit = permits.clone().acquire_owned() => permit.map_err(io::Error::other)?,
-        };
         let (stream, peer) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => match accepted {
@@ -73,10 +64,6 @@ pub async fn serve(
                 warn!(%error, "a boot HTTP connection failed");
             }
         }
-        let Some(guest) = addresses.enter(peer.ip()) else {
-            warn!(%peer, limit = MAX_CONNECTIONS_PER_ADDRESS, "boot HTTP connection refused: too many from this address");
-            continue;
-        };
         let local = match prepare(&stream) {
             Ok(local) => local,
             Err(error) => {
@@ -84,14 +71,35 @@ pub async fn serve(
                 continue;
             }
         };
+        let address = peer.ip().to_canonical();
+        let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
+        let ended = CancellationToken::new();
+        let entered = loop {
+            let freed = guests.freed();
+            match guests.enter(address, rank, &ended) {
+                // All are known hosts' and busy, or nearly all: what is over waits, here and in the kernel.
+                Err(Full::Places) if rank <= Rank::Known => tokio::select! {
+                    () = shutdown.cancelled() => break None,
+                    () = freed => {}
+                },
+                Err(full) => {
+                    warn!(%peer, reason = %full, "boot HTTP connection refused");
+                    break None;
+                }
+                Ok(guest) => break Some(guest),
+            }
+        };
+        let Some(guest) = entered else { continue };
         let ends = Ends { local, peer };
-        let (router, ended) = (router.clone(), CancellationToken::new());
-        let hangup = Hangup(ended.clone());
+        let (router, hangup, guest_of) = (router.clone(), Hangup(ended.clone()), guest.clone());
         let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let asked = guest_of.asks();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ends);
+            request.extensions_mut().insert(rank);
             request.extensions_mut().insert(hangup.clone());
-            router.clone().oneshot(request)
+            let answer = router.clone().oneshot(request);
+            async move { answer.await.map(|answer| asked.until_sent(answer)) }
         });
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
         connections.spawn(async move {
@@ -101,7 +109,7 @@ pub async fn serve(
                 },
                 () = ended.cancelled() => debug!(%peer, "boot HTTP connection is ended"),
             }
-            drop((guest, permit));
+            drop(guest);
         });
     }
     drop(listener);
@@ -119,48 +127,20 @@ fn prepare(stream: &TcpStream) -> io::Result<std::net::SocketAddr> {
     Ok(std::net::SocketAddr::new(local.ip().to_canonical(), local.port()))
 }
 
-/// Connections by address.
-#[derive(Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A connection that is counted until it is dropped.
-struct Guest {
-    address: IpAddr,
-    addresses: Addresses,
-}
-
-impl Addresses {
-    fn enter(&self, address: IpAddr) -> Option<Guest> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= MAX_CONNECTIONS_PER_ADDRESS {
-            return None;
-        }
-        *count += 1;
-        Some(Guest { address, addresses: self.clone() })
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
+
     use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
     async fn a_connection_can_be_ended_in_the_middle_of_an_answer() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
         let endless = |axum::Extension(Hangup(token)): axum::Extension<Hangup>| async move {
             let more = std::iter::repeat_with(|| Ok::<_, io::Error>(bytes::Bytes::from_static(&[b'x'; 1 << 16])));
             // The client reads nothing at first, so this waits in the middle of it.
@@ -171,7 +151,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, router, 8, shutdown.clone()));
+        let served = tokio::spawn(serve(listener, router, crate::ration::all_alike(), 8, shutdown.clone()));
         let mut stream = TcpStream::connect(address).await.expect("connects");
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("asks");
         let ends = async { while matches!(stream.read(&mut [0; 1 << 16]).await, Ok(1..)) {} };
@@ -180,17 +160,55 @@ mod tests {
         served.await.expect("no panic").expect("an orderly end");
     }
 
-    #[test]
-    fn connections_are_counted_by_address() {
-        let addresses = Addresses::default();
-        let one: IpAddr = [10, 0, 0, 1].into();
-        let mut guests: Vec<_> =
-            (0..MAX_CONNECTIONS_PER_ADDRESS).map(|_| addresses.enter(one).expect("room")).collect();
-        assert!(addresses.enter(one).is_none());
-        assert!(addresses.enter([10, 0, 0, 2].into()).is_some());
-        guests.pop();
-        assert!(addresses.enter(one).is_some());
-        drop(guests);
-        assert!(addresses.0.lock().expect("lock").is_empty());
+    async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((from, 0).into()).expect("an address");
+        tokio::time::timeout(DEADLINE, socket.connect(to)).await.expect("in time").expect("connects")
+    }
+
+    /// What is answered before the deadline.
+    async fn ask(stream: &mut TcpStream) -> String {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("asks");
+        let mut answer = String::new();
+        tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("no answer").ok();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_known_host_is_served_while_strangers_do_their_worst() {
+        const KNOWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+        let ranks = |address: IpAddr| if address == KNOWN { Rank::Known } else { Rank::Stranger };
+        let router = Router::new().route("/", axum::routing::get(|| async { "the boot script" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, router, Arc::new(ranks), MAX_CONNECTIONS, shutdown.clone()));
+        // Thirty strangers open as much as one may, and say nothing, or half a head.
+        let mut held = Vec::new();
+        for stranger in 0..30 {
+            for number in 0..super::super::guests::MAX_OF_AN_ADDRESS {
+                let mut stream = connect(Ipv4Addr::new(127, 0, 9, stranger), address).await;
+                if number % 2 == 0 {
+                    stream.write_all(b"GET / HTTP/1.1\r\nHo").await.ok();
+                }
+                held.push(stream);
+            }
+        }
+        for number in 0..5 {
+            let answer = ask(&mut connect(KNOWN, address).await).await;
+            assert!(answer.ends_with("the boot script"), "{number}: {answer:?}");
+        }
+        // An unknown machine that means well gets on, too: who has not asked for longest gives way.
+        let answer = ask(&mut connect(Ipv4Addr::new(127, 0, 0, 4), address).await).await;
+        assert!(answer.ends_with("the boot script"), "{answer:?}");
+        let mut open = 0;
+        for stream in &held {
+            open += usize::from(
+                matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock),
+            );
+        }
+        assert!(open <= crate::ration::Shares::of_strangers(MAX_CONNECTIONS), "{open} are open");
+        shutdown.cancel();
+        served.await.expect("no panic").expect("an orderly end");
     }
 }

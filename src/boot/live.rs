@@ -4,19 +4,21 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, StatusCode};
 use tracing::warn;
 
-use super::HostIndex;
+use super::condition::if_range_holds;
+use super::{Ends, HostIndex};
 use crate::agent::protocol::{CHUNK_SIZE, Manifest};
 use crate::image::{self, Library};
 
@@ -41,7 +43,12 @@ pub fn path(digest: &str) -> String {
     format!("/boot/live/{digest}.iso")
 }
 
-async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: HeaderMap) -> Response {
+async fn iso(
+    State(shared): State<Shared>,
+    ends: Option<Extension<Ends>>,
+    Path(file): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let not_found = || (StatusCode::NOT_FOUND, "no such live ISO\n").into_response();
     let Some(digest) = file.strip_suffix(".iso").map(str::to_owned) else { return not_found() };
     if !shared.hosts.boots_live(&digest) {
@@ -57,7 +64,11 @@ async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: He
         return not_found();
     }
     let total = manifest.virtual_size;
-    let asked = headers.get(RANGE).and_then(|range| range.to_str().ok()).map(|text| range(text, total));
+    let tag = format!("\"{digest}\"");
+    let mut present = HeaderMap::new();
+    present.extend(tag.parse().ok().map(|tag| (ETAG, tag)));
+    let allowed = headers.get(RANGE).filter(|_| if_range_holds(&headers, &present));
+    let asked = allowed.and_then(|range| range.to_str().ok()).map(|text| range(text, total));
     let (status, part) = match asked {
         None | Some(Asked::Whole) => (StatusCode::OK, 0..total),
         Some(Asked::Part(part)) => (StatusCode::PARTIAL_CONTENT, part),
@@ -65,14 +76,15 @@ async fn iso(State(shared): State<Shared>, Path(file): Path<String>, headers: He
             return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
         }
     };
-    let mut answer = Body::from_stream(read(shared.library, manifest, part.clone())).into_response();
+    let peer = ends.map(|Extension(ends)| ends.peer);
+    let mut answer = Body::from_stream(read(shared.library, manifest, part.clone(), peer)).into_response();
     *answer.status_mut() = status;
     let mut fields = vec![
         (CONTENT_TYPE, "application/x-iso9660-image".to_owned()),
         (ACCEPT_RANGES, "bytes".to_owned()),
         (CACHE_CONTROL, "public, max-age=31536000, immutable".to_owned()),
         (CONTENT_LENGTH, (part.end - part.start).to_string()),
-        (ETAG, format!("\"{digest}\"")),
+        (ETAG, tag),
     ];
     if status == StatusCode::PARTIAL_CONTENT {
         fields.push((CONTENT_RANGE, format!("bytes {}-{}/{total}", part.start, part.end - 1)));
@@ -138,6 +150,7 @@ fn read(
     library: Library,
     manifest: Arc<Manifest>,
     part: Range<u64>,
+    peer: Option<SocketAddr>,
 ) -> impl futures::Stream<Item = io::Result<Bytes>> + Send {
     futures::stream::try_unfold(part.start, move |at| {
         let (library, manifest, end) = (library.clone(), manifest.clone(), part.end);
@@ -147,7 +160,7 @@ fn read(
             }
             let read = tokio::task::spawn_blocking(move || piece(&library, &manifest, at, end)).await;
             let bytes = read.map_err(io::Error::other).flatten().inspect_err(|error| {
-                warn!(%error, "a live ISO cannot be read from the library");
+                warn!(peer = peer.map(tracing::field::display), %error, "a live ISO cannot be read from the library");
             })?;
             let next = at + bytes.len() as u64;
             Ok(Some((bytes, next)))

@@ -83,6 +83,11 @@ async fn a_live_iso_comes_whole_and_in_parts_while_a_host_boots_it() {
     for malformed in ["bytes=9-1", "bytes=0-1,4-5", "lines=1-2", "bytes=x-"] {
         assert_eq!(get(&router, &digest, Some(malformed)).await.0, StatusCode::OK, "{malformed}");
     }
+    for (held, status) in [(&*digest, StatusCode::PARTIAL_CONTENT), ("another", StatusCode::OK)] {
+        let request = Request::get(path(&digest)).header(RANGE, "bytes=5-").header("if-range", format!("\"{held}\""));
+        let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), status, "{held}");
+    }
     hosts.remove("rack", "h");
     assert_eq!(get(&router, &digest, None).await.0, StatusCode::NOT_FOUND);
     assert_eq!(get(&router, "../../../etc/passwd", None).await.0, StatusCode::NOT_FOUND);

@@ -4,8 +4,10 @@
 //! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
 
 mod cached;
+mod condition;
 mod decision;
 mod files;
+mod guests;
 pub mod http;
 mod index;
 pub mod iso;
@@ -13,6 +15,7 @@ pub mod lanes;
 mod listener;
 pub mod live;
 pub mod media;
+pub mod neighbour;
 pub mod script;
 pub mod token;
 
@@ -25,7 +28,7 @@ pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
 pub use index::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 pub use iso::IsoLayout;
 pub use lanes::Lanes;
-pub use listener::{MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, serve};
+pub use listener::{MAX_CONNECTIONS, serve};
 pub use media::NetworkData;
 pub use script::{program_url, script_url};
 pub use token::{Claims, KeyError, MintError, TokenError, Tokens};

@@ -1,12 +1,13 @@
 //! The leases of all networks: in memory, written through to the store.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::MacAddress;
 use crate::boot::{Holder, HostIndex};
 use crate::config::{NetworkConfig, NetworkMode};
+use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
 
 use super::network::empty_table;
@@ -185,6 +186,27 @@ pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4
     }
 }
 
+/// What is known of an address: it is a known host's when this appliance leased it to one. A machine that reported itself
+/// and was not accepted yet is no better known for its word.
+pub fn rank(networks: &[NetworkConfig], leases: Option<&Leases>, hosts: &HostIndex, address: IpAddr) -> Rank {
+    let holder = match address {
+        IpAddr::V4(address) => holder(networks, leases, address),
+        // DHCP is of IPv4.
+        IpAddr::V6(_) => Holder::Outside,
+    };
+    match holder {
+        Holder::Elsewhere => Rank::Untold,
+        // Nobody is told of any network, so nobody can be known.
+        Holder::Outside if networks.is_empty() => Rank::Untold,
+        Holder::Outside | Holder::Nobody => Rank::Stranger,
+        Holder::Machine(mac) => {
+            let host = hosts.by_mac(mac).is_some_and(|host| !host.discovery.waiting);
+            let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
+            if host || reserved() { Rank::Known } else { Rank::Stranger }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -274,6 +296,31 @@ mod tests {
         for (address, wanted) in rows {
             assert_eq!(holder(&networks, Some(&leases), address), wanted, "{address}");
         }
+        let hosts = HostIndex::default();
+        let machine = |name: &str, last: u8, waiting| {
+            let discovery = crate::boot::Discovery { waiting, ..Default::default() };
+            hosts.insert(crate::boot::BootHost {
+                namespace: "ns".into(),
+                name: name.into(),
+                uid: name.into(),
+                created: 0,
+                macs: vec![mac(last)],
+                way: Default::default(),
+                intent: None,
+                discovery,
+                standing: Default::default(),
+            });
+        };
+        let ranked = |address: Ipv4Addr| rank(&networks, Some(&leases), &hosts, address.into());
+        assert_eq!(ranked(at(101)), Rank::Stranger, "an unknown machine's");
+        machine("a", 1, true);
+        assert_eq!(ranked(at(101)), Rank::Stranger, "it only says that it is there");
+        machine("a", 1, false);
+        assert_eq!(ranked(at(101)), Rank::Known);
+        assert_eq!((ranked(at(9)), ranked(at(102))), (Rank::Stranger, Rank::Stranger), "nobody has them now");
+        assert_eq!((ranked(elsewhere), ranked(Ipv4Addr::new(10, 2, 0, 7))), (Rank::Stranger, Rank::Untold));
+        assert_eq!(rank(&networks, None, &hosts, at(101).into()), Rank::Untold);
+        assert_eq!(rank(&[], None, &hosts, at(101).into()), Rank::Untold);
         // Beside other appliances leases say nothing; that a network is none of ours is known all the same.
         assert_eq!(holder(&networks, None, at(101)), Holder::Elsewhere);
         assert_eq!(holder(&networks, None, elsewhere), Holder::Outside);

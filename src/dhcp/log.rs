@@ -28,12 +28,13 @@ enum Subject {
 pub(super) struct Log {
     interface: String,
     said: Quiet<Subject>,
+    said_of_known: Quiet<Subject>,
 }
 
 impl Log {
     /// Nothing was said yet.
     pub fn new(interface: String) -> Self {
-        Self { interface, said: Quiet::default() }
+        Self { interface, said: Quiet::default(), said_of_known: Quiet::default() }
     }
 
     fn may_say(&mut self, subject: Subject) -> bool {
@@ -84,15 +85,18 @@ impl Log {
         outcome: &Outcome,
     ) {
         let mac = request.mac;
+        // What only reported itself is a stranger still.
+        let host = host.filter(|host| !host.discovery.waiting);
+        let known = host.is_some() || network.reservation(mac).is_some();
         if let Some((one, other)) = &outcome.twin
-            && self.may_say(Subject::Twin(mac))
+            && self.said_of_known.may_say(Instant::now(), Subject::Twin(mac)).0
         {
             tracing::warn!(
                 network = %network.name, %mac, peer = %source, before = %one, now = %other,
                 "two machines show the same MAC address; their UUIDs differ: change one of the addresses"
             );
         }
-        let level = outcome.note.level(host.is_some() || network.reservation(mac).is_some());
+        let level = outcome.note.level(known);
         if level == Level::Debug {
             // Most messages; nothing is put together for lines that nobody reads.
             tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.note);
@@ -104,7 +108,9 @@ impl Log {
             return;
         }
         let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.note));
-        let (may, dropped) = self.said.may_say(Instant::now(), subject);
+        // Strangers cannot use up what known machines may say.
+        let said = if known { &mut self.said_of_known } else { &mut self.said };
+        let (may, dropped) = said.may_say(Instant::now(), subject);
         if may {
             tracing::warn!(
                 network = %network.name, %mac, host, peer = %source, kind = ?request.kind, left_out = dropped,

@@ -37,7 +37,7 @@ mod respond_tests;
 mod table_tests;
 
 pub use interface::{Interface, interface_address, interfaces};
-pub use leases::{Leases, LoadError, holder};
+pub use leases::{Leases, LoadError, holder, rank};
 pub use publish::Views;
 pub use server::{BindError, ServeError, Server};
 

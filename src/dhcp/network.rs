@@ -38,6 +38,8 @@ pub struct Network {
     pub discovery: bool,
     /// How long a lease holds, in seconds.
     pub lease: u32,
+    /// How long a guest's lease holds, in seconds.
+    pub guest_lease: u32,
     /// Where boot files are.
     pub site: BootSite,
     reservations: HashMap<MacAddress, Reservation>,
@@ -67,7 +69,8 @@ impl Network {
             server,
             mode: config.mode,
             discovery: config.discovery,
-            lease: u32::try_from(config.lease.0.as_secs()).unwrap_or(u32::MAX - 1),
+            lease: seconds(config.lease.0),
+            guest_lease: seconds(config.unknown_lease.0.min(config.lease.0)),
             site,
             reservations,
             reserved,
@@ -109,13 +112,17 @@ impl Network {
     }
 }
 
+fn seconds(span: std::time::Duration) -> u32 {
+    u32::try_from(span.as_secs()).unwrap_or(u32::MAX - 1)
+}
+
 fn reservations(config: &NetworkConfig) -> HashMap<MacAddress, Reservation> {
     let one =
         |it: &crate::config::ReservationConfig| Reservation { address: it.address, hostname: it.hostname.clone() };
     config.reservations.iter().map(|it| (it.mac, one(it))).collect()
 }
 
-/// An empty lease table for a network: its pool without reservations, router, server, and the subnet's own addresses.
+/// An empty lease table for a network, which keeps a tenth of it free of guests: its pool without reservations, router, server, and the subnet's own addresses.
 pub fn empty_table(config: &NetworkConfig) -> LeaseTable {
     let mut table = LeaseTable::new(config.pool.clone());
     let own = [config.subnet.network(), config.subnet.broadcast()];
@@ -123,6 +130,7 @@ pub fn empty_table(config: &NetworkConfig) -> LeaseTable {
     for address in reserved.chain(own).chain(config.router).chain(config.server).chain(config.dns.iter().copied()) {
         table.exclude(address);
     }
+    table.keep_from_guests();
     table
 }
 

@@ -117,6 +117,9 @@ pub enum Refusal {
     /// Somebody else has it.
     #[error("the address is another machine's")]
     Taken,
+    /// What is left of the pool is for others.
+    #[error("the addresses that are left are kept for known machines")]
+    Kept,
     /// Neither in the pool nor reserved.
     #[error("the address is not given out here")]
     NotInPool,
@@ -157,6 +160,11 @@ pub enum Silence {
         "the pool is used up: make it larger, the lease shorter, or give the machine a reservation in slipway.toml"
     )]
     PoolEmpty,
+    /// What is left of the pool is for known machines.
+    #[error(
+        "the pool is used up but for what is kept for known machines: make it larger, unknown_lease shorter, or the machine a BareMetalHost"
+    )]
+    PoolKept,
     /// The reservation's address is still another machine's, and there is no other.
     #[error("the reserved address {0} is still leased to another machine, and the pool has no other")]
     ReservationTaken(Ipv4Addr),
@@ -178,7 +186,9 @@ impl Note {
     pub fn level(&self, known: bool) -> Level {
         match self {
             Self::Declined { .. } => Level::Warn,
-            Self::Silent(Silence::NoPool | Silence::PoolEmpty | Silence::ReservationTaken(_)) => Level::Warn,
+            Self::Silent(Silence::NoPool | Silence::PoolEmpty | Silence::PoolKept | Silence::ReservationTaken(_)) => {
+                Level::Warn
+            }
             Self::Bound { renewed, boot, .. } if known && (!renewed || boot.is_some()) => Level::Info,
             Self::BootOnly(_) | Self::Refused { .. } if known => Level::Info,
             _ => Level::Debug,

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use dhcproto::v4::MessageType;
 
+use crate::api::MacAddress;
 use crate::boot::{BootHost, Stranger, decide};
 use crate::config::NetworkMode;
 
@@ -50,6 +51,14 @@ pub struct Ground<'a> {
     pub stranger: &'a Stranger,
     /// Who is known on this network.
     pub known: Known<'a>,
+}
+
+impl Ground<'_> {
+    /// Whether a machine is neither reserved for nor an accepted host. One that only reported itself is a guest still:
+    /// anybody can do that, under as many names as he likes.
+    fn is_guest(&self, mac: MacAddress) -> bool {
+        self.network.reservation(mac).is_none() && self.host.is_none_or(|host| host.discovery.waiting)
+    }
 }
 
 /// Answers one message. `now` is seconds since 1970. Leases change at once; the answer may be sent when the writes are
@@ -154,15 +163,30 @@ impl Exchange<'_> {
         if let Some(address) = reserved.filter(|address| !self.is_anothers(*address)) {
             return Ok(address);
         }
-        let before = self.leases.of_client(&self.client).map(|lease| lease.address);
-        if let Some(address) = before.filter(|address| self.leases.in_pool(*address)) {
+        let before = self.leases.of_client(&self.client).map(|lease| (lease.address, lease.state));
+        if let Some((address, _)) = before.filter(|(address, state)| {
+            self.leases.in_pool(*address) && (self.is_held(*state) || self.may_take_another())
+        }) {
             return Ok(address);
+        }
+        if !self.leases.pool_is_empty() && !self.may_take_another() {
+            return Err(Silence::PoolKept);
         }
         self.leases.find(wish, &self.client, self.ground.known).ok_or(match reserved {
             Some(address) => Silence::ReservationTaken(address),
             None if self.leases.pool_is_empty() => Silence::NoPool,
             None => Silence::PoolEmpty,
         })
+    }
+
+    /// Whether a lease in this state is its client's still.
+    fn is_held(&self, state: LeaseState) -> bool {
+        matches!(state, LeaseState::Bound | LeaseState::Offered)
+    }
+
+    /// Whether the client may have an address that is nobody's now.
+    fn may_take_another(&self) -> bool {
+        !self.ground.is_guest(self.client.mac) || self.leases.guests_may_take(self.ground.known)
     }
 
     /// Whether another client uses the address.
@@ -205,7 +229,9 @@ impl Exchange<'_> {
         if !network.subnet.contains(address) {
             return Err(Refusal::WrongNetwork);
         }
-        let own = self.leases.get(address).is_some_and(|lease| LeaseTable::is_of(lease, &self.client));
+        let held = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+        let held = held.map(|lease| lease.state);
+        let own = held.is_some();
         if let Some(reservation) = network.reservation(self.client.mac) {
             if self.is_anothers(reservation.address) {
                 // Until it is free the client has another one.
@@ -218,6 +244,9 @@ impl Exchange<'_> {
         }
         if !self.leases.in_pool(address) {
             return Err(Refusal::NotInPool);
+        }
+        if !held.is_some_and(|state| self.is_held(state)) && !self.may_take_another() {
+            return Err(Refusal::Kept);
         }
         if own {
             return Ok(());
@@ -344,10 +373,12 @@ impl Exchange<'_> {
         Reply { message: answer.encode(request, self.ground.network), to }
     }
 
-    /// What the network gives, or less when the client wants less.
+    /// What the network gives such a machine, or less when the client wants less.
     fn lease_time(&self) -> u32 {
         let wanted = self.request.fixed(code::LEASE_TIME).map_or(u32::MAX, u32::from_be_bytes);
-        wanted.max(SHORTEST_LEASE).min(self.ground.network.lease)
+        let network = self.ground.network;
+        let most = if self.ground.is_guest(self.client.mac) { network.guest_lease } else { network.lease };
+        wanted.max(SHORTEST_LEASE).min(most)
     }
 
     /// Host name for the client: its reservation's, else its BareMetalHost's.

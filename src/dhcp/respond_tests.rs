@@ -1,5 +1,6 @@
 //! The server without sockets: whole exchanges, mode by mode.
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use dhcproto::v4::{Architecture, DhcpOption, Flags, Message, MessageType, OptionCode, UnknownOption, relay};
@@ -155,7 +156,8 @@ impl World {
     }
 }
 
-const POOL: &str = "pool=['10.0.0.100-10.0.0.103']\n";
+/// Four for anybody, and one that is kept for known machines; no shorter leases for others.
+const POOL: &str = "pool=['10.0.0.100-10.0.0.104']\nunknown_lease='1h'\n";
 
 fn id(bytes: &[u8]) -> DhcpOption {
     DhcpOption::ClientIdentifier(bytes.to_vec())
@@ -261,7 +263,7 @@ fn a_machine_keeps_its_address_when_it_becomes_known_and_when_it_is_forgotten() 
 #[test]
 fn reservations_are_kept_for_their_machine() {
     let mut world = World::new(
-        "pool=['10.0.0.100-10.0.0.101']\n[[network.reservation]]\nmac='02:00:00:00:00:01'\naddress='10.0.0.100'\n\
+        "pool=['10.0.0.100-10.0.0.102']\n[[network.reservation]]\nmac='02:00:00:00:00:01'\naddress='10.0.0.100'\n\
          hostname='db-1'\n",
     );
     assert_eq!(world.lease(2, vec![]), Some(at(101)), "the reserved address is not in the pool");
@@ -360,7 +362,7 @@ fn an_offer_is_given_up_when_the_client_chooses_another_server_or_waits_too_long
 
 #[test]
 fn release_decline_and_their_limits() {
-    let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n");
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n").host(1, None).host(2, None);
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
     let mut release = message_of(mac(2), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
     release.set_ciaddr(at(100));
@@ -623,4 +625,100 @@ fn a_client_that_wants_a_shorter_lease_gets_it() {
         let lease = world.table.get(at(100)).expect("leased");
         assert_eq!((lease.ends, lease.state), (world.now + u64::from(given), LeaseState::Bound));
     }
+}
+
+#[test]
+fn a_host_that_is_new_gets_an_address_whatever_guests_take() {
+    // pool, known machines that are there already, addresses that guests can have, known newcomers that get one
+    let rows = [
+        (100..=199_u8, 0_u8, 90, 10),
+        (100..=199, 50, 40, 10),
+        (100..=109, 0, 9, 1),
+        (100..=101, 0, 1, 1),
+        (100..=100, 0, 1, 0),
+    ];
+    for (pool, present, guests, newcomers) in rows {
+        let text = format!("pool=['10.0.0.{}-10.0.0.{}']\n", pool.start(), pool.end());
+        for way in ["requests", "four messages", "both, and leases that end"] {
+            let mut world = World::new(&text);
+            for number in 0..present {
+                world = world.host(number, None);
+                assert!(world.lease(number, vec![]).is_some());
+            }
+            let mut bound = HashSet::new();
+            for round in 0..3_u8 {
+                // One stranger, under a name for each address there is.
+                for (number, last) in pool.clone().enumerate() {
+                    let name = id(&[round, number as u8, 9, 9]);
+                    let asks = |kind, more: Vec<DhcpOption>| {
+                        message_of([2, 9, 9, 9, round, number as u8], kind, [vec![name.clone()], more].concat())
+                    };
+                    if way != "four messages" {
+                        let back =
+                            world.send(&asks(MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(last))]));
+                        bound.extend((back.kind() == Some(MessageType::Ack)).then_some(last));
+                    }
+                    if way != "requests" {
+                        let offer = world.send(&asks(MessageType::Discover, vec![]));
+                        let Some(offer) = offer.message else { continue };
+                        let chosen =
+                            vec![DhcpOption::ServerIdentifier(SERVER), DhcpOption::RequestedIpAddress(offer.yiaddr())];
+                        let back = world.send(&asks(MessageType::Request, chosen));
+                        bound.extend((back.kind() == Some(MessageType::Ack)).then_some(offer.yiaddr().octets()[3]));
+                    }
+                }
+                if way == "both, and leases that end" {
+                    world.now += 150;
+                }
+            }
+            let leased =
+                bound.iter().filter(|last| world.table.get(at(**last)).is_some_and(|it| it.state == LeaseState::Bound));
+            assert_eq!(leased.count(), guests, "{text} {way}");
+            let mut got = 0;
+            for number in 200..200 + newcomers + 1 {
+                world = world.host(number, None);
+                got += u8::from(world.lease(number, vec![]).is_some());
+            }
+            assert_eq!(got, newcomers, "{text} {way}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.109']\ndiscovery=true\n");
+    let lease = |back: &Back| match back.option(OptionCode::AddressLeaseTime) {
+        Some(DhcpOption::AddressLeaseTime(seconds)) => *seconds,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(lease(&world.discover(1)), 300);
+    assert_eq!(lease(&world.select(1, at(100), vec![])), 300);
+    // A whole day in the ramdisk, while others take what they can.
+    for number in 10..30 {
+        world.lease(number, vec![]);
+    }
+    for _ in 0..576 {
+        world.now += 150;
+        let back = world.renew(1, at(100));
+        assert_eq!((back.kind(), lease(&back)), (Some(MessageType::Ack), 300));
+    }
+    // It reported itself: its own word changes nothing.
+    let known = |waiting| BootHost {
+        namespace: "default".into(),
+        created: 0,
+        standing: Default::default(),
+        name: "web-1".into(),
+        uid: "u".into(),
+        macs: vec![MacAddress(mac(1))],
+        intent: None,
+        way: Default::default(),
+        discovery: crate::boot::Discovery { waiting, ..Default::default() },
+    };
+    world.hosts.insert(known(true));
+    assert_eq!(lease(&world.renew(1, at(100))), 300);
+    world.hosts.insert(known(false));
+    assert_eq!(lease(&world.renew(1, at(100))), 3600);
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.109']\nunknown_lease='2h'\nlease='30m'\n");
+    assert_eq!(lease(&world.discover(1)), 1800, "never longer than the others'");
+    assert_eq!(lease(&world.select(1, at(100), vec![DhcpOption::AddressLeaseTime(1)])), 60);
 }

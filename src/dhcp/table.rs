@@ -10,6 +10,9 @@
 //! | released, expired | another client needs it and nothing else is free, or [`REMEMBER`] | free |
 //! | declined | [`QUARANTINE`] | free |
 //!
+//! A guest, that is a machine that is not known, gets an address only as long as more are free than those that are kept for
+//! known machines ([`LeaseTable::guests_may_take`]).
+//!
 //! A known machine's address is never given to another one, also when its lease is over. Addresses that nobody had go
 //! first, then those whose lease ended longest ago, so that a client that returns mostly finds its own.
 
@@ -76,6 +79,12 @@ pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
 #[derive(Debug, Default)]
 pub struct LeaseTable {
     pool: Vec<AddressRange>,
+    /// Addresses of the pool.
+    size: usize,
+    /// Addresses of the pool that must stay free of guests.
+    kept: usize,
+    /// Addresses of the pool that have a lease in whatever state.
+    with_lease: usize,
     /// Never given from the pool: reservations, the server, the router.
     excluded: HashSet<u32>,
     leases: HashMap<u32, Entry>,
@@ -103,9 +112,50 @@ impl LeaseTable {
         Self { pool, ..Self::default() }
     }
 
+    /// Keeps a tenth of the pool, at least one address of at least two, free of guests: whatever those take, a known
+    /// machine that comes for the first time gets an address.
+    pub fn keep_from_guests(&mut self) {
+        let size = self.count();
+        self.size = size;
+        self.kept = if size > 1 { (size / 10).max(1) } else { 0 };
+    }
+
+    /// Addresses of the pool.
+    fn count(&self) -> usize {
+        let mut ranges: Vec<_> =
+            self.pool.iter().map(|range| (u64::from(range.first.to_bits()), u64::from(range.last.to_bits()))).collect();
+        ranges.sort_unstable();
+        let (mut size, mut next) = (0, 0);
+        for (first, last) in ranges {
+            // What two ranges share counts once.
+            let first = first.max(next);
+            size += (last + 1).saturating_sub(first);
+            next = next.max(last + 1);
+        }
+        let in_range = |number: &&u32| self.pool.iter().any(|range| range.contains(Ipv4Addr::from_bits(**number)));
+        let excluded = self.excluded.iter().filter(in_range).count();
+        usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(excluded)
+    }
+
+    /// Whether there are free addresses beside those that are kept for known machines.
+    pub fn guests_may_take(&self, known: Known<'_>) -> bool {
+        if self.kept == 0 {
+            return true;
+        }
+        let never_given = self.size.saturating_sub(self.with_lease);
+        let Some(missing) = (self.kept + 1).checked_sub(never_given).filter(|missing| *missing > 0) else {
+            return true;
+        };
+        let ended = self.ended.iter().map(|(_, number)| *number);
+        let left = ended.filter(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
+        left.take(missing).count() == missing
+    }
+
     /// Keeps an address out of the pool.
     pub fn exclude(&mut self, address: Ipv4Addr) {
-        self.excluded.insert(address.to_bits());
+        if self.excluded.insert(address.to_bits()) && self.kept > 0 {
+            self.keep_from_guests();
+        }
     }
 
     /// Whether there is no pool: known machines only, each with a reservation.
@@ -237,7 +287,10 @@ impl LeaseTable {
         if lease.stored || had_view {
             self.changed.insert(number);
         }
-        self.leases.insert(number, Entry { lease, alarm });
+        let in_pool = self.in_pool(lease.address);
+        if self.leases.insert(number, Entry { lease, alarm }).is_none() {
+            self.with_lease += usize::from(in_pool);
+        }
     }
 
     /// Forgets the lease of an address; the address is free. Tells whether there was a record on disk.
@@ -245,6 +298,7 @@ impl LeaseTable {
         let number = address.to_bits();
         let stored = self.unlink(number);
         if self.leases.remove(&number).is_some() && self.in_pool(address) {
+            self.with_lease = self.with_lease.saturating_sub(1);
             self.freed.push_back(number);
         }
         if stored {

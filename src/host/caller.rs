@@ -42,6 +42,14 @@ pub(super) fn another(host: &BareMetalHost, intent: &BootIntent, own: &BTreeSet<
     })
 }
 
+/// The network cards that a host's machine may answer by: those that the host has. Of one that was not inspected yet, or
+/// is inspected anew, the further ones are known from its own word alone; it answers by any of them (arp(7), arp_ignore).
+pub(super) fn cards(host: &BootHost, intent: &BootIntent, call: &OpenSession) -> Vec<MacAddress> {
+    let inspects = intent.spec.steps.iter().any(|step| step.action == StepAction::Inspect);
+    let said = if inspects || host.macs.len() < 2 { addresses(call) } else { BTreeSet::new() };
+    host.macs.iter().copied().chain(said).collect()
+}
+
 /// Why a machine is nobody's: another host has one of its addresses as its boot address.
 pub(super) fn contested(mac: MacAddress, rival: &BootHost) -> String {
     format!(
@@ -50,11 +58,13 @@ pub(super) fn contested(mac: MacAddress, rival: &BootHost) -> String {
     )
 }
 
-fn shown(addresses: &BTreeSet<MacAddress>) -> String {
+/// At most some of them, for a line.
+pub(super) fn shown(addresses: &BTreeSet<MacAddress>) -> String {
     let some: Vec<String> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
     match some.as_slice() {
         [] => "no network card".to_owned(),
-        some => some.join(", ") + if addresses.len() > NAMED { ", …" } else { "" },
+        some if addresses.len() > NAMED => format!("{} and {} more", some.join(", "), addresses.len() - NAMED),
+        some => some.join(", "),
     }
 }
 

@@ -34,18 +34,23 @@ use super::watches::Intents;
 use crate::agent::protocol::{
     Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
 };
+use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
     BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
 use crate::apiserver::tls::{Peer, Standing};
+use crate::boot::neighbour::{Neighbours, another_card};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
+use crate::ration::Rank;
 
 /// How often `lastSeen` is written while an agent only waits.
 const SEEN_EVERY: Duration = Duration::from_secs(10);
 /// Lines of a node's log kept in the intent when a step fails.
 const LOG_LINES: usize = 200;
+/// Characters of an agent's word in a line of the log.
+const LOGGED: usize = 500;
 /// Results kept in an intent.
 const RESULTS: usize = 32;
 /// Largest report of an unknown machine, in bytes: many of them are kept.
@@ -69,6 +74,7 @@ struct Inner {
     lanes: Lanes,
     intake: Intake,
     metrics: OnceLock<Metrics>,
+    neighbours: OnceLock<Neighbours>,
 }
 
 /// Why a call was refused: status, and words for the node's console.
@@ -141,7 +147,7 @@ impl Sessions {
         lanes: Lanes,
     ) -> Self {
         let (meter, discovery, metrics) = (Meter::default(), OnceLock::new(), OnceLock::new());
-        let intake = Intake::default();
+        let (intake, neighbours) = (Intake::default(), OnceLock::new());
         Self(Arc::new(Inner {
             client,
             index,
@@ -154,6 +160,7 @@ impl Sessions {
             lanes,
             intake,
             metrics,
+            neighbours,
         }))
     }
 
@@ -161,6 +168,13 @@ impl Sessions {
     #[must_use]
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         self.0.metrics.set(metrics).ok();
+        self
+    }
+
+    /// Looks which network card answers where a boot's token was given to.
+    #[must_use]
+    pub fn with_neighbours(self, neighbours: Neighbours) -> Self {
+        self.0.neighbours.set(neighbours).ok();
         self
     }
 
@@ -280,7 +294,8 @@ async fn open(
     match sessions.open(peer, call).await {
         Ok(session) => Ok(Json(session)),
         Err(refused) => {
-            warn!(%peer, macs = ?call.mac_addresses, reason = %refused.1, "agent refused");
+            let macs = caller::shown(&caller::addresses(call));
+            warn!(%peer, macs, reason = %refused.1, "agent refused");
             Err(refused)
         }
     }
@@ -298,6 +313,7 @@ impl Sessions {
         if let Some(reason) = bound_elsewhere(&claims, peer) {
             return Err(refuse(reason));
         }
+        let answers = self.neighbour(&claims).await;
         let host = self.0.index.by_uid(&claims.uid);
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
         if host.standing.paused {
@@ -312,6 +328,10 @@ impl Sessions {
                 return Err(refuse("the boot intent is that of a former host of this name".into()));
             }
             may_open(&intent, &claims, peer).map_err(&refuse)?;
+            if let Some(address) = claims.address {
+                let own = caller::cards(&host, &intent, call);
+                another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
+            }
             if let Some(reason) = self.another_machine(&host, &intent, call).await? {
                 match self.end_boot(&api, &intent, &reason).await {
                     Err(kube::Error::Api(error)) if error.is_conflict() => continue,
@@ -354,6 +374,11 @@ impl Sessions {
 }
 
 impl Sessions {
+    /// The network card that answers at the address which a token was given to.
+    async fn neighbour(&self, claims: &Claims) -> Option<MacAddress> {
+        self.0.neighbours.get()?(claims.address?).await
+    }
+
     /// Why the machine that calls is not the host's.
     async fn another_machine(
         &self,
@@ -557,7 +582,9 @@ impl Sessions {
     /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
     async fn end_step(&self, caller: &Caller, outcome: &StepOutcome) -> Result<(), Refused> {
         let host = format!("{}/{}", caller.namespace, caller.name);
-        info!(host, step = outcome.step, succeeded = outcome.succeeded, message = outcome.message, "step ended");
+        let message: String = outcome.message.chars().take(LOGGED).collect();
+        let step: String = outcome.step.chars().take(LOGGED).collect();
+        info!(host, step, succeeded = outcome.succeeded, message, "step ended");
         let finished = Time(Timestamp::now());
         let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.record(caller, |status, intent| {
@@ -618,7 +645,7 @@ async fn chunk(
 ) -> Result<Response, Refused> {
     let caller = sessions.authenticate(&headers).await?;
     let host = format!("{}/{}", caller.namespace, caller.name);
-    let place = sessions.0.lanes.enter(lanes::Client::Host(host)).await;
+    let place = sessions.0.lanes.enter(lanes::Client::Host(host), Rank::Known).await;
     let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
     Ok(answer.map(|body| place.hold(body, CancellationToken::new())))

@@ -27,6 +27,7 @@ struct Site {
     uid: String,
     metrics: Metrics,
     shutdown: CancellationToken,
+    sessions: Sessions,
     _folder: tempfile::TempDir,
 }
 
@@ -66,7 +67,17 @@ impl Site {
         let metrics = Metrics::default();
         let sessions = sessions.with_metrics(metrics.clone());
         let uid = host.metadata.uid.unwrap();
-        let site = Self { router: sessions.router(), client, tokens, index, uid, metrics, shutdown, _folder: folder };
+        let site = Self {
+            router: sessions.clone().router(),
+            sessions,
+            client,
+            tokens,
+            index,
+            uid,
+            metrics,
+            shutdown,
+            _folder: folder,
+        };
         let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {
             id: format!("7.{}", number + 1),
             action: *action,
@@ -366,4 +377,84 @@ async fn of_nobodys_body_a_byte_is_read_and_of_a_hosts_no_more_than_its_calls_ne
     ] {
         assert_eq!(site.call(NODE, &session, "POST", path, body).await.0, status, "{path}");
     }
+}
+
+/// The kernel's neighbour table says that this card answers at every address.
+fn answers(last: Option<u8>) -> crate::boot::neighbour::Neighbours {
+    use futures::FutureExt;
+    let card = last.map(|last| crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    Arc::new(move |_| async move { card }.boxed())
+}
+
+#[tokio::test]
+async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
+    const OTHER: &str = "02:00:00:00:00:66";
+    let address = Some([10, 0, 0, 5].into());
+    // what is done, inspected cards, the card that answers, the cards that the machine says it has, the answer
+    type Row = (StepAction, &'static [&'static str], Option<u8>, &'static [&'static str], u16);
+    const SECOND: &str = "02:00:00:00:00:02";
+    let rows: [Row; 8] = [
+        (StepAction::WriteImage, &[MAC, SECOND], Some(0x66), &[MAC, OTHER], 403),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(0x66), &[MAC], 403),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(2), &[MAC], 200),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(1), &[MAC], 200),
+        (StepAction::WriteImage, &[MAC, SECOND], None, &[MAC], 200),
+        (StepAction::Inspect, &[MAC, SECOND], Some(0x66), &[MAC, OTHER], 200),
+        (StepAction::Inspect, &[], Some(0x66), &[MAC], 403),
+        (StepAction::WriteImage, &[], Some(0x66), &[MAC, OTHER], 200),
+    ];
+    for (action, inspected, card, says, expected) in rows {
+        let mut site = Site::new(&[action]).await;
+        site.router = site.sessions.clone().with_neighbours(answers(card)).router();
+        let mut host = site.index.by_name("default", "h").expect("known").as_ref().clone();
+        host.macs.extend(inspected.iter().skip(1).map(|mac| mac.parse::<crate::api::MacAddress>().unwrap()));
+        site.index.insert(host);
+        let token = site.tokens.mint_at(&site.uid, 7, address).unwrap();
+        let (status, answer) = site.open_by(says, NODE, &token).await;
+        assert_eq!(status, expected, "{action:?} {inspected:?} {card:?} {says:?}: {answer}");
+        if expected == 403 {
+            let reason = answer["reason"].as_str().unwrap();
+            assert!(reason.contains("answers at 10.0.0.5 is 02:00:00:00:00:66"), "{reason}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_liars_list_of_cards_is_a_short_line_of_the_log() {
+    use tracing_subscriber::fmt::MakeWriter;
+    #[derive(Clone, Default)]
+    struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    impl<'w> MakeWriter<'w> for Written {
+        type Writer = Self;
+        fn make_writer(&'w self) -> Self {
+            self.clone()
+        }
+    }
+    let written = Written::default();
+    let filter = tracing_subscriber::EnvFilter::new("info");
+    let format = crate::config::LogFormat::Text;
+    let log = crate::log::subscriber(filter, format, false, written.clone(), crate::log::Ration::default());
+    let _logs = tracing::subscriber::set_default(log);
+    let site = Site::new(&[StepAction::Inspect]).await;
+    let good: Vec<String> = (0..=255).map(|last| format!("02:00:00:00:01:{last:02x}")).collect();
+    let mut list: Vec<&str> = good.iter().map(String::as_str).collect();
+    let forged = "x\n2026-11-22T00:00:00Z  INFO slipway::appliance: FAKE LINE";
+    list.push(forged);
+    for _ in 0..300 {
+        assert_eq!(site.open_by(&list, STRANGER, "no token").await.0, 403);
+    }
+    let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("agent refused")).collect();
+    assert!(lines.len() <= 60, "{} lines", lines.len());
+    assert!(lines.iter().all(|line| line.len() < 500 && line.contains("and 248 more")), "{}", lines[0]);
+    assert!(!log.contains("FAKE LINE"), "{log}");
 }

@@ -1,11 +1,16 @@
 //! Which requests become transfers.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
-/// Transfers at once, over all clients. A request beyond it is dropped: firmware asks again after some seconds.
-pub const MAX_TRANSFERS: usize = 256;
+use crate::ration::{Rank, Shares};
+
+/// Transfers at once, over all clients; who is not known has [a share](Shares) of them. A request beyond it takes the
+/// place of the oldest transfer that its client never answered; when there is none it is dropped, and firmware asks
+/// again after some seconds.
+pub const MAX_TRANSFERS: usize = 352;
 /// Transfers at once for one address. A machine has a few network ports; nothing boots more than that at once.
 pub const MAX_PER_ADDRESS: usize = 16;
 
@@ -18,6 +23,8 @@ pub enum Admission {
     Repeat,
     /// The client begins anew from the port of a transfer that was under way: end that one. The new one is in the table.
     Replace,
+    /// A new transfer in the place of this one, which nobody answered: end that one. The new one is in the table.
+    InPlaceOf(u64),
     /// Too many transfers.
     Busy(Busy),
 }
@@ -26,7 +33,9 @@ pub enum Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
     /// [`MAX_TRANSFERS`].
-    #[error("{MAX_TRANSFERS} transfers at once are the limit")]
+    #[error(
+        "{MAX_TRANSFERS} transfers at once are the limit, and three quarters of them that of machines that are not known"
+    )]
     Server,
     /// [`MAX_PER_ADDRESS`].
     #[error("{MAX_PER_ADDRESS} transfers at once are the limit of one address")]
@@ -38,6 +47,7 @@ pub enum Busy {
 pub struct Table {
     clients: HashMap<SocketAddr, Entry>,
     addresses: HashMap<IpAddr, usize>,
+    shares: Shares,
     last: u64,
 }
 
@@ -45,30 +55,63 @@ pub struct Table {
 struct Entry {
     id: u64,
     request: Box<[u8]>,
+    rank: Rank,
 }
 
 impl Table {
-    /// Judges a request. `under_way` says whether the client has answered in its present transfer.
-    pub fn admit(&mut self, client: SocketAddr, request: &[u8], under_way: bool) -> Admission {
+    /// Judges a request. `answered` says whether the client of a transfer has answered in it.
+    pub fn admit(
+        &mut self,
+        client: SocketAddr,
+        request: &[u8],
+        rank: Rank,
+        answered: impl Fn(u64) -> bool,
+    ) -> Admission {
+        // The appliance itself is no better than what it knows.
+        let rank = rank.max(Rank::Known);
         if let Some(entry) = self.clients.get_mut(&client) {
-            if !under_way && *entry.request == *request {
+            if !answered(entry.id) && *entry.request == *request {
                 return Admission::Repeat;
             }
             self.last += 1;
-            *entry = Entry { id: self.last, request: request.into() };
+            *entry = Entry { id: self.last, request: request.into(), rank: entry.rank };
             return Admission::Replace;
         }
-        if self.clients.len() >= MAX_TRANSFERS {
-            return Admission::Busy(Busy::Server);
+        let busy = if self.addresses.get(&client.ip()).is_some_and(|count| *count >= MAX_PER_ADDRESS) {
+            Some(Busy::Address)
+        } else {
+            (!self.shares.may_take(rank, MAX_TRANSFERS)).then_some(Busy::Server)
+        };
+        let mut admission = Admission::Start;
+        if let Some(busy) = busy {
+            let Some((other, id)) = self.unanswered(client, rank, busy, answered) else {
+                return Admission::Busy(busy);
+            };
+            self.finish(other, id);
+            admission = Admission::InPlaceOf(id);
         }
-        let of_address = self.addresses.entry(client.ip()).or_default();
-        if *of_address >= MAX_PER_ADDRESS {
-            return Admission::Busy(Busy::Address);
-        }
-        *of_address += 1;
+        *self.addresses.entry(client.ip()).or_default() += 1;
+        self.shares.add(rank);
         self.last += 1;
-        self.clients.insert(client, Entry { id: self.last, request: request.into() });
-        Admission::Start
+        self.clients.insert(client, Entry { id: self.last, request: request.into(), rank });
+        admission
+    }
+
+    /// The transfer that gives way: the oldest that nobody answered, of strangers first, never of somebody better known.
+    /// Whoever is there answers at once; a sender that was made up never does.
+    fn unanswered(
+        &self,
+        client: SocketAddr,
+        rank: Rank,
+        busy: Busy,
+        answered: impl Fn(u64) -> bool,
+    ) -> Option<(SocketAddr, u64)> {
+        let may_give_way = |other: &SocketAddr, entry: &Entry| match busy {
+            Busy::Address => other.ip() == client.ip(),
+            Busy::Server => entry.rank >= rank,
+        };
+        let others = self.clients.iter().filter(|(other, entry)| may_give_way(other, entry) && !answered(entry.id));
+        others.max_by_key(|(_, entry)| (entry.rank, Reverse(entry.id))).map(|(other, entry)| (*other, entry.id))
     }
 
     /// Number of the client's present transfer.
@@ -81,7 +124,9 @@ impl Table {
         if self.id(client) != Some(id) {
             return false;
         }
-        self.clients.remove(&client);
+        if let Some(entry) = self.clients.remove(&client) {
+            self.shares.remove(entry.rank);
+        }
         if let Some(count) = self.addresses.get_mut(&client.ip()) {
             *count -= 1;
             if *count == 0 {
@@ -102,7 +147,7 @@ impl Table {
     }
 }
 
-/// At most so many of something in each stretch of time, so that hostile packets cannot fill the log.
+/// At most so many of something in each stretch of time.
 #[derive(Debug)]
 pub struct Ration<T> {
     most: u32,
@@ -140,36 +185,85 @@ mod tests {
         ([10, 0, 0, host], port).into()
     }
 
+    const ALL: fn(u64) -> bool = |_| true;
+    const NONE: fn(u64) -> bool = |_| false;
+
     #[test]
     fn the_same_port_again_repeats_or_replaces() {
         let mut table = Table::default();
-        assert_eq!(table.admit(client(1, 7), b"a", false), Admission::Start);
+        let admit = |table: &mut Table, request: &[u8], answered: fn(u64) -> bool| {
+            table.admit(client(1, 7), request, Rank::Known, answered)
+        };
+        assert_eq!(admit(&mut table, b"a", NONE), Admission::Start);
         let first = table.id(client(1, 7)).expect("in the table");
-        assert_eq!(table.admit(client(1, 7), b"a", false), Admission::Repeat);
-        assert_eq!(table.admit(client(1, 7), b"b", false), Admission::Replace);
-        assert_eq!(table.admit(client(1, 7), b"b", true), Admission::Replace);
+        assert_eq!(admit(&mut table, b"a", NONE), Admission::Repeat);
+        assert_eq!(admit(&mut table, b"b", NONE), Admission::Replace);
+        assert_eq!(admit(&mut table, b"b", ALL), Admission::Replace);
         assert!(!table.finish(client(1, 7), first), "the old one's end leaves the new one in");
         let id = table.id(client(1, 7)).expect("in the table");
         assert!(table.finish(client(1, 7), id));
-        assert!(table.is_empty() && table.addresses.is_empty());
+        assert!(table.is_empty() && table.addresses.is_empty() && table.shares.taken() == 0);
     }
 
     #[test]
     fn one_address_cannot_take_all_and_all_cannot_take_more() {
         let mut table = Table::default();
+        let admit = |table: &mut Table, host, port| table.admit(client(host, port), b"a", Rank::Known, ALL);
         for port in 0..MAX_PER_ADDRESS as u16 {
-            assert_eq!(table.admit(client(1, port + 1), b"a", false), Admission::Start);
+            assert_eq!(admit(&mut table, 1, port + 1), Admission::Start);
         }
-        assert_eq!(table.admit(client(1, 999), b"a", false), Admission::Busy(Busy::Address));
-        let mut host = 1;
+        assert_eq!(admit(&mut table, 1, 999), Admission::Busy(Busy::Address));
+        let mut port = 0;
         while table.len() < MAX_TRANSFERS {
-            host += 1;
-            assert_eq!(table.admit(client(host, 1), b"a", false), Admission::Start);
+            port += 1;
+            assert_eq!(admit(&mut table, 2 + (port % 250) as u8, port), Admission::Start);
         }
-        assert_eq!(table.admit(client(0, 1), b"a", false), Admission::Busy(Busy::Server));
-        let id = table.id(client(2, 1)).expect("in the table");
-        assert!(table.finish(client(2, 1), id));
-        assert_eq!(table.admit(client(0, 1), b"a", false), Admission::Start);
+        assert_eq!(admit(&mut table, 0, 1), Admission::Busy(Busy::Server));
+        let id = table.id(client(3, 1)).expect("in the table");
+        assert!(table.finish(client(3, 1), id));
+        assert_eq!(admit(&mut table, 0, 1), Admission::Start);
+    }
+
+    #[test]
+    fn who_never_answered_gives_way_the_oldest_first_and_strangers_before_others() {
+        let mut table = Table::default();
+        let mut ids = Vec::new();
+        let quarter = Shares::of_strangers(MAX_TRANSFERS);
+        for number in 0..quarter as u16 {
+            let who = client((number % 250) as u8, number + 1);
+            assert_eq!(table.admit(who, b"a", Rank::Stranger, NONE), Admission::Start);
+            ids.extend(table.id(who));
+        }
+        // Strangers' share is full: of them the oldest without an answer goes.
+        let heard = |answered: &'static [usize], ids: &[u64]| {
+            let answered: Vec<u64> = answered.iter().map(|index| ids[*index]).collect();
+            move |id: u64| answered.contains(&id)
+        };
+        let newcomer = client(251, 1);
+        assert_eq!(
+            table.admit(newcomer, b"a", Rank::Stranger, heard(&[0, 1], &ids)),
+            Admission::InPlaceOf(ids[2]),
+            "the first two have answered"
+        );
+        assert_eq!(table.admit(client(252, 1), b"a", Rank::Stranger, ALL), Admission::Busy(Busy::Server));
+        // The known take what is theirs without anybody's leaving, and in the end strangers' places.
+        let mut taken = 0;
+        while table.len() < MAX_TRANSFERS {
+            let who = client((taken % 250) as u8, 5000 + taken);
+            assert_eq!(table.admit(who, b"a", Rank::Known, NONE), Admission::Start);
+            taken += 1;
+        }
+        let last = table.admit(client(254, 1), b"a", Rank::Known, heard(&[0], &ids));
+        assert_eq!(last, Admission::InPlaceOf(ids[1]), "a stranger's, before the known");
+        // Of one address only its own give way.
+        let mut table = Table::default();
+        for port in 1..=MAX_PER_ADDRESS as u16 {
+            table.admit(client(1, port), b"a", Rank::Known, NONE);
+        }
+        table.admit(client(2, 1), b"a", Rank::Stranger, NONE);
+        let oldest = table.id(client(1, 1)).expect("in the table");
+        assert_eq!(table.admit(client(1, 99), b"a", Rank::Known, NONE), Admission::InPlaceOf(oldest));
+        assert_eq!(table.admit(client(1, 100), b"a", Rank::Known, ALL), Admission::Busy(Busy::Address));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::boot::{BootFiles, TFTP_FILES, lookup};
+use crate::ration::{Ranks, all_alike};
 
 use super::admission::{Admission, Ration, Table};
 use super::line::Line;
@@ -23,7 +24,7 @@ use super::transfer::{End, Outbox, Progress, Transfer};
 
 /// Requests that may wait in the kernel, in bytes: a rack that powers on at once.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Lines about clients' faults in ten seconds.
+/// Lines about the socket's faults in ten seconds. Clients' faults the log itself rations.
 const FAULT_LINES: u32 = 20;
 const FAULT_STRETCH: Duration = Duration::from_secs(10);
 /// Packets that are no request of ours are answered at most this often in a stretch of ten seconds.
@@ -38,10 +39,10 @@ pub struct BindError {
 }
 
 /// A TFTP server with its socket.
-#[derive(Debug)]
 pub struct Server {
     socket: std::net::UdpSocket,
     files: BootFiles,
+    ranks: Ranks,
 }
 
 impl Server {
@@ -49,7 +50,14 @@ impl Server {
     /// from the address it was sent to.
     pub fn bind(address: SocketAddr, files: BootFiles) -> Result<Self, BindError> {
         let socket = listen(address).map_err(|source| BindError { address, source })?;
-        Ok(Self { socket, files })
+        Ok(Self { socket, files, ranks: all_alike() })
+    }
+
+    /// The same server with what is known of its clients. When there are too many, strangers have a quarter of the
+    /// transfers together.
+    #[must_use]
+    pub fn ranked_by(self, ranks: Ranks) -> Self {
+        Self { ranks, ..self }
     }
 
     /// Where it listens.
@@ -83,6 +91,7 @@ impl Server {
         let bound = listener.local_addr()?.ip();
         let mut desk = Desk {
             files: self.files,
+            ranks: self.ranks,
             table: Table::default(),
             handles: HashMap::new(),
             tasks: HashMap::new(),
@@ -108,7 +117,7 @@ impl Server {
                     Ok(None) => {}
                     // An ICMP answer to an earlier packet, or memory pressure: neither ends the service.
                     Err(cause) => {
-                        desk.fault(|| warn!(%cause, "TFTP socket"));
+                        desk.socket_failed(&cause);
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 },
@@ -122,6 +131,7 @@ impl Server {
 /// The requests of all clients.
 struct Desk {
     files: BootFiles,
+    ranks: Ranks,
     table: Table,
     handles: HashMap<u64, Arc<Handle>>,
     tasks: HashMap<task::Id, (SocketAddr, u64)>,
@@ -147,7 +157,7 @@ impl Desk {
         let request = match parse_request(packet) {
             Ok(request) => request,
             Err(cause) => {
-                self.fault(|| warn!(peer = %client, %cause, "TFTP request refused"));
+                warn!(peer = %client, %cause, "TFTP request refused");
                 if let Some(code) = cause.code() {
                     self.refuse(client, local, code, &cause.to_string());
                 }
@@ -158,7 +168,7 @@ impl Desk {
             Ok(name) => name,
             Err(cause) => {
                 let asked = printable(request.name).into_owned();
-                self.fault(|| warn!(peer = %client, file = asked, %cause, "TFTP request refused"));
+                warn!(peer = %client, file = asked, %cause, "TFTP request refused");
                 let code = match cause {
                     crate::boot::NameError::Path => ErrorCode::AccessViolation,
                     crate::boot::NameError::Unknown => ErrorCode::NotFound,
@@ -168,23 +178,21 @@ impl Desk {
             }
         };
         let former = self.table.id(client);
-        let handle = former.and_then(|id| self.handles.get(&id));
-        let under_way = handle.is_some_and(|handle| handle.under_way.load(Ordering::Relaxed));
-        match self.table.admit(client, packet, under_way) {
+        let handles = &self.handles;
+        let answered = |id: u64| handles.get(&id).is_some_and(|handle| handle.under_way.load(Ordering::Relaxed));
+        let rank = (self.ranks)(client.ip().to_canonical());
+        match self.table.admit(client, packet, rank, answered) {
             Admission::Start => {}
             Admission::Repeat => {
-                if let Some(handle) = handle {
+                if let Some(handle) = former.and_then(|id| self.handles.get(&id)) {
                     handle.repeat.notify_one();
                 }
                 return;
             }
-            Admission::Replace => {
-                if let Some(handle) = former.and_then(|id| self.handles.remove(&id)) {
-                    handle.end.cancel();
-                }
-            }
+            Admission::Replace => self.end(former),
+            Admission::InPlaceOf(other) => self.end(Some(other)),
             Admission::Busy(cause) => {
-                self.fault(|| warn!(peer = %client, %cause, "TFTP request dropped"));
+                warn!(peer = %client, %cause, "TFTP request dropped");
                 return;
             }
         }
@@ -201,6 +209,12 @@ impl Desk {
             report(name, client, ended);
         });
         self.tasks.insert(spawned.id(), (client, id));
+    }
+
+    fn end(&mut self, transfer: Option<u64>) {
+        if let Some(handle) = transfer.and_then(|id| self.handles.remove(&id)) {
+            handle.end.cancel();
+        }
     }
 
     fn finish(&mut self, task: task::Id) {
@@ -228,12 +242,10 @@ impl Desk {
         self.begun.elapsed().as_secs() / FAULT_STRETCH.as_secs()
     }
 
-    fn fault(&mut self, line: impl FnOnce()) {
+    /// A line about the socket, which nobody's address is to blame for.
+    fn socket_failed(&mut self, cause: &io::Error) {
         if let Some(suppressed) = self.faults.take(self.stretch()) {
-            if suppressed > 0 {
-                warn!(suppressed, "further TFTP faults were not logged");
-            }
-            line();
+            warn!(%cause, suppressed, "TFTP socket");
         }
     }
 }
@@ -248,7 +260,7 @@ fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Dura
         }
         Ok(Some((End::Silent, ..))) => warn!(peer = %client, file = name, "TFTP client stopped answering"),
         Ok(Some((End::TooLong, ..))) => warn!(peer = %client, file = name, "TFTP transfer took too long"),
-        Ok(None) => debug!(peer = %client, file = name, "TFTP client asked anew"),
+        Ok(None) => debug!(peer = %client, file = name, "TFTP transfer gave way to another"),
         Err(cause) => warn!(peer = %client, file = name, %cause, "TFTP transfer failed"),
     }
 }

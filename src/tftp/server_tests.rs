@@ -1,4 +1,6 @@
+use super::super::admission::{MAX_PER_ADDRESS, MAX_TRANSFERS};
 use super::*;
+use crate::ration::Rank;
 use std::net::UdpSocket as Client;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -12,8 +14,13 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
+        Self::start_ranked(crate::ration::all_alike())
+    }
+
+    fn start_ranked(ranks: Ranks) -> Self {
         let folder = tempfile::tempdir().expect("folder");
         let server = Server::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).expect("bound");
+        let server = server.ranked_by(ranks);
         let address = server.local_addr().expect("address");
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(server.run(shutdown.clone()));
@@ -190,5 +197,91 @@ async fn windows_arrive_whole() {
     })
     .await;
     assert!(got == data);
+    server.stop().await;
+}
+
+/// Requests from as many made-up addresses as fill the table, whose answers nobody takes. One port each: no address has
+/// too many.
+fn spoof(server: SocketAddr, requests: usize) -> Vec<Client> {
+    let spoof = |number: usize| {
+        let [.., high, low] = (number as u32 + 256).to_be_bytes();
+        let socket = Client::bind((Ipv4Addr::new(127, 9, high, low), 0)).expect("a stranger");
+        socket.send_to(b"\0\x01ipxe.efi\0octet\0", server).expect("sent");
+        // Its transfer has begun, so that the order is known.
+        socket.set_read_timeout(Some(DEADLINE)).expect("deadline");
+        assert_eq!(receive_from(&socket).0[..4], [0, 3, 0, 1]);
+        socket
+    };
+    (0..requests).map(spoof).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_nobody_answers_delay_no_transfer() {
+    let server = Running::start();
+    server.write("ipxe.efi", &[7; 100_000]);
+    let address = server.address;
+    client(move |socket| {
+        // Under way before, and not ended by what comes.
+        let before = Client::bind("127.0.0.2:0").expect("client");
+        before.set_read_timeout(Some(DEADLINE)).expect("deadline");
+        before.send_to(b"\0\x01ipxe.efi\0octet\0", address).expect("sent");
+        let (_, own) = receive_from(&before);
+        before.send_to(&[0, 4, 0, 1], own).expect("sent");
+        assert_eq!(receive_from(&before).0[..4], [0, 3, 0, 2]);
+        let spoofed = spoof(address, MAX_TRANSFERS - 1);
+        // Asks once. Silence would be the end of many a firmware's patience.
+        assert_eq!(fetch(&socket, address, b"\0\x01ipxe.efi\0octet\0"), [7; 100_000]);
+        // In this machine's own name, sixteen ports of it.
+        for _ in 0..MAX_PER_ADDRESS {
+            let spoofed = Client::bind("127.0.0.1:0").expect("client");
+            spoofed.set_read_timeout(Some(DEADLINE)).expect("deadline");
+            spoofed.send_to(b"\0\x01ipxe.efi\0octet\0", address).expect("sent");
+            receive_from(&spoofed);
+        }
+        assert_eq!(fetch(&socket, address, b"\0\x01ipxe.efi\0octet\0"), [7; 100_000]);
+        before.send_to(&[0, 4, 0, 2], own).expect("sent");
+        // Repetitions of the block before may have come meanwhile.
+        while receive_from(&before).0[..4] != [0, 3, 0, 3] {}
+        drop(spoofed);
+    })
+    .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_known_host_gets_its_program_while_strangers_hold_all_they_can() {
+    const KNOWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+    let ranks = |address: IpAddr| if address == KNOWN { Rank::Known } else { Rank::Stranger };
+    let server = Running::start_ranked(std::sync::Arc::new(ranks));
+    server.write("ipxe.efi", &[7; 100_000]);
+    let address = server.address;
+    client(move |_| {
+        // Ten strangers with many addresses, each of whom answers once and then takes its time.
+        let mut held = Vec::new();
+        let mut refused = 0;
+        for number in 0..MAX_TRANSFERS {
+            let [.., high, low] = (number as u32 + 256).to_be_bytes();
+            let socket = Client::bind((Ipv4Addr::new(127, 9, high, low), 0)).expect("a stranger");
+            socket
+                .set_read_timeout(Some(if refused == 0 { Duration::from_secs(2) } else { Duration::from_millis(20) }))
+                .expect("deadline");
+            socket.send_to(b"\0\x01ipxe.efi\0octet\0", address).expect("sent");
+            let mut buffer = [0; 2000];
+            match socket.recv_from(&mut buffer) {
+                Ok((_, from)) => {
+                    socket.send_to(&[0, 4, 0, 1], from).expect("sent");
+                    socket.set_read_timeout(Some(DEADLINE)).expect("deadline");
+                    while receive_from(&socket).0[..4] != [0, 3, 0, 2] {}
+                    held.push(socket);
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(held.len() <= MAX_TRANSFERS / 4, "{} of {MAX_TRANSFERS}", held.len());
+        let socket = Client::bind((KNOWN, 0)).expect("client");
+        socket.set_read_timeout(Some(DEADLINE)).expect("deadline");
+        assert_eq!(fetch(&socket, address, b"\0\x01ipxe.efi\0octet\0"), [7; 100_000]);
+    })
+    .await;
     server.stop().await;
 }

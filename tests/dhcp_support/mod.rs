@@ -575,6 +575,11 @@ fn serve() {
                 let view = store.get("slipway.dev/dhcpleases", "", name);
                 view.map(|view| view.value().to_string()).unwrap_or_default()
             }
+            Some(("card", address)) => {
+                let networks = config.networks.iter().map(|network| (network.subnet, network.interface.clone()));
+                let card = slipway::boot::neighbour::kernel(networks.collect())(address.parse().expect("an address"));
+                runtime.block_on(card).map_or_else(|| "none".to_owned(), |card| card.to_string())
+            }
             Some(("explain", mac)) => leases.explain(mac.parse().expect("a MAC address"), &hosts),
             _ => panic!("{line}"),
         };
@@ -705,8 +710,13 @@ fn attack() {
             }
             socket.send_to(&packet, to).ok();
             if cut % 16 == 0 {
-                let mine = DhcpOption::ClientIdentifier(random.random::<[u8; 16]>().to_vec());
+                let mut name = || DhcpOption::ClientIdentifier(random.random::<[u8; 16]>().to_vec());
+                let (mine, other) = (name(), name());
                 socket.send_to(&encode(&discover("02:00:00:00:00:66", vec![mine])), to).ok();
+                // As after a reboot (RFC 2131 section 4.3.2): no offer is needed for this one.
+                let wanted = Ipv4Addr::new(10, 77, 0, random.random_range(100..=110));
+                let wanted = vec![other, DhcpOption::RequestedIpAddress(wanted)];
+                socket.send_to(&encode(&message("02:00:00:00:00:66", MessageType::Request, wanted)), to).ok();
             }
             // Some thousand a second: bad messages are tried here, not full queues.
             let pause = Duration::from_millis(if cut % 20 == 0 { 5 } else { 0 });

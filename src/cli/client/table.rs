@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::tabs::Rows;
+use crate::log::is_safe;
 
 /// What to show of a table.
 #[derive(Clone, Debug, Default)]
@@ -136,12 +137,12 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Without control characters; tabs become spaces.
+/// Without control characters and marks that turn the direction of text; tabs become spaces.
 pub(super) fn harmless(text: &str) -> String {
     let shown = |char: char| match char {
         '\t' => " ".to_owned(),
         '\u{1b}' => "^[".to_owned(),
-        char if char.is_control() => String::new(),
+        char if !is_safe(char) => String::new(),
         char => char.to_string(),
     };
     text.chars().map(shown).collect()
@@ -183,6 +184,11 @@ mod tests {
                 {"cells": ["db", null, 7, "2m\nx\u{1b}[1m"], "object": object("db", Value::Null)},
             ],
         })
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_and_what_turns_text_round_is_not_shown() {
+        assert_eq!(harmless("a\u{1b}[2J\u{202e}b\u{2066}\tc\u{9b}31m\u{7}é"), "a^[[2Jb c31mé");
     }
 
     #[test]

@@ -172,7 +172,10 @@ impl Discovery {
                 };
                 visit.host = self.take(&report).await?;
             }
-            _ => warn!(mac = %visit.mac, reason = outcome.message, "an unknown machine could not report itself"),
+            _ => {
+                let reason: String = outcome.message.chars().take(500).collect();
+                warn!(mac = %visit.mac, reason, "an unknown machine could not report itself");
+            }
         }
         visit.reported = true;
         visit.used = true;

@@ -1,0 +1,83 @@
+//! Lines that cannot be mistaken for others.
+
+use std::fmt::{self, Write};
+
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The longest line of text, in bytes. What a machine says of itself may be a megabyte.
+pub(super) const LONGEST: usize = 8 << 10;
+
+/// What the format writes for levels, names and times (ISO 6429, SGR). A value that has one of them changes nothing but
+/// its own looks.
+const COLOURS: [&str; 10] = [
+    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[3m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[35m", "\x1b[36m",
+];
+
+/// Whether a character can stand in a line as it is: it begins no other line, rules no terminal (ISO 6429) and does not
+/// turn the direction of what follows (Unicode UAX #9).
+pub fn is_safe(character: char) -> bool {
+    let turns = matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    !character.is_control() && !turns && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// An event's format, with everything escaped that is not the format's own.
+pub(super) struct Escaped<F> {
+    inner: F,
+    /// Whether the format itself writes colours.
+    colours: bool,
+    longest: usize,
+}
+
+impl<F> Escaped<F> {
+    /// Of a line of text.
+    pub fn text(inner: F, colours: bool) -> Self {
+        Self { inner, colours, longest: LONGEST }
+    }
+
+    /// Of a line of JSON, which would not be one any more if it was cut.
+    pub fn json(inner: F) -> Self {
+        Self { inner, colours: false, longest: usize::MAX }
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for Escaped<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut line = String::new();
+        self.inner.format_event(context, Writer::new(&mut line), event)?;
+        let line = line.strip_suffix('\n').unwrap_or(&line);
+        let end = line.floor_char_boundary(self.longest);
+        escape(&mut writer, &line[..end], self.colours)?;
+        if end < line.len() {
+            write!(writer, "… and {} bytes more", line.len() - end)?;
+        }
+        writer.write_char('\n')
+    }
+}
+
+/// Writes text with every character escaped that is not safe, as JSON does it: `\n`, `\u202e`.
+fn escape(out: &mut impl Write, text: &str, colours: bool) -> fmt::Result {
+    let mut rest = text;
+    let is_colour = |at: usize, rest: &str| colours && COLOURS.iter().any(|colour| rest[at..].starts_with(colour));
+    while let Some((at, character)) = rest.char_indices().find(|(at, c)| !is_safe(*c) && !is_colour(*at, rest)) {
+        out.write_str(&rest[..at])?;
+        match character {
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            other => write!(out, "\\u{:04x}", u32::from(other))?,
+        }
+        rest = &rest[at + character.len_utf8()..];
+    }
+    out.write_str(rest)
+}

@@ -1,0 +1,234 @@
+//! At most so many lines of one: strangers cannot fill the disk, nor hide what known hosts say among their own lines.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, warn};
+use tracing_subscriber::layer::{Context, Filter};
+
+use crate::api::MacAddress;
+use crate::ration::{Rank, Ranks};
+
+/// A stretch of time.
+const STRETCH: Duration = Duration::from_secs(10);
+/// Lines of one in a stretch.
+pub(super) const LINES_OF_ONE: u32 = 30;
+/// Lines of all strangers together in a stretch: 20 a second, some kilobytes.
+pub(super) const LINES_OF_STRANGERS: u32 = 200;
+/// Lines of all together of whom nobody can tell, with those of strangers.
+pub(super) const LINES_OF_UNKNOWN: u32 = 600;
+/// Known hosts that are counted one by one.
+const MOST_KNOWN: usize = 1 << 14;
+/// Those who are named with how much was left out of them.
+const MOST_NAMED: usize = 64;
+/// Of a host's name.
+const MOST_OF_A_NAME: usize = 128;
+
+/// Rations the log's lines. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Ration(Arc<Shared>);
+
+struct Shared {
+    ranks: OnceLock<Ranks>,
+    // std's lock: held to count only.
+    lines: Mutex<Lines>,
+    begun: Instant,
+}
+
+impl Default for Ration {
+    fn default() -> Self {
+        Self(Arc::new(Shared { ranks: OnceLock::new(), lines: Mutex::default(), begun: Instant::now() }))
+    }
+}
+
+impl Ration {
+    /// From now on these say whose an address is. Before, nobody is known. A second call changes nothing.
+    pub fn ranked_by(&self, ranks: Ranks) {
+        self.0.ranks.set(ranks).ok();
+    }
+
+    /// Tells from time to time what was left out, until shutdown.
+    pub async fn report(self, shutdown: CancellationToken) {
+        loop {
+            let ends = tokio::time::timeout(STRETCH, shutdown.cancelled()).await.is_ok();
+            let left_out = self.lines().take_left_out();
+            if left_out.lines > 0 {
+                warn!("{left_out}");
+            }
+            if ends {
+                return;
+            }
+        }
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_say(&self, event: &Event<'_>) -> bool {
+        let fields = event.metadata().fields();
+        if ["peer", "host", "mac"].iter().all(|name| fields.field(name).is_none()) {
+            return true;
+        }
+        let mut said = Said::default();
+        event.record(&mut said);
+        let Some(who) = said.who() else { return true };
+        let rank = match &who {
+            Who::Address(address) => self.0.ranks.get().map_or(Rank::Untold, |ranks| ranks(*address)),
+            Who::Host(_) => Rank::Known,
+            Who::Machine(_) => Rank::Stranger,
+        };
+        rank == Rank::Own || self.lines().may_say(self.0.begun.elapsed().as_secs() / STRETCH.as_secs(), who, rank)
+    }
+}
+
+impl<S> Filter<S> for Ration {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        self.may_say(event)
+    }
+}
+
+/// Who brought a line about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Who {
+    Address(IpAddr),
+    Machine(MacAddress),
+    Host(String),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Machine(mac) => mac.fmt(f),
+            Self::Host(host) => host.fmt(f),
+        }
+    }
+}
+
+/// What an event says of who brought it about.
+#[derive(Default)]
+struct Said {
+    peer: Option<IpAddr>,
+    host: Option<String>,
+    mac: Option<MacAddress>,
+}
+
+impl Said {
+    /// The address, when it has one yet; else the host, else the network card.
+    fn who(self) -> Option<Who> {
+        let peer = self.peer.filter(|peer| !peer.is_unspecified()).map(Who::Address);
+        peer.or(self.host.filter(|host| !host.is_empty()).map(Who::Host)).or(self.mac.map(Who::Machine))
+    }
+}
+
+impl Visit for Said {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "peer" => self.peer = address(value),
+            "host" => self.host = Some(value.chars().take(MOST_OF_A_NAME).collect()),
+            "mac" => self.mac = value.parse().ok(),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if matches!(field.name(), "peer" | "host" | "mac") {
+            self.record_str(field, &format!("{value:?}"));
+        }
+    }
+}
+
+/// An address, with or without a port; of IPv6 its network, since one machine may have any address of it.
+fn address(text: &str) -> Option<IpAddr> {
+    let address = text.parse::<SocketAddr>().map(|socket| socket.ip()).or_else(|_| text.parse::<IpAddr>()).ok()?;
+    Some(match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        other => other,
+    })
+}
+
+/// Lines in the present stretch, without clock. Bounded, whoever says what.
+#[derive(Default)]
+pub(super) struct Lines {
+    stretch: u64,
+    known: HashMap<Who, u32>,
+    /// Strangers and those of whom nobody can tell: at most one entry for each line that they may write.
+    unknown: HashMap<Who, u32>,
+    of_strangers: u32,
+    of_unknown: u32,
+    left_out: LeftOut,
+}
+
+/// What was left out.
+#[derive(Default)]
+pub(super) struct LeftOut {
+    pub lines: u64,
+    named: HashMap<Who, u64>,
+}
+
+impl Lines {
+    /// Whether this one may write a line now.
+    pub fn may_say(&mut self, stretch: u64, who: Who, rank: Rank) -> bool {
+        if self.stretch != stretch {
+            let left_out = std::mem::take(&mut self.left_out);
+            *self = Self { stretch, left_out, ..Self::default() };
+        }
+        let known = matches!(rank, Rank::Own | Rank::Known);
+        let (table, room) = match rank {
+            Rank::Own | Rank::Known => (&mut self.known, true),
+            Rank::Untold => (&mut self.unknown, self.of_unknown < LINES_OF_UNKNOWN),
+            Rank::Stranger => {
+                let room = self.of_strangers < LINES_OF_STRANGERS && self.of_unknown < LINES_OF_UNKNOWN;
+                (&mut self.unknown, room)
+            }
+        };
+        let said = table.get(&who).copied().unwrap_or_default();
+        if !room || said >= LINES_OF_ONE || (said == 0 && table.len() >= MOST_KNOWN) {
+            self.left_out.add(who);
+            return false;
+        }
+        table.insert(who, said + 1);
+        self.of_strangers += u32::from(rank == Rank::Stranger);
+        self.of_unknown += u32::from(!known);
+        true
+    }
+
+    /// What was left out since the last call.
+    pub fn take_left_out(&mut self) -> LeftOut {
+        std::mem::take(&mut self.left_out)
+    }
+}
+
+impl LeftOut {
+    fn add(&mut self, who: Who) {
+        self.lines += 1;
+        if self.named.len() < MOST_NAMED || self.named.contains_key(&who) {
+            *self.named.entry(who).or_default() += 1;
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut named: Vec<_> = self.named.iter().collect();
+        named.sort_by_key(|(_, lines)| std::cmp::Reverse(**lines));
+        write!(f, "{} lines were left out of the log, most of them of", self.lines)?;
+        for (who, lines) in named.iter().take(8) {
+            write!(f, " {who} ({lines})")?;
+        }
+        Ok(())
+    }
+}

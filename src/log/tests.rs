@@ -1,0 +1,150 @@
+//! Through the subscriber that `slipway serve` uses.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use tracing::{debug, error, info, warn};
+
+use super::ration::{LINES_OF_ONE, LINES_OF_STRANGERS};
+use super::*;
+use crate::ration::Rank;
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("a lock").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'w> MakeWriter<'w> for Written {
+    type Writer = Self;
+
+    fn make_writer(&'w self) -> Self {
+        self.clone()
+    }
+}
+
+/// What is written of what `says` logs.
+fn log_of(format: LogFormat, colours: bool, ration: Ration, says: impl FnOnce()) -> String {
+    let written = Written::default();
+    let subscriber = subscriber(EnvFilter::new("info"), format, colours, written.clone(), ration);
+    tracing::subscriber::with_default(subscriber, says);
+    String::from_utf8(written.0.lock().expect("a lock").clone()).expect("UTF-8")
+}
+
+/// A machine's word, and the lines that it would like to see.
+const FORGED: &str =
+    "done\n2026-11-22T00:00:00Z  INFO slipway::appliance: FAKE LINE\r\x1b[2J\x07\u{9b}31m\u{202e}drowssap\u{2028}x";
+
+fn everywhere() {
+    let error = io::Error::other(FORGED);
+    info!(host = "default/web-1", message = FORGED, "step ended");
+    warn!(%error, "a field that is displayed");
+    warn!(?error, text = FORGED, "fields that are debugged and plain");
+    error!("in the message: {FORGED}");
+    debug!("not at this level");
+}
+
+#[test]
+fn what_came_from_outside_stays_in_its_line_in_text_and_colour_and_json() {
+    for (format, colours) in [(LogFormat::Text, false), (LogFormat::Text, true), (LogFormat::Json, false)] {
+        let log = log_of(format, colours, Ration::default(), everywhere);
+        assert_eq!(log.matches('\n').count(), 4, "{log:?}");
+        for line in log.lines() {
+            let unsafe_ones: Vec<char> = line.chars().filter(|c| !(is_safe(*c) || colours && *c == '\x1b')).collect();
+            assert!(unsafe_ones.is_empty(), "{unsafe_ones:?} in {line:?}");
+            assert!(line.contains("FAKE LINE"), "{line:?}");
+            assert!(!line.contains("\x1b[2J"), "{line:?}");
+            if format == LogFormat::Json {
+                let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                let text = value["fields"].to_string();
+                assert!(text.contains("drowssap"), "{text}");
+            } else {
+                assert!(line.contains("\\n2026") || line.contains("\\\\n2026"), "{line:?}");
+            }
+        }
+        assert_eq!(colours, log.contains("\x1b["), "{log:?}");
+    }
+}
+
+#[test]
+fn a_line_of_text_has_an_end() {
+    let log = log_of(LogFormat::Text, false, Ration::default(), || {
+        info!(message = "é".repeat(1 << 20), "step ended");
+        info!("the next");
+    });
+    assert_eq!(log.lines().count(), 2);
+    assert!(log.len() < 10_000 && log.contains("… and 20"), "{}", log.len());
+}
+
+/// `10.0.0.1` and `10.0.0.2` are known hosts'.
+fn ration() -> Ration {
+    let ration = Ration::default();
+    let known = |address: IpAddr| match address.to_string().as_str() {
+        "10.0.0.1" | "10.0.0.2" => Rank::Known,
+        "127.0.0.1" => Rank::Own,
+        _ => Rank::Stranger,
+    };
+    ration.ranked_by(Arc::new(known));
+    ration
+}
+
+#[test]
+fn a_known_host_is_heard_while_strangers_do_their_worst() {
+    let log = log_of(LogFormat::Text, false, ration(), || {
+        for round in 0..2_000_u32 {
+            for stranger in 0..10_u8 {
+                let peer = std::net::SocketAddr::from(([10, 9, 9, stranger], 1000 + (round % 9000) as u16));
+                warn!(%peer, "no such boot file");
+                // One with an address for each line, and one with a network card for each.
+                warn!(peer = %IpAddr::from([11, stranger, (round / 256) as u8, (round % 256) as u8]), "agent refused");
+                let card = crate::api::MacAddress([2, 9, stranger, 0, (round / 256) as u8, (round % 256) as u8]);
+                warn!(mac = %card, "a report is not taken");
+            }
+            if round % 100 == 0 {
+                info!(peer = %"10.0.0.1:1234", "boot script: ramdisk");
+                info!(host = "default/web-1", peer = "10.0.0.2", "agent's session opened");
+                info!(host = "default/web-2", mac = "02:00:00:00:00:02", "leased");
+                info!(%round, "a line of the appliance's own");
+                info!(peer = "127.0.0.1:1", "of a program on the appliance");
+            }
+        }
+    });
+    let count = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+    for part in ["boot script", "session opened", "leased", "own", "a program"] {
+        assert_eq!(count(part), 20, "{part}");
+    }
+    let strangers = count("no such boot file") + count("agent refused") + count("report is not taken");
+    // A stretch may end meanwhile.
+    assert!(strangers <= 3 * LINES_OF_STRANGERS as usize, "{strangers} lines of strangers");
+}
+
+#[test]
+fn nobody_fills_the_log_and_what_was_left_out_is_told() {
+    let ration = ration();
+    let told = ration.clone();
+    let log = log_of(LogFormat::Text, false, ration, || {
+        for _ in 0..10_000 {
+            info!(peer = "10.0.0.1:1234", "boot script: local disk");
+        }
+        let shutdown = tokio_util::sync::CancellationToken::new();
+        shutdown.cancel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(told.report(shutdown));
+    });
+    let lines = log.lines().filter(|line| line.contains("local disk")).count();
+    assert!(lines >= LINES_OF_ONE as usize && lines <= 3 * LINES_OF_ONE as usize, "{lines}");
+    let told = log.lines().last().expect("a line");
+    assert!(
+        told.contains(&format!("{} lines were left out of the log, most of them of 10.0.0.1 (", 10_000 - lines)),
+        "{told}"
+    );
+}
