@@ -1,5 +1,6 @@
 //! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::api::{Kind, MacAddress, acted_on, kinds};
+use crate::api::{Keep, Kind, MacAddress, acted_on, kinds};
 use crate::apiserver::{self, ApiServer};
+use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
@@ -98,20 +100,22 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let kinds = spawn_blocking(kinds);
     let folder = &config.data_dir.0;
     make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
+    backup::restore::refuse_unfinished(folder)?;
     make_private_folder(&config.data_dir.pki())?;
     let pki = Pki::open(&config.data_dir.pki(), &certificate_names(&config))?;
-    let options = StoreOptions {
-        path: config.data_dir.db(),
-        key_file: config.data_dir.pki().join("store.key"),
-        history: HISTORY,
-    };
-    let store = Store::open(options)?;
+    let store = Store::open(store_options(&config))?;
     let shutdown = CancellationToken::new();
     let outcome = serve(&config, &pki, &store, kinds, &shutdown).await;
     shutdown.cancel();
     store.close().await;
     info!("stopped");
     outcome
+}
+
+/// How the appliance of this configuration opens its store.
+pub fn store_options(config: &Config) -> StoreOptions {
+    let key_file = config.data_dir.pki().join("store.key");
+    StoreOptions { path: config.data_dir.db(), key_file, history: HISTORY }
 }
 
 fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
@@ -152,6 +156,7 @@ async fn serve(
     let token = || shutdown.clone();
     let (listed, mut was_listed) = watch::channel(false);
     let external = External::open(&config.engine).await?;
+    let mut views = HashSet::new();
     let mut audit = None;
     let (client, api_router) = match &external {
         Some(external) => {
@@ -172,6 +177,9 @@ async fn serve(
             let counted = stuck.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             api.set_audit(log.clone());
+            let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
+            views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
+            api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
             api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
             let made = (api.client(), api.router());
@@ -258,6 +266,11 @@ async fn serve(
         audit.close().await;
     }
     ended
+}
+
+/// What a backup is taken of; `views` are the resources that are in memory only.
+fn backup_source(config: &Config, store: &Store, views: &HashSet<String>) -> backup::take::Source {
+    backup::take::Source::new(store.clone(), config.data_dir.pki(), &config.text, views.clone())
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.

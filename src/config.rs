@@ -47,6 +47,9 @@ pub struct Config {
     pub log: LogConfig,
     /// The log of every change.
     pub audit: AuditConfig,
+    /// The file as it was read.
+    #[serde(skip)]
+    pub text: std::sync::Arc<str>,
 }
 
 /// Where Slipway keeps what it must not lose.
@@ -446,8 +449,9 @@ impl Config {
 
     /// Reads and checks text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text)
+        let mut config: Self = toml::from_str(text)
             .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        config.text = text.into();
         let faults = config.faults();
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults { path: path.into(), faults }) }
     }

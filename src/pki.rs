@@ -7,7 +7,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -227,6 +227,75 @@ impl Pki {
     pub fn kubeconfig(&self, endpoint: &str) -> String {
         kubeconfig(endpoint, &self.ca_pem, ADMIN_USER, &self.admin)
     }
+}
+
+/// What of a folder of certificates cannot be made anew: the CA, and the key that signs tokens. All as PEM.
+pub struct Kept([String; 3]);
+
+/// Names of the files of [`Kept`], in its order.
+pub const KEPT_FILES: [&str; 3] = ["ca.crt", "ca.key", "tokens.key"];
+
+impl Kept {
+    /// Checks that the files are what they should be, and that the key is the CA's.
+    ///
+    /// # Errors
+    ///
+    /// In words, with the file's name.
+    pub fn new(texts: [String; 3]) -> Result<Self, String> {
+        let [ca, key, tokens] = &texts;
+        let ca = CertificateDer::from_pem_slice(ca.as_bytes()).map_err(|error| format!("ca.crt: {error}"))?;
+        let key = KeyPair::from_pem(key).map_err(|error| format!("ca.key: {error}"))?;
+        if public_key(&ca) != Some(key.subject_public_key_info()) {
+            return Err("ca.crt does not belong to ca.key".into());
+        }
+        KeyPair::from_pem(tokens)
+            .ok()
+            .filter(|key| key.is_compatible(&PKCS_ECDSA_P256_SHA256))
+            .ok_or("tokens.key holds no ECDSA P-256 key")?;
+        Ok(Self(texts))
+    }
+
+    /// Names and texts.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        KEPT_FILES.into_iter().zip(self.0.iter().map(String::as_str))
+    }
+
+    /// As [`Pki::ca_fingerprint`].
+    pub fn fingerprint(&self) -> [u8; 32] {
+        CertificateDer::from_pem_slice(self.0[0].as_bytes()).map(|ca| Sha256::digest(&ca).into()).unwrap_or_default()
+    }
+
+    /// Writes them into a folder, on disk when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError::File`].
+    pub fn write(&self, folder: &Path) -> Result<(), PkiError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| PkiError::File { path: folder.to_owned(), source })?;
+        for (name, text) in self.files() {
+            write_file(&folder.join(name), text, if name.ends_with(".crt") { 0o644 } else { 0o600 })?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads what cannot be made anew.
+///
+/// # Errors
+///
+/// [`PkiError`] when a file is missing or unusable.
+pub fn read_kept(folder: &Path) -> Result<Kept, PkiError> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).map_err(|source| PkiError::File { path, source })
+    };
+    let [ca, key, tokens] = KEPT_FILES;
+    Kept::new([read(ca)?, read(key)?, read(tokens)?])
+        .map_err(|reason| PkiError::Content { path: folder.to_owned(), reason })
 }
 
 fn data(pem: &str) -> String {

@@ -9,8 +9,8 @@
 //! file is synced every second in which something was written, before it is set aside, and at the end: a power cut loses
 //! at most the last second of lines.
 //!
-//! Not in it: reads, reviews, callers that could not be authenticated (they change nothing, and could be many), and what
-//! is written beside the API: DHCP leases.
+//! Of what is read only backups are in it, which hold every key. Not in it: other reads, reviews, callers that could not be
+//! authenticated (they change nothing, and could be many), and what is written beside the API: DHCP leases.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -168,7 +168,8 @@ struct Event<'e> {
     source_ips: Option<[IpAddr; 1]>,
     #[serde(skip_serializing_if = "str::is_empty")]
     user_agent: &'e str,
-    object_ref: ObjectRef<'e>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object_ref: Option<ObjectRef<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     response_status: Option<Status<'e>>,
     request_received_timestamp: String,
@@ -228,13 +229,36 @@ impl Pending {
         if super::auth::kinds::keep(&target.group) == crate::api::Keep::Review {
             return Ok(None);
         }
+        Self::new(audit, identity, parts, verb, target).await.map(Some)
+    }
+
+    /// Begins the line of a read that has one: of something beside the API that is more than any object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pending::begin`].
+    pub(super) async fn begin_beside(
+        audit: &Audit,
+        identity: &Identity,
+        parts: &request::Parts,
+    ) -> Result<Self, ApiError> {
+        Self::new(audit, identity, parts, verb(&parts.method, true).unwrap_or("get"), &Target::default()).await
+    }
+
+    async fn new(
+        audit: &Audit,
+        identity: &Identity,
+        parts: &request::Parts,
+        verb: &'static str,
+        target: &Target,
+    ) -> Result<Self, ApiError> {
         let received = Timestamp::now();
         let place = audit.reserve().await?;
         let agent = parts.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let by = identity.impersonator.as_deref().unwrap_or(identity);
         let has_query = parts.uri.query().is_some();
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
-        Ok(Some(Self {
+        Ok(Self {
             place: Some(place),
             received,
             verb,
@@ -247,7 +271,7 @@ impl Pending {
             proof: by.proof.to_string(),
             dry_run: of_query("dryRun"),
             field_manager: of_query("fieldManager"),
-        }))
+        })
     }
 
     /// Ends it with the answer.
@@ -281,14 +305,14 @@ impl Pending {
             impersonated_user: self.impersonated.as_ref(),
             source_ips: self.peer.map(|peer| [peer]),
             user_agent: &self.agent,
-            object_ref: ObjectRef {
+            object_ref: (!target.plural.is_empty()).then(|| ObjectRef {
                 resource: &target.plural,
                 namespace: &namespace,
                 name: &name,
                 api_group: &target.group,
                 api_version: &target.version,
                 subresource: &subresource,
-            },
+            }),
             response_status: status,
             request_received_timestamp: micros(self.received),
             stage_timestamp: micros(Timestamp::now()),
