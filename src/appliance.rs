@@ -156,6 +156,7 @@ async fn serve(
     let token = || shutdown.clone();
     let (listed, mut was_listed) = watch::channel(false);
     let external = External::open(&config.engine).await?;
+    let copies = backup::schedule::Meters::default();
     let mut views = HashSet::new();
     let mut audit = None;
     let (client, api_router) = match &external {
@@ -177,6 +178,8 @@ async fn serve(
             let counted = stuck.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             api.set_audit(log.clone());
+            let counted = copies.clone();
+            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
@@ -204,6 +207,12 @@ async fn serve(
     .with_metrics(metrics.clone());
     let router = api_router.merge(sessions.router());
     spawn(&mut services, "logs", log_upkeep::run(client.clone(), logs, token()));
+
+    if let Some(folder) = config.backup.folder.clone() {
+        let source = backup_source(config, store, &views);
+        let run = backup::schedule::run(config.backup.clone(), folder, source, copies, token());
+        spawn(&mut services, "backup", run);
+    }
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     let listed = was_listed.wait_for(|listed| *listed);

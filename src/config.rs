@@ -13,8 +13,10 @@ use serde::Deserialize;
 
 use crate::api::MacAddress;
 
+mod backup;
 mod discovery;
 
+pub use backup::BackupConfig;
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
 
 /// Where `slipway.toml` is looked for.
@@ -47,6 +49,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The log of every change.
     pub audit: AuditConfig,
+    /// Copies of everything, made by themselves.
+    pub backup: BackupConfig,
     /// The file as it was read.
     #[serde(skip)]
     pub text: std::sync::Arc<str>,
@@ -483,6 +487,7 @@ impl Config {
             faults.push("engine.lease must be 5s to 5m".into());
         }
         self.discovery.faults(&mut faults);
+        self.backup.faults(&mut faults);
         for (index, network) in self.networks.iter().enumerate() {
             let before = &self.networks[..index];
             let at = format!("network {:?}", network.name);

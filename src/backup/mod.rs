@@ -10,7 +10,8 @@
 //! # How it is taken
 //!
 //! [`take::Source`] reads all objects at one revision under one lock, which costs a pointer for each, and everybody goes on
-//! writing while the text is made of them. The text goes over the API to an administrator ([`page`]), whose `slipway backup` checks, packs and encrypts it.
+//! writing while the text is made of them. The text goes to a file ([`take::write_file`], [`schedule`]) or, over the API,
+//! to an administrator ([`page`]), whose `slipway backup` checks, packs and encrypts it.
 //!
 //! # What restoring makes of it
 //!
@@ -21,5 +22,6 @@
 pub mod format;
 pub mod page;
 pub mod restore;
+pub mod schedule;
 pub mod seal;
 pub mod take;

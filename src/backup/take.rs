@@ -1,8 +1,8 @@
 //! Taking a backup: everything at one revision, as text, into a file that is whole or not there.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 
 use super::format::{FILE_MAX, FORMAT, Header, Writer};
+use super::seal::{Seal, Sealing};
 use crate::pki;
 use crate::store::{Snapshot, Store};
 
@@ -31,6 +32,15 @@ impl Source {
     /// are in memory only.
     pub fn new(store: Store, pki: PathBuf, config: &str, views: HashSet<String>) -> Self {
         Self { store, pki, config: config.into(), views: Arc::new(views) }
+    }
+
+    /// SHA-256 of the CA's certificate, in hex.
+    ///
+    /// # Errors
+    ///
+    /// When the keys cannot be read.
+    pub fn ca(&self) -> anyhow::Result<String> {
+        Ok(super::format::hex(&pki::read_kept(&self.pki)?.fingerprint()))
     }
 
     /// Everything at one revision.
@@ -73,6 +83,14 @@ pub struct Content {
 }
 
 impl Content {
+    /// Length of its text, in bytes, without what frames the lines.
+    pub fn size(&self) -> u64 {
+        let objects = self.snapshot.objects.iter().map(|object| object.json_len());
+        let entries = self.snapshot.tables.iter().flat_map(|(_, entries)| entries);
+        let entries = entries.map(|(key, value)| key.len() + value.len());
+        objects.chain(entries).map(|length| length as u64).sum()
+    }
+
     /// Writes it as text; `each` is told before every line how many there were, and may stop it.
     ///
     /// # Errors
@@ -157,4 +175,44 @@ fn folder_of(path: &Path) -> &Path {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
+}
+
+/// Writes a backup into a new file. Its length in bytes.
+///
+/// # Errors
+///
+/// When it cannot be taken or written; there is no file then.
+pub fn write_file(
+    content: Content,
+    path: &Path,
+    seal: &Seal,
+    each: impl FnMut(u64) -> io::Result<()>,
+) -> anyhow::Result<u64> {
+    let file = NewFile::create(path)?;
+    let what = || format!("cannot write {}", path.display());
+    let sealing = Sealing::new(BufWriter::new(file), seal).with_context(what)?;
+    let sealing = content.write(sealing, each).with_context(what)?;
+    let file = sealing.finish().and_then(|out| out.into_inner().map_err(io::IntoInnerError::into_error));
+    let file = file.with_context(what)?;
+    let size = file.file.as_file().metadata().with_context(what)?.len();
+    file.keep()?;
+    Ok(size)
+}
+
+/// Removes what a process that was killed left unfinished in a folder, when it is older than a day.
+///
+/// # Errors
+///
+/// When the folder cannot be read; a file that cannot be removed stays.
+pub fn sweep(folder: &Path, now: std::time::SystemTime) -> io::Result<()> {
+    const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let unfinished = entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED));
+        let age = entry.metadata().and_then(|about| about.modified()).ok().and_then(|at| now.duration_since(at).ok());
+        if unfinished && age.is_some_and(|age| age > DAY) {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+    Ok(())
 }
