@@ -578,3 +578,48 @@ async fn what_root_restores_and_copies_belongs_to_the_owner_of_the_folder() {
     there.run(&["backup", "--offline", "--unencrypted", "again"]).await.good();
     assert_eq!(foreign(&there.data()), "");
 }
+
+/// The page is followed as an operator would: `restore` on another box, `systemctl` by hand.
+#[tokio::test]
+async fn the_commands_of_the_page_work_as_they_are_written() {
+    let page = include_str!("../docs/backup.md");
+    let commands = page.lines().filter_map(|line| line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")));
+    let commands = commands.filter(|line| line.starts_with("slipway ") || line.starts_with("systemctl st"));
+    let mut place = Place::new();
+    let mut boxes = 1;
+    let mut recipient = String::new();
+    let mut served = Some(place.serve().await);
+    let mut ran = Vec::new();
+    for command in commands {
+        let command = command.replace("age1…", &recipient);
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        match words[..] {
+            ["start", _] => served = Some(place.serve().await),
+            ["stop", _] => served.take().unwrap().stop().await,
+            _ => {
+                if words[0] == "restore" && !words.contains(&"--check") {
+                    let before = std::mem::replace(&mut place, Place::new());
+                    if let Some(served) = served.take() {
+                        served.stop().await;
+                    }
+                    for name in
+                        names(&before.path(".")).iter().filter(|name| name.ends_with(".key") || name.ends_with(".age"))
+                    {
+                        std::fs::copy(before.path(name), place.path(name)).unwrap();
+                    }
+                    boxes += 1;
+                }
+                let out = place.run(&words).await.good().out;
+                if words.contains(&"--new-key") {
+                    recipient = out.trim().to_owned();
+                }
+            }
+        }
+        ran.push(words[0].to_owned());
+    }
+    assert_eq!(boxes, 3, "{ran:?}");
+    assert!(
+        ["backup", "restore", "host", "start", "stop"].iter().all(|word| ran.iter().any(|one| one == word)),
+        "{ran:?}"
+    );
+}
