@@ -382,7 +382,7 @@ async fn what_is_not_whole_or_not_opened_is_refused_and_leaves_nothing() {
     }
     // From another place, into a folder that is named, through a pipe.
     let mut restore = there.command(&["restore", "--key-file", &key, "--data-dir", "new", "-"]);
-    let mut restore = restore.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut restore = restore.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     restore.stdin.take().unwrap().write_all(&whole).await.unwrap();
     assert!(restore.wait().await.unwrap().success());
     assert!(there.path("new/db").exists() && !there.data().join("db").exists());
