@@ -134,3 +134,50 @@ impl NewStore {
         self.disk.commit(group).map_err(|reason| OpenError { path: self.options.path.clone(), reason })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::{Change, Expect};
+
+    fn change(resource: &str, name: &str) -> Change {
+        let value = Some(json!({ "metadata": { "name": name } }));
+        Change { resource: resource.into(), namespace: "n".into(), name: name.into(), expect: Expect::Absent, value }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_has_what_is_on_disk_and_a_new_store_goes_on_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = |name: &str| StoreOptions {
+            path: folder.path().join(name),
+            key_file: folder.path().join(format!("{name}.key")),
+            history: 10,
+        };
+        let old = Store::open(options("old")).unwrap();
+        old.write(change("/secrets", "a")).await.unwrap();
+        old.publish(change("x/views", "a")).await.unwrap();
+        old.table("t").unwrap().write(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v"))).await.unwrap();
+        let taken = old.snapshot(|resource| resource == "x/views").unwrap();
+        assert_eq!(taken.revision, 2);
+        assert_eq!(taken.objects.iter().map(|object| &*object.resource).collect::<Vec<_>>(), ["/secrets"]);
+        let mut new = NewStore::create(options("new")).unwrap();
+        new.object(&taken.objects[0]).unwrap();
+        for (table, entries) in &taken.tables {
+            for (key, value) in entries {
+                new.entry(table, key.clone(), value.clone()).unwrap();
+            }
+        }
+        new.finish(100, ["/secrets".into(), "/configmaps".into()]).unwrap();
+        assert!(NewStore::create(options("new")).is_err(), "there is one");
+        let new = Store::open(options("new")).unwrap();
+        let (before, after) = (old.get("/secrets", "n", "a").unwrap(), new.get("/secrets", "n", "a").unwrap());
+        assert_eq!((before.revision, before.json()), (after.revision, after.json()));
+        assert_eq!(new.table("t").unwrap().scan().unwrap(), [(Bytes::from_static(b"k"), Bytes::from_static(b"v"))]);
+        for resource in ["/secrets", "/configmaps"] {
+            assert!(new.watch(resource, 99).is_err() && new.watch(resource, 100).is_ok(), "{resource}");
+        }
+        assert_eq!(new.write(change("/secrets", "b")).await.unwrap().revision, 101);
+    }
+}
