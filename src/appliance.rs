@@ -12,8 +12,9 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::api::{Kind, MacAddress, acted_on, kinds};
+use crate::api::{Keep, Kind, MacAddress, acted_on, kinds};
 use crate::apiserver::{self, ApiServer};
+use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
@@ -137,13 +138,15 @@ fn open(config: &Config) -> anyhow::Result<(Pki, Store)> {
     ownership::check(&config.data_dir)?;
     let folder = &config.data_dir.0;
     make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
+    backup::restore::refuse_unfinished(folder)?;
     let pki = Pki::open(&config.data_dir.pki(), &certificate_names(config))?;
-    let options = StoreOptions {
-        path: config.data_dir.db(),
-        key_file: config.data_dir.pki().join("store.key"),
-        history: HISTORY,
-    };
-    Ok((pki, Store::open(options)?))
+    Ok((pki, Store::open(store_options(config))?))
+}
+
+/// How the appliance of this configuration opens its store.
+pub fn store_options(config: &Config) -> StoreOptions {
+    let key_file = config.data_dir.pki().join("store.key");
+    StoreOptions { path: config.data_dir.db(), key_file, history: HISTORY }
 }
 
 fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
@@ -221,6 +224,8 @@ async fn start(
     let token = || shutdown.clone();
     let (listed, mut was_listed) = watch::channel(false);
     let external = External::open(&config.engine).await?;
+    let copies = backup::schedule::Meters::default();
+    let mut views = HashSet::new();
     let mut audit = None;
     let (client, api_router) = match &external {
         Some(external) => {
@@ -241,6 +246,11 @@ async fn start(
             let counted = stuck.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             api.set_audit(log.clone());
+            let counted = copies.clone();
+            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
+            let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
+            views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
+            api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
             api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
             spawn(services, "client certificates", pki.authority().series().clone().follow(token()));
@@ -268,6 +278,12 @@ async fn start(
     .with_neighbours(neighbours(config));
     let router = api_router.merge(sessions.router());
     spawn(services, "logs", log_upkeep::run(client.clone(), logs, token()));
+
+    if let Some(folder) = config.backup.folder.clone() {
+        let source = backup_source(config, store, &views);
+        let run = backup::schedule::run(config.backup.clone(), folder, source, copies, token());
+        spawn(services, "backup", run);
+    }
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
     let listed = was_listed.wait_for(|listed| *listed);
@@ -325,6 +341,11 @@ async fn start(
     }
     info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
     Ok(audit)
+}
+
+/// What a backup is taken of; `views` are the resources that are in memory only.
+fn backup_source(config: &Config, store: &Store, views: &HashSet<String>) -> backup::take::Source {
+    backup::take::Source::new(store.clone(), config.data_dir.pki(), &config.text, views.clone())
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.

@@ -14,8 +14,10 @@ use serde::Deserialize;
 use crate::api::MacAddress;
 use crate::outbound::Allowed;
 
+mod backup;
 mod discovery;
 
+pub use backup::BackupConfig;
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
 
 /// Where `slipway.toml` is looked for.
@@ -50,6 +52,11 @@ pub struct Config {
     pub audit: AuditConfig,
     /// BMCs.
     pub bmc: BmcConfig,
+    /// Copies of everything, made by themselves.
+    pub backup: BackupConfig,
+    /// The file as it was read.
+    #[serde(skip)]
+    pub text: std::sync::Arc<str>,
 }
 
 /// Where Slipway keeps what it must not lose.
@@ -517,8 +524,9 @@ impl Config {
 
     /// Reads and checks text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text)
+        let mut config: Self = toml::from_str(text)
             .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        config.text = text.into();
         let faults = config.faults();
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults { path: path.into(), faults }) }
     }
@@ -551,6 +559,7 @@ impl Config {
             faults.push("engine.lease must be 5s to 5m".into());
         }
         self.discovery.faults(&mut faults);
+        self.backup.faults(&mut faults);
         for (index, network) in self.networks.iter().enumerate() {
             let before = &self.networks[..index];
             let at = format!("network {:?}", network.name);

@@ -9,6 +9,7 @@
 //! | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
 //! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
+//! | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
 //! | [`dhcp`] | DHCP server: packet in, packet out; leases |
 //! | [`tftp`] | TFTP server |
@@ -33,6 +34,7 @@ pub mod agent;
 pub mod api;
 pub mod apiserver;
 pub mod appliance;
+pub mod backup;
 pub mod bmc;
 pub mod boot;
 pub mod cli;

@@ -23,12 +23,14 @@ use x509_parser::prelude::FromDer;
 
 mod authority;
 mod files;
+mod kept;
 mod kubeconfig;
 mod series;
 pub mod users;
 mod verifier;
 
 pub use authority::Authority;
+pub use kept::{KEPT_FILES, Kept, read_kept};
 pub use kubeconfig::{kubeconfig, token_kubeconfig};
 pub use series::Series;
 

@@ -27,6 +27,8 @@ fn help_names_every_command_and_a_first_machine() {
         "wait",
         "watch",
         "crds",
+        "backup",
+        "restore",
         "completion",
         "A first machine",
     ] {

@@ -12,7 +12,7 @@
 //! *Failed logins* change nothing and cost nothing, so whoever reaches the port could fill the disk with them. They are
 //! rationed (`logins`): some lines a minute, and a count of what was left out.
 //!
-//! Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
+//! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
 use std::io;
 use std::net::IpAddr;
@@ -438,12 +438,35 @@ impl Pending {
         if !has_line(verb, target, is_review(), identity.is_in_process()) {
             return Ok(None);
         }
+        Self::new(audit, identity, parts, verb, target).await.map(Some)
+    }
+
+    /// Begins the line of a read that has one: of something beside the API that is more than any object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pending::begin`].
+    pub(super) async fn begin_beside(
+        audit: &Audit,
+        identity: &Identity,
+        parts: &request::Parts,
+    ) -> Result<Self, ApiError> {
+        Self::new(audit, identity, parts, "get", &Target::default()).await
+    }
+
+    async fn new(
+        audit: &Audit,
+        identity: &Identity,
+        parts: &request::Parts,
+        verb: &'static str,
+        target: &Target,
+    ) -> Result<Self, ApiError> {
         let received = Timestamp::now();
         let place = audit.reserve().await?;
         let by = identity.impersonator.as_deref().unwrap_or(identity);
         let has_query = parts.uri.query().is_some();
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
-        Ok(Some(Self {
+        Ok(Self {
             place: Some(place),
             received,
             verb,
@@ -456,7 +479,7 @@ impl Pending {
             proof: by.proof.to_string(),
             dry_run: of_query("dryRun"),
             field_manager: of_query("fieldManager"),
-        }))
+        })
     }
 
     /// Ends it with the answer.
@@ -489,7 +512,7 @@ impl Pending {
             impersonated_user: self.impersonated.as_ref(),
             source_ips: self.peer.map(|peer| [peer]),
             user_agent: &self.agent,
-            object_ref: Some(ObjectRef::of(&self.target)),
+            object_ref: (!self.target.plural.is_empty()).then(|| ObjectRef::of(&self.target)),
             response_status: status,
             request_received_timestamp: micros(self.received),
             stage_timestamp: micros(Timestamp::now()),

@@ -35,6 +35,7 @@ pub mod tls;
 
 mod apply;
 mod aside;
+mod backup;
 mod body;
 mod connections;
 mod core_kinds;
@@ -137,6 +138,9 @@ pub struct ViewRequest {
 /// Answers `GET …/NAME/VIEW`, a subresource that can only be read. The object is there, and the caller may read the view.
 pub type View = Arc<dyn Fn(ViewRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
 
+/// Answers a path beside the API that is for administrators only, see [`ApiServer::set_backup`].
+pub type AdministratorsPage = Arc<dyn Fn() -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
+
 /// The server cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiServerError {
@@ -172,6 +176,7 @@ struct Inner {
     store: Store,
     auth: auth::Auth,
     audit: OnceLock<audit::Audit>,
+    backup: OnceLock<AdministratorsPage>,
     // std's lock: held to take or to exchange the pointers only.
     offer: RwLock<Offer>,
     /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
@@ -227,6 +232,7 @@ impl ApiServer {
             inner: Arc::new(Inner {
                 auth: auth::Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
+                backup: OnceLock::new(),
                 store,
                 offer: RwLock::new(Offer { registry, documents }),
                 definitions: tokio::sync::Mutex::default(),
@@ -308,6 +314,11 @@ impl ApiServer {
     /// Writes a line for every change, reading of Secrets and failed login from now on. A second log is not taken.
     pub fn set_audit(&self, audit: audit::Audit) {
         self.inner.audit.set(audit).ok();
+    }
+
+    /// Serves backups from now on, to administrators only. A second page is not taken.
+    pub fn set_backup(&self, page: AdministratorsPage) {
+        self.inner.backup.set(page).ok();
     }
 
     /// Adds a room's rules for a resource, named `<group>/<plural>`.
@@ -538,6 +549,9 @@ async fn serve(
         }
         return answer;
     }
+    if route == Route::Backup {
+        return backup::serve(api, identity, &parts).await;
+    }
     let verb = parts.method.as_str().to_ascii_lowercase();
     api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;
     if parts.method != Method::GET {
@@ -569,7 +583,7 @@ async fn serve(
         Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)),
         Route::OpenApiV3 => Ok(aside::when(true, || documents.index(&parts.headers))),
         Route::OpenApiV3Of(name) => aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)),
-        Route::Resource(_) | Route::Unknown => Err(ApiError::no_such_path()),
+        Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
     }
 }
 

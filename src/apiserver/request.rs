@@ -84,6 +84,8 @@ pub(super) enum Route {
     /// `/openapi/v3/<group version path>`
     OpenApiV3Of(String),
     Resource(Target),
+    /// `/slipway/v1/backup`
+    Backup,
     Unknown,
 }
 
@@ -104,6 +106,7 @@ impl Route {
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3,
             ["openapi", "v3", rest @ ..] => Self::OpenApiV3Of(rest.join("/")),
+            ["slipway", "v1", "backup"] => Self::Backup,
             ["api"] => Self::CoreVersions,
             ["api", version] => Self::Resources(String::new(), (*version).into()),
             ["api", version, ..] => Target::parse("", version, &segments[2..]).map_or(Self::Unknown, Self::Resource),

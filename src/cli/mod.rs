@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
 
+mod backup;
 mod bmc;
 mod client;
 mod completion;
@@ -14,6 +15,8 @@ mod listing;
 mod local;
 mod progress;
 mod ramdisk;
+mod restore;
+mod secret;
 mod serve;
 mod simulate;
 mod token;
@@ -72,6 +75,17 @@ enum Command {
     /// Make, list and revoke tokens for people and programs that use the API
     #[command(subcommand)]
     Token(token::Command),
+    /// Copy everything that must not be lost, keys included, into one encrypted file, while the appliance serves
+    ///
+    /// Objects, leases, the CA, the key of tokens, the configuration: all at one moment. Images are not in it; what the
+    /// library lacks after a restore is imported again. Only the administrator may have a backup: whoever reads one can
+    /// be anybody. Without a key or passphrase file the passphrase is asked for.
+    Backup(Box<backup::Options>),
+    /// Make a new appliance of a backup, in an empty data folder, or --check the backup
+    ///
+    /// The CA stays, and with it every kubeconfig and token. All hosts are paused, because the backup does not know what
+    /// became of their machines since: look at them, then `slipway host resume`. The appliance must not run.
+    Restore(restore::Options),
     #[command(flatten)]
     Client(client::Command),
     /// Print the CustomResourceDefinitions of Slipway's kinds, for a Kubernetes API server ([engine] kubeconfig)
@@ -112,6 +126,8 @@ pub fn run() -> ExitCode {
         Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),
+        Command::Backup(options) => backup::run(*options),
+        Command::Restore(options) => restore::run(&options),
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Simulate(options) => simulate::run(*options),

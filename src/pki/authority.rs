@@ -204,7 +204,7 @@ fn make_authority(now: SystemTime) -> Result<Credential, PkiError> {
     Ok(Credential { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-fn public_key(der: &CertificateDer<'_>) -> Option<Vec<u8>> {
+pub(super) fn public_key(der: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
     let (_, info) = SubjectPublicKeyInfo::from_der(certificate.public_key().raw).ok()?;
     Some(info.raw.to_vec())

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::PkiError;
 use super::files::Folder;
 
-const FILE: &str = "client-series";
+/// Name of the file.
+pub(super) const FILE: &str = "client-series";
 /// What stands before the id in a certificate.
 const PREFIX: &str = "slipway:";
 /// How often the file is read.
@@ -93,7 +94,7 @@ impl Series {
 }
 
 /// The organizational unit that a file's text stands for.
-fn unit(text: &str) -> Option<String> {
+pub(super) fn unit(text: &str) -> Option<String> {
     text.trim().parse::<uuid::Uuid>().ok().map(|id| format!("{PREFIX}{id}"))
 }
 

@@ -83,6 +83,7 @@
 //! Records of `/secrets`, in the log too, are sealed with XChaCha20-Poly1305 under a key outside the database, bound to
 //! resource, namespace and name, so that a record cannot pass for another one. See `seal.rs`.
 
+mod backup;
 mod committer;
 mod database;
 mod disk;
@@ -114,6 +115,7 @@ use tokio::sync::{mpsc, oneshot};
 use committer::{Committer, Request};
 use index::Shared;
 
+pub use backup::{NewStore, Snapshot};
 pub use meters::Meters;
 pub use object::Object;
 pub use table::{Table, TableEntry};

@@ -41,6 +41,13 @@ pub(in crate::cli) struct Session {
     pub source: String,
 }
 
+impl Session {
+    /// Why there was no answer, and what helps.
+    pub(in crate::cli) fn unreachable(&self, error: &kube::Error) -> String {
+        super::errors::unreachable(self, error)
+    }
+}
+
 /// What decides where the credentials come from.
 struct Found {
     kubeconfig: Kubeconfig,
@@ -56,6 +63,11 @@ impl Server {
             Some(kubeconfig) => Self { kubeconfig: Some(kubeconfig), context, config: None, namespace: None },
             None => Self { context: context.or(self.context.clone()), namespace: None, ..self.clone() },
         }
+    }
+
+    /// The configuration file of the appliance on this box.
+    pub(in crate::cli) fn config_file(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH))
     }
 
     /// Reads the credentials and makes a client. Nothing is sent yet.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::connect::{Server, Session};
 use super::table::harmless;
 use super::types::Type;
-use super::{moving, request};
+use super::{moving, request, resume};
 use crate::api::metal3::{ANNOTATION_INSPECT, ANNOTATION_REBOOT};
 use crate::api::slipway::ANNOTATION_DISCOVERED;
 use crate::cli::failure::usage;
@@ -52,6 +52,11 @@ pub(in crate::cli) enum Command {
     Move(moving::Options),
     /// Print what the ramdisk of a host logged, of its last boot or an earlier one
     Log(Log),
+    /// Go on with hosts that `slipway restore` paused
+    ///
+    /// Compare them with their machines first: Slipway goes on where the backup left off. A host with which something was
+    /// being done, or was to be done next, is resumed by its name only: its machine may be installed or erased again.
+    Resume(resume::Options),
 }
 
 #[derive(clap::Args)]
@@ -133,6 +138,7 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
         Command::Accept(accept) => self::accept(accept, out).await,
         Command::Move(options) => moving::run(options, out).await,
         Command::Log(log) => self::log(log, out).await,
+        Command::Resume(options) => resume::run(options, out).await,
     }
 }
 

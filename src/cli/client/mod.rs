@@ -17,6 +17,7 @@ mod moving;
 mod names;
 mod output;
 mod request;
+mod resume;
 mod suggest;
 mod table;
 mod tabs;

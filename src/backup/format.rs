@@ -1,0 +1,505 @@
+//! The text of a backup, format 1: lines of JSON.
+//!
+//! | line | what |
+//! |---|---|
+//! | first | `{"slipwayBackup":1,…}`: the format, who made it, when, of which CA, at which revision, how many lines of each kind follow |
+//! | objects | `{"object":{"resource","namespace","name","revision","json"}}`: `json` is the object as the store has it, byte by byte; in order of resource, namespace and name |
+//! | entries | `{"entry":{"table","key","value"}}`: key and value in base64 |
+//! | files | `{"file":{"name","text"}}`: `pki/ca.crt`, `pki/ca.key`, `pki/tokens.key`, `slipway.toml` |
+//! | last | `{"end":{"objects","entries","files","sha256"}}`: how many there were, and the SHA-256 of all lines before this one |
+//!
+//! A format once released is read by every later version. What changes makes a new number and a new reader beside this one.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead, Read, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use crate::store::{KEY_LIMIT, OBJECT_LIMIT, Object};
+
+/// The format that is written.
+pub const FORMAT: u32 = 1;
+
+/// Longest line that is read, in bytes: an object of the largest size with its names, or a value in base64.
+const LINE_MAX: usize = 4 << 20;
+
+/// Largest file that a backup holds, in bytes.
+pub const FILE_MAX: usize = 256 << 10;
+
+/// Names of the files.
+pub const FILES: [&str; 4] = ["pki/ca.crt", "pki/ca.key", "pki/tokens.key", "slipway.toml"];
+
+/// The first line.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Header {
+    /// The format.
+    pub slipway_backup: u32,
+    /// Version of Slipway that made it.
+    pub made_by: String,
+    /// When it was taken.
+    pub time: Timestamp,
+    /// SHA-256 of the CA's certificate, in hex: which appliance.
+    pub ca: String,
+    /// The store's revision.
+    pub revision: u64,
+    /// Objects that follow.
+    pub objects: u64,
+    /// Entries that follow.
+    pub entries: u64,
+    /// Files that follow.
+    pub files: u64,
+}
+
+impl Header {
+    /// Lines that follow, but for the last.
+    pub fn lines(&self) -> u64 {
+        self.objects.saturating_add(self.entries).saturating_add(self.files)
+    }
+}
+
+/// Only the format, to tell a newer one.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Format {
+    slipway_backup: u32,
+    made_by: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+enum Line<'l> {
+    #[serde(borrow)]
+    Object(ObjectLine<'l>),
+    #[serde(borrow)]
+    Entry(EntryLine<'l>),
+    #[serde(borrow)]
+    File(FileLine<'l>),
+    End(End),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ObjectLine<'l> {
+    #[serde(borrow)]
+    resource: Cow<'l, str>,
+    #[serde(borrow)]
+    namespace: Cow<'l, str>,
+    #[serde(borrow)]
+    name: Cow<'l, str>,
+    revision: u64,
+    #[serde(borrow)]
+    json: &'l RawValue,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryLine<'l> {
+    #[serde(borrow)]
+    table: Cow<'l, str>,
+    #[serde(borrow)]
+    key: Cow<'l, str>,
+    #[serde(borrow)]
+    value: Cow<'l, str>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileLine<'l> {
+    #[serde(borrow)]
+    name: Cow<'l, str>,
+    #[serde(borrow)]
+    text: Cow<'l, str>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct End {
+    objects: u64,
+    entries: u64,
+    files: u64,
+    sha256: String,
+}
+
+/// What a line says.
+pub enum Item {
+    /// An object.
+    Object(Object),
+    /// An entry of a table.
+    Entry {
+        /// The table.
+        table: String,
+        /// Its key.
+        key: Bytes,
+        /// Its value.
+        value: Bytes,
+    },
+    /// A file.
+    File {
+        /// One of [`FILES`].
+        name: String,
+        /// What is in it.
+        text: String,
+    },
+}
+
+/// How many lines of each kind there were.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    objects: u64,
+    entries: u64,
+    files: u64,
+}
+
+impl Counts {
+    fn end(self, sha256: Sha256) -> End {
+        let Self { objects, entries, files } = self;
+        End { objects, entries, files, sha256: hex(&sha256.finalize()) }
+    }
+}
+
+/// Bytes in hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a backup, line by line.
+pub struct Writer<W> {
+    out: W,
+    sha256: Sha256,
+    counts: Counts,
+    line: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the first line.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn new(out: W, header: &Header) -> io::Result<Self> {
+        let mut writer = Self { out, sha256: Sha256::new(), counts: Counts::default(), line: Vec::new() };
+        writer.put(header)?;
+        Ok(writer)
+    }
+
+    /// Writes an object.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn object(&mut self, object: &Object) -> io::Result<()> {
+        let mut json = object.json().to_vec();
+        // Only between the parts of a text of another writer than ours; inside strings they are escaped.
+        json.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        let line = Line::Object(ObjectLine {
+            resource: Cow::Borrowed(&object.resource),
+            namespace: Cow::Borrowed(&object.namespace),
+            name: Cow::Borrowed(&object.name),
+            revision: object.revision,
+            json: serde_json::from_slice(&json)?,
+        });
+        self.counts.objects += 1;
+        self.put(&line)
+    }
+
+    /// Writes an entry of a table.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn entry(&mut self, table: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.counts.entries += 1;
+        let (key, value) = (STANDARD.encode(key).into(), STANDARD.encode(value).into());
+        self.put(&Line::Entry(EntryLine { table: table.into(), key, value }))
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn file(&mut self, name: &str, text: &str) -> io::Result<()> {
+        self.counts.files += 1;
+        self.put(&Line::File(FileLine { name: name.into(), text: text.into() }))
+    }
+
+    /// Writes the last line.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn finish(mut self) -> io::Result<W> {
+        let end = self.counts.end(self.sha256.clone());
+        self.put(&Line::End(end))?;
+        Ok(self.out)
+    }
+
+    fn put(&mut self, line: &impl Serialize) -> io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, line)?;
+        self.line.push(b'\n');
+        self.sha256.update(&self.line);
+        self.out.write_all(&self.line)
+    }
+}
+
+/// A backup cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It cannot be read, or what unpacks and decrypts it found it damaged.
+    #[error("it cannot be read to its end: {0}")]
+    Io(#[from] io::Error),
+    /// It ends too early.
+    #[error("it was cut off after {0} lines")]
+    Cut(u64),
+    /// It is something else.
+    #[error("it is no backup of Slipway")]
+    Other,
+    /// A later version made it.
+    #[error(
+        "it has the format {0}, made by slipway {1}, and this version reads format {FORMAT}: use that version or a later one"
+    )]
+    Newer(u32, String),
+    /// A line is not what it should be.
+    #[error("its line {0} is damaged: {1}")]
+    Line(u64, String),
+    /// Whoever got the lines refused one.
+    #[error(transparent)]
+    Refused(#[from] anyhow::Error),
+}
+
+/// Reads a backup to its end and checks all of it: each line, the order, the counts, the SHA-256. `each` gets every line
+/// after the first before the last is checked, so nothing may come of them unless this returns `Ok`.
+///
+/// # Errors
+///
+/// [`ReadError`].
+pub fn read(input: impl Read, mut each: impl FnMut(&Header, Item) -> anyhow::Result<()>) -> Result<Header, ReadError> {
+    let mut input = io::BufReader::with_capacity(64 << 10, input);
+    let mut sha256 = Sha256::new();
+    let mut counts = Counts::default();
+    let mut line = Vec::new();
+    next_line(&mut input, &mut line, 0)?;
+    let header = parse_header(&line)?;
+    sha256.update(&line);
+    let mut before: Option<(String, String, String)> = None;
+    for number in 2.. {
+        next_line(&mut input, &mut line, number - 1)?;
+        let bad = |reason: &dyn std::fmt::Display| ReadError::Line(number, reason.to_string());
+        let item = match serde_json::from_slice(&line).map_err(|error| bad(&error))? {
+            Line::Object(object) => {
+                let place = (object.resource.to_string(), object.namespace.to_string(), object.name.to_string());
+                if before.as_ref().is_some_and(|before| *before >= place) {
+                    return Err(bad(&"it is out of order"));
+                }
+                let object = checked(&object, header.revision).map_err(|reason| bad(&reason))?;
+                before = Some(place);
+                counts.objects += 1;
+                Item::Object(object)
+            }
+            Line::Entry(EntryLine { table, key, value }) => {
+                let bytes = |text: &str, most: usize| {
+                    STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= most).map(Bytes::from)
+                };
+                let (Some(key), Some(value)) = (bytes(&key, KEY_LIMIT), bytes(&value, OBJECT_LIMIT)) else {
+                    return Err(bad(&"an entry's key or value is not base64 or too long"));
+                };
+                if table.is_empty() || table.len() > 64 || table.contains('\0') {
+                    return Err(bad(&"a table has no such name"));
+                }
+                counts.entries += 1;
+                Item::Entry { table: table.into_owned(), key, value }
+            }
+            Line::File(FileLine { name, text }) => {
+                if !FILES.contains(&&*name) || text.len() > FILE_MAX {
+                    return Err(bad(&format_args!("no backup holds a file {name:?} of {} bytes", text.len())));
+                }
+                counts.files += 1;
+                Item::File { name: name.into_owned(), text: text.into_owned() }
+            }
+            Line::End(end) => {
+                let wanted = counts.end(sha256);
+                let promised = (header.objects, header.entries, header.files);
+                if end != wanted
+                    || promised != (wanted.objects, wanted.entries, wanted.files)
+                    || !is_canonical(&Line::End(end), &line)
+                {
+                    return Err(bad(&"the lines before it are not those that were written"));
+                }
+                let mut rest = [0];
+                if input.read(&mut rest)? > 0 {
+                    return Err(bad(&"something follows it"));
+                }
+                return Ok(header);
+            }
+        };
+        sha256.update(&line);
+        each(&header, item)?;
+    }
+    Err(ReadError::Other)
+}
+
+/// Reads one line with its end.
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>, whole: u64) -> Result<(), ReadError> {
+    line.clear();
+    let most = LINE_MAX as u64;
+    input.take(most).read_until(b'\n', line)?;
+    match line.last() {
+        Some(b'\n') => Ok(()),
+        Some(_) if line.len() >= LINE_MAX => Err(ReadError::Line(whole + 1, "it is too long".into())),
+        Some(_) if whole == 0 && !line.starts_with(b"{") => Err(ReadError::Other),
+        _ => Err(ReadError::Cut(whole)),
+    }
+}
+
+fn parse_header(line: &[u8]) -> Result<Header, ReadError> {
+    let Ok(format) = serde_json::from_slice::<Format>(line) else { return Err(ReadError::Other) };
+    if format.slipway_backup != FORMAT {
+        let version = format.made_by.unwrap_or_else(|| "of another version".into());
+        return Err(ReadError::Newer(format.slipway_backup, version.chars().take(40).collect()));
+    }
+    let header: Header = serde_json::from_slice(line).map_err(|error| ReadError::Line(1, error.to_string()))?;
+    if !is_canonical(&header, line) {
+        return Err(ReadError::Line(1, "it is not as it was written".into()));
+    }
+    Ok(header)
+}
+
+/// Whether a line is as we write it.
+fn is_canonical(value: &impl Serialize, line: &[u8]) -> bool {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    line.strip_suffix(b"\n") == Some(&text)
+}
+
+/// The object of a line, if it is one that a store can have had.
+fn checked(line: &ObjectLine<'_>, newest: u64) -> Result<Object, String> {
+    let ObjectLine { resource, namespace, name, revision, json } = line;
+    let what = || format!("{resource} {namespace}/{name}");
+    if resource.is_empty() || name.is_empty() || resource.len() + namespace.len() + name.len() > KEY_LIMIT {
+        return Err(format!("{}: no object has such a name", what()));
+    }
+    if [resource, namespace, name].iter().any(|text| text.contains('\0')) {
+        return Err(format!("{}: a NUL byte in its name", what()));
+    }
+    if json.get().len() > OBJECT_LIMIT {
+        return Err(format!("{}: it is larger than an object may be", what()));
+    }
+    if *revision == 0 || *revision > newest {
+        return Err(format!("{}: revision {revision} was never given", what()));
+    }
+    let object = Object::new(
+        resource.as_ref().into(),
+        namespace.clone().into_owned(),
+        name.clone().into_owned(),
+        *revision,
+        json.get().as_bytes(),
+    );
+    let object = object.map_err(|error| format!("{}: {error}", what()))?;
+    let metadata = object.metadata();
+    if metadata["resourceVersion"].as_str() != Some(&revision.to_string()) {
+        return Err(format!("{}: its resourceVersion is not its revision", what()));
+    }
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(resource: &str, name: &str, revision: u64) -> Object {
+        let json = serde_json::json!({"kind": "X", "metadata": {"name": name, "resourceVersion": revision.to_string()},
+            "text": "a \"quoted\" line\nand ü"});
+        Object::new(resource.into(), "n".into(), name.into(), revision, json.to_string().as_bytes()).unwrap()
+    }
+
+    fn header() -> Header {
+        let time = "2026-11-22T07:00:00Z".parse().unwrap();
+        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
+        Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 2, entries: 1, files: 1 }
+    }
+
+    fn backup(header: &Header) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), header).unwrap();
+        writer.object(&object("/configmaps", "a", 3)).unwrap();
+        writer.object(&object("/secrets", "a", 9)).unwrap();
+        writer.entry("leases", &[0, 255], b"\n").unwrap();
+        writer.file("pki/ca.crt", "a\nb\n").unwrap();
+        writer.finish().unwrap()
+    }
+
+    /// What comes of a text: every item in words, or why it is refused.
+    fn reading(text: &[u8]) -> Result<Vec<String>, String> {
+        let mut items = Vec::new();
+        let done = read(text, |_, item| {
+            items.push(match item {
+                Item::Object(object) => format!("{} {} {:?}", object.resource, object.revision, object.json()),
+                Item::Entry { table, key, value } => format!("{table} {key:?} {value:?}"),
+                Item::File { name, text } => format!("{name} {text:?}"),
+            });
+            Ok(())
+        });
+        done.map(|_| items).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let items = reading(&backup(&header())).unwrap();
+        let secret = object("/secrets", "a", 9);
+        assert_eq!(items[1], format!("/secrets 9 {:?}", secret.json()));
+        assert_eq!(items[2..], ["leases b\"\\0\\xff\" b\"\\n\"", "pki/ca.crt \"a\\nb\\n\""]);
+    }
+
+    #[test]
+    fn every_cut_and_every_changed_bit_is_noticed() {
+        let whole = backup(&header());
+        for length in 0..whole.len() {
+            assert!(reading(&whole[..length]).is_err(), "cut to {length}");
+        }
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut text = whole.clone();
+                text[at] ^= 1 << bit;
+                assert!(reading(&text).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+        assert!(reading(&[&whole[..], b"\n"].concat()).unwrap_err().contains("follows"));
+    }
+
+    #[test]
+    fn what_no_store_can_have_had_is_refused() {
+        let with = |change: &dyn Fn(&mut Writer<Vec<u8>>) -> io::Result<()>, objects, entries, files| {
+            let mut writer = Writer::new(Vec::new(), &Header { objects, entries, files, ..header() }).unwrap();
+            change(&mut writer).unwrap();
+            reading(&writer.finish().unwrap()).unwrap_err()
+        };
+        let twice =
+            with(&|writer| writer.object(&object("/a", "a", 1)).and(writer.object(&object("/a", "a", 1))), 2, 0, 0);
+        assert!(twice.contains("out of order"), "{twice}");
+        let late = with(&|writer| writer.object(&object("/a", "a", 10)), 1, 0, 0);
+        assert!(late.contains("never given"), "{late}");
+        for name in ["../x", "/etc/passwd", "pki/admin.key"] {
+            let file = with(&|writer| writer.file(name, ""), 0, 0, 1);
+            assert!(file.contains("no backup holds"), "{file}");
+        }
+        let long = with(&|writer| writer.entry("t", &[0; 2000], b""), 0, 1, 0);
+        assert!(long.contains("too long"), "{long}");
+        let counts = with(&|_| Ok(()), 1, 0, 0);
+        assert!(counts.contains("not those that were written"), "{counts}");
+    }
+
+    #[test]
+    fn other_files_and_newer_formats_say_so() {
+        for text in [&b""[..], b"\n", b"{}\n", b"junk\n", &[0xff; 100], &[b' '; LINE_MAX + 10]] {
+            assert!(reading(text).is_err());
+        }
+        let newer = reading(b"{\"slipwayBackup\":2,\"madeBy\":\"3.4.5\",\"more\":1}\n").unwrap_err();
+        assert!(newer.contains("format 2, made by slipway 3.4.5"), "{newer}");
+    }
+}

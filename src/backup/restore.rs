@@ -1,0 +1,423 @@
+//! Restoring: a new appliance in an empty data folder, or only the check that it would be one.
+//!
+//! The first thing written is the file [`MARK`] and the last thing done is its removal, so whatever interrupts a restore,
+//! `slipway serve` does not start on half of one, and the next restore starts over.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, lchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::format::{self, Header, Item};
+use crate::api::kinds;
+use crate::api::metal3::ANNOTATION_PAUSED;
+use crate::apiserver::Registry;
+use crate::config::DataDir;
+use crate::pki::Kept;
+use crate::store::{NewStore, Object, StoreOptions};
+
+/// A restored store goes on so far above the revision of the backup: further than any appliance came since, so that no
+/// revision is given twice, and whoever saw one of those is told that it is gone (HTTP 410) and lists again.
+pub const REVISIONS_AHEAD: u64 = 1_000_000_000;
+
+/// The file in a data folder that a restore was begun in and not ended.
+pub const MARK: &str = "restore-unfinished";
+
+/// Where the configuration of the backup is put, in the data folder.
+pub const CONFIG_FILE: &str = "restored-slipway.toml";
+
+/// Beginning of what [`ANNOTATION_PAUSED`] holds on hosts that a restore paused.
+pub const PAUSED_BY: &str = "slipway restore";
+
+const HOSTS: &str = "metal3.io/baremetalhosts";
+const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
+
+/// What came of a backup.
+#[derive(Debug)]
+pub struct Report {
+    /// Its first line.
+    pub header: Header,
+    /// Objects of each resource.
+    pub resources: BTreeMap<String, u64>,
+    /// Hosts that are paused now and were not.
+    pub paused: u64,
+    /// Hosts, as `namespace/name`, with which something was being done when the backup was taken.
+    pub under_way: Vec<String>,
+    /// Where the configuration of the backup is.
+    pub config: Option<PathBuf>,
+}
+
+/// Reads a backup to its end and checks everything. Writes nothing. `each` is told how many lines there are and how many
+/// were read.
+///
+/// # Errors
+///
+/// When it is damaged, or the keys in it do not belong together.
+pub fn check(input: impl Read, mut each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+    let mut gathered = Gathered::default();
+    let header = format::read(input, |header, item| gathered.take(header, item, None, &mut each))?;
+    gathered.keys(&header)?;
+    Ok(gathered.report(header))
+}
+
+/// Makes an appliance of a backup. `pause` keeps it from acting on hosts before somebody has looked at them.
+///
+/// # Errors
+///
+/// As [`check`], and when the folder is not empty or cannot be written. The folder is then as it was before.
+pub fn restore(input: impl Read, folder: &Path, pause: bool, each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+    let mark = Mark::begin(folder)?;
+    match fill(input, folder, pause, each) {
+        Ok(report) => {
+            mark.end(folder)?;
+            Ok(report)
+        }
+        Err(error) => {
+            clear(folder).with_context(|| format!("{error:#}; and {} could not be cleared", folder.display()))?;
+            mark.end(folder)?;
+            Err(error)
+        }
+    }
+}
+
+/// Refuses a data folder in which a restore was not ended.
+///
+/// # Errors
+///
+/// With what to do about it.
+pub fn refuse_unfinished(folder: &Path) -> anyhow::Result<()> {
+    let mark = folder.join(MARK);
+    if mark.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    bail!("a restore into {} was not finished ({}): run `slipway restore` again", folder.display(), mark.display())
+}
+
+fn fill(input: impl Read, folder: &Path, pause: bool, mut each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+    let data = DataDir(folder.to_owned());
+    // Private before the first key is in it.
+    DirBuilder::new().recursive(true).mode(0o700).create(data.pki()).context("pki")?;
+    // The key that seals the database is made with it. History is read only by who opens the store to serve it.
+    let options = StoreOptions { path: data.db(), key_file: data.pki().join("store.key"), history: 1 };
+    let mut store = NewStore::create(options)?;
+    let mut gathered = Gathered { pause, ..Gathered::default() };
+    let header = format::read(input, |header, item| gathered.take(header, item, Some(&mut store), &mut each))?;
+    let keys = gathered.keys(&header)?;
+    let revision = ahead(&header, gathered.paused)?;
+    store.finish(revision, gathered.watched()?)?;
+    keys.write(&data.pki())?;
+    let mut config = None;
+    if let Some(text) = gathered.files.get("slipway.toml") {
+        let path = folder.join(CONFIG_FILE);
+        write_private(&path, text).with_context(|| path.display().to_string())?;
+        config = Some(path);
+    }
+    give_to_owner(folder).with_context(|| format!("cannot give what is in {} to its owner", folder.display()))?;
+    Ok(Report { config, ..gathered.report(header) })
+}
+
+/// What was read.
+#[derive(Default)]
+struct Gathered {
+    pause: bool,
+    files: BTreeMap<String, String>,
+    resources: BTreeMap<String, u64>,
+    /// Resources that are defined by an object.
+    defined: HashSet<String>,
+    paused: u64,
+    under_way: Vec<String>,
+    lines: u64,
+}
+
+impl Gathered {
+    fn take(
+        &mut self,
+        header: &Header,
+        item: Item,
+        store: Option<&mut NewStore>,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> anyhow::Result<()> {
+        self.lines += 1;
+        each(self.lines, header.lines());
+        match item {
+            Item::Object(object) => {
+                *self.resources.entry(object.resource.to_string()).or_default() += 1;
+                if &*object.resource == DEFINITIONS {
+                    let parts = object.name.split_once('.');
+                    self.defined.extend(parts.map(|(plural, group)| format!("{group}/{plural}")));
+                }
+                let object = if &*object.resource == HOSTS { self.host(header, object)? } else { object };
+                if let Some(store) = store {
+                    store.object(&object)?;
+                }
+            }
+            Item::Entry { table, key, value } => {
+                if let Some(store) = store {
+                    store.entry(&table, key, value)?;
+                }
+            }
+            Item::File { name, text } => {
+                if self.files.insert(name.clone(), text).is_some() {
+                    bail!("it holds the file {name} twice");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn host(&mut self, header: &Header, host: Object) -> anyhow::Result<Object> {
+        let value = host.value();
+        if is_under_way(&value) {
+            self.under_way.push(format!("{}/{}", host.namespace, host.name));
+        }
+        if !self.pause || value["metadata"]["annotations"].get(ANNOTATION_PAUSED).is_some() {
+            return Ok(host);
+        }
+        self.paused += 1;
+        paused(&host, value, ahead(header, self.paused)?, header)
+    }
+
+    /// The keys, if they are all there and belong together.
+    fn keys(&self, header: &Header) -> anyhow::Result<Kept> {
+        let keys = Kept::new(|name| self.files.get(&format!("pki/{name}")).cloned())
+            .map_err(|reason| anyhow::anyhow!("its keys cannot be used: {reason}"))?;
+        if format::hex(&keys.fingerprint()) != header.ca {
+            bail!("its CA is not the one that its first line names");
+        }
+        Ok(keys)
+    }
+
+    /// Every resource that somebody may watch.
+    fn watched(&self) -> anyhow::Result<HashSet<Arc<str>>> {
+        let built_in = Registry::new(&kinds())?;
+        let mut watched: HashSet<Arc<str>> = built_in.stored().map(|kind| kind.storage.to_string().into()).collect();
+        watched.extend(self.resources.keys().chain(&self.defined).map(|name| name.as_str().into()));
+        Ok(watched)
+    }
+
+    fn report(self, header: Header) -> Report {
+        let Self { resources, paused, under_way, .. } = self;
+        Report { header, resources, paused, under_way, config: None }
+    }
+}
+
+/// The revision so many changes after the restore began.
+fn ahead(header: &Header, changes: u64) -> anyhow::Result<u64> {
+    let revision = header.revision.checked_add(REVISIONS_AHEAD).and_then(|revision| revision.checked_add(changes));
+    // Below it there must be room for a lifetime of writes.
+    revision.filter(|revision| *revision < u64::MAX / 2).context("its revision is no number that a store reaches")
+}
+
+/// Whether something is being done with a host, or would be next: it is in a state that ends by itself, it is about to go,
+/// or its image is not the one that it should have.
+pub fn is_under_way(host: &Value) -> bool {
+    let status = &host["status"]["provisioning"];
+    let image = |of: &Value| of["url"].as_str().filter(|url| !url.is_empty()).map(str::to_owned);
+    let (wanted, has) = (image(&host["spec"]["image"]), image(&status["image"]));
+    let rests = match status["state"].as_str().unwrap_or_default() {
+        "" | "unmanaged" | "externally provisioned" => true,
+        "ready" | "available" => wanted.is_none() && host["spec"]["customDeploy"].is_null(),
+        "provisioned" => wanted == has,
+        _ => false,
+    };
+    !rests || !host["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// A host that nothing further is done with.
+fn paused(host: &Object, mut value: Value, revision: u64, header: &Header) -> anyhow::Result<Object> {
+    let metadata = &mut value["metadata"];
+    metadata["resourceVersion"] = revision.to_string().into();
+    if !metadata["annotations"].is_object() {
+        metadata["annotations"] = json!({});
+    }
+    metadata["annotations"][ANNOTATION_PAUSED] = format!("{PAUSED_BY} of a backup of {:.0}", header.time).into();
+    let text = serde_json::to_vec(&value)?;
+    let (resource, namespace, name) = (Arc::clone(&host.resource), host.namespace.clone(), host.name.clone());
+    Ok(Object::new(resource, namespace, name, revision, &text)?)
+}
+
+/// The file that says that a restore is under way, locked for as long as it is.
+struct Mark(File);
+
+impl Mark {
+    /// Takes possession of an empty folder, or of one that another restore left.
+    fn begin(folder: &Path) -> anyhow::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let path = folder.join(MARK);
+        let left = path.symlink_metadata().is_ok();
+        if !left {
+            refuse_used(folder)?;
+        }
+        let what = || path.display().to_string();
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path).with_context(what)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => bail!("another restore into {} is under way", folder.display()),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(what),
+        }
+        if left {
+            clear(folder).with_context(|| format!("cannot clear what a restore left in {}", folder.display()))?;
+        }
+        file.sync_all().and_then(|()| sync(folder)).with_context(what)?;
+        Ok(Self(file))
+    }
+
+    fn end(self, folder: &Path) -> anyhow::Result<()> {
+        let path = folder.join(MARK);
+        // Everything else is on disk before the mark goes.
+        let done = sync(folder).and_then(|()| fs::remove_file(&path)).and_then(|()| sync(folder));
+        drop(self.0);
+        done.with_context(|| path.display().to_string())
+    }
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Refuses a folder in which an appliance is or was.
+fn refuse_used(folder: &Path) -> anyhow::Result<()> {
+    for part in ["db", "pki"] {
+        let path = folder.join(part);
+        let used = match fs::read_dir(&path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        if used {
+            bail!(
+                "{path} is not empty: there is an appliance in {folder} already, and a restore replaces none. \
+                 Stop it and move it away (mv {folder} {folder}.old), or name another folder with --data-dir",
+                path = path.display(),
+                folder = folder.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a restore wrote. Boot files, images and logs are none of it.
+fn clear(folder: &Path) -> io::Result<()> {
+    let gone = |done: io::Result<()>| match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    gone(fs::remove_dir_all(folder.join("db")))?;
+    gone(fs::remove_dir_all(folder.join("pki")))?;
+    gone(fs::remove_file(folder.join(CONFIG_FILE)))
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// When root restores into a folder of the user who will serve it, what was written is that user's.
+///
+/// # Errors
+///
+/// When an owner cannot be set.
+pub fn give_to_owner(folder: &Path) -> io::Result<()> {
+    let about = fs::metadata(folder)?;
+    if !nix::unistd::geteuid().is_root() || about.uid() == 0 {
+        return Ok(());
+    }
+    for part in ["db", "pki", CONFIG_FILE] {
+        let path = folder.join(part);
+        if path.symlink_metadata().is_ok() {
+            give(&path, about.uid(), about.gid())?;
+        }
+    }
+    Ok(())
+}
+
+fn give(path: &Path, user: u32, group: u32) -> io::Result<()> {
+    let about = path.symlink_metadata()?;
+    if about.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), user, group)?;
+        }
+    }
+    lchown(path, Some(user), Some(group))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_done_with_a_host_is_told() {
+        let host = |state: &str, wanted: &str, has: &str| {
+            let image = |url: &str| if url.is_empty() { Value::Null } else { json!({ "url": url }) };
+            json!({ "metadata": {}, "spec": { "image": image(wanted) },
+                "status": { "provisioning": { "state": state, "image": image(has) } } })
+        };
+        for (state, wanted, has, under_way) in [
+            ("", "", "", false),
+            ("unmanaged", "", "", false),
+            ("available", "", "", false),
+            ("available", "http://a", "", true),
+            ("provisioned", "http://a", "http://a", false),
+            ("provisioned", "http://b", "http://a", true),
+            ("provisioned", "", "http://a", true),
+            ("externally provisioned", "", "", false),
+            ("inspecting", "", "", true),
+            ("provisioning", "http://a", "", true),
+            ("deprovisioning", "", "http://a", true),
+            ("deleting", "", "", true),
+        ] {
+            assert_eq!(is_under_way(&host(state, wanted, has)), under_way, "{state} {wanted} {has}");
+        }
+        let mut going = host("available", "", "");
+        going["metadata"]["deletionTimestamp"] = "2026-11-22T07:00:00Z".into();
+        assert!(is_under_way(&going));
+        let mut custom = host("available", "", "");
+        custom["spec"]["customDeploy"] = json!({ "method": "x" });
+        assert!(is_under_way(&custom));
+    }
+
+    #[test]
+    fn a_folder_that_is_in_use_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        for part in ["db", "pki"] {
+            fs::create_dir(folder.path().join(part)).unwrap();
+            let file = folder.path().join(part).join("x");
+            fs::write(&file, "kept").unwrap();
+            let error = restore(io::empty(), folder.path(), true, |_, _| {}).unwrap_err().to_string();
+            assert!(error.contains("there is an appliance"), "{error}");
+            assert_eq!(fs::read(&file).unwrap(), b"kept");
+            assert!(refuse_unfinished(folder.path()).is_ok());
+            fs::remove_file(file).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_no_backup_leaves_the_folder_as_it_was_and_one_restore_at_a_time_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        assert!(restore(io::empty(), &data, true, |_, _| {}).is_err());
+        assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
+        let mark = Mark::begin(&data).unwrap();
+        let error = restore(io::empty(), &data, true, |_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("another restore"), "{error}");
+        // As a kill leaves it.
+        drop(mark);
+        fs::create_dir(data.join("db")).unwrap();
+        fs::write(data.join("db/half"), "").unwrap();
+        assert!(refuse_unfinished(&data).unwrap_err().to_string().contains("slipway restore"));
+        Mark::begin(&data).unwrap().end(&data).unwrap();
+        assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
+    }
+}

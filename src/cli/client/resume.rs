@@ -1,0 +1,141 @@
+//! `host resume`: ends the pause that a restore put on hosts.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::connect::{Server, Session};
+use super::host::hosts;
+use super::request::JSON;
+use super::table::harmless;
+use crate::api::metal3::ANNOTATION_PAUSED;
+use crate::backup::restore::{PAUSED_BY, is_under_way};
+use crate::cli::failure::{Failure, usage};
+
+#[derive(clap::Args)]
+pub(in crate::cli) struct Options {
+    /// Names of hosts
+    #[arg(conflicts_with = "all")]
+    names: Vec<String>,
+    /// Every host of every namespace with which nothing was being done when the backup was taken
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// What is to be done with a host.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Resume,
+    /// Somebody else paused it, or nobody.
+    NotOurs,
+    /// Slipway would go on at once with what may be long over.
+    UnderWay,
+}
+
+fn plan(host: &Value, named: bool) -> Plan {
+    let by = host["metadata"]["annotations"][ANNOTATION_PAUSED].as_str();
+    if !by.is_some_and(|by| by.starts_with(PAUSED_BY)) {
+        return Plan::NotOurs;
+    }
+    if is_under_way(host) && !named { Plan::UnderWay } else { Plan::Resume }
+}
+
+pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
+    if options.names.is_empty() && !options.all {
+        return Err(usage("name hosts, or give --all"));
+    }
+    let session = options.server.connect().await?;
+    let of = hosts();
+    let mut failed = false;
+    if options.all {
+        let mut all = Vec::new();
+        let each = |mut page: Value| {
+            if let Some(items) = page["items"].as_array_mut() {
+                all.append(items);
+            }
+            Ok(())
+        };
+        session.pages(&of.path(None, None), &[], JSON, each).await?;
+        let mut resumed = 0;
+        for host in &all {
+            match plan(host, false) {
+                Plan::Resume => resumed += usize::from(resume(&session, host, &mut failed, out).await?),
+                Plan::UnderWay => {
+                    writeln!(
+                        out,
+                        "host {} stays paused: it is {}, and Slipway would go on with that. Resume it by its name",
+                        shown(host),
+                        harmless(host["status"]["provisioning"]["state"].as_str().unwrap_or("new"))
+                    )?;
+                }
+                Plan::NotOurs => {}
+            }
+        }
+        writeln!(out, "{resumed} host(s) resumed")?;
+    }
+    for name in &options.names {
+        let path = of.path(Some(&session.namespace), Some(name));
+        let host = match session.get(&path, &[], JSON).await {
+            Ok(host) => host,
+            Err(error) => {
+                eprintln!("host {name}: {error}");
+                failed = true;
+                continue;
+            }
+        };
+        match plan(&host, true) {
+            Plan::NotOurs => writeln!(out, "host {} was not paused by a restore", shown(&host))?,
+            _ => {
+                resume(&session, &host, &mut failed, out).await?;
+            }
+        }
+    }
+    if failed { Err(Failure::Reported.into()) } else { Ok(()) }
+}
+
+fn shown(host: &Value) -> String {
+    let text = |field: &str| harmless(host["metadata"][field].as_str().unwrap_or_default());
+    format!("{}/{}", text("namespace"), text("name"))
+}
+
+/// Whether it is resumed.
+async fn resume(session: &Session, host: &Value, failed: &mut bool, out: &mut dyn Write) -> anyhow::Result<bool> {
+    let metadata = &host["metadata"];
+    let path = hosts().path(metadata["namespace"].as_str(), metadata["name"].as_str());
+    // Of the revision that was looked at: whoever paused it meanwhile meant it.
+    let patch = json!({ "metadata": { "resourceVersion": metadata["resourceVersion"],
+        "annotations": { ANNOTATION_PAUSED: null } } });
+    match session.merge(&path, &patch).await {
+        Ok(_) => writeln!(out, "host {} resumed", shown(host)).map(|()| true).map_err(Into::into),
+        Err(error) => {
+            eprintln!("host {}: {error}", shown(host));
+            *failed = true;
+            Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_restore_paused_is_resumed_and_what_was_under_way_only_by_name() {
+        let host = |by: Value, state: &str| {
+            json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: by } },
+                "status": { "provisioning": { "state": state } } })
+        };
+        let ours = || format!("{PAUSED_BY} of a backup of 2026-11-22T07:00:00Z").into();
+        for (host, named, wanted) in [
+            (host(ours(), "available"), false, Plan::Resume),
+            (host(ours(), "provisioning"), false, Plan::UnderWay),
+            (host(ours(), "provisioning"), true, Plan::Resume),
+            (host("by me".into(), "available"), true, Plan::NotOurs),
+            (host(Value::Null, "available"), false, Plan::NotOurs),
+        ] {
+            assert_eq!(plan(&host, named), wanted, "{host}");
+        }
+    }
+}

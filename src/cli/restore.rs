@@ -1,0 +1,124 @@
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::failure::usage;
+use super::progress::Progress;
+use super::{ConfigFile, secret};
+use crate::backup::restore::{self, Report};
+use crate::backup::seal::{self, Needed, OpenError, Unlock};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Whether a backup can be read, without writing anything:
+  slipway restore --check --key-file backup.key FILE
+On a new box, as root, before the appliance is started for the first time:
+  slipway restore --key-file backup.key FILE
+  systemctl start slipway
+  slipway get hosts -A
+  slipway host resume --all")]
+pub(super) struct Options {
+    /// The backup; - is standard input
+    file: PathBuf,
+    /// Secret key of a backup that is encrypted for one, as --new-key and age-keygen make it
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Passphrase of a backup that is encrypted with one, on this file's first line; else it is asked for
+    #[arg(long, value_name = "FILE", conflicts_with = "key_file")]
+    passphrase_file: Option<PathBuf>,
+    /// Only read it to its end and check everything in it
+    #[arg(long)]
+    check: bool,
+    /// Do not pause the hosts: for a move, when nothing was done with any machine since the backup was taken
+    #[arg(long, conflicts_with = "check")]
+    as_is: bool,
+    /// Data folder to make, instead of the configuration's data_dir
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
+}
+
+/// So many hosts are named at most.
+const NAMED: usize = 20;
+
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let what = options.file.display();
+    let file: Box<dyn Read> = if options.file == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(&options.file).with_context(|| what.to_string())?)
+    };
+    let folder = if options.check { None } else { Some(folder(options)?) };
+    let plain = seal::open(file, |needed| unlock(options, needed)).map_err(|error| match error {
+        OpenError::Asked(error) => error,
+        error => anyhow::Error::new(error).context(what.to_string()),
+    })?;
+    let mut progress = Progress::new();
+    let doing = if options.check { "checking" } else { "restoring" };
+    let show = |lines: u64, all: u64| super::backup::show(&mut progress, doing, lines, all);
+    let done = match &folder {
+        None => restore::check(plain, show),
+        Some(folder) => restore::restore(plain, folder, !options.as_is, show),
+    };
+    progress.end();
+    let report = done.with_context(|| what.to_string())?;
+    tell(&report, folder.as_deref());
+    Ok(())
+}
+
+fn folder(options: &Options) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = &options.data_dir {
+        return Ok(std::path::absolute(folder)?);
+    }
+    let config = options.config.load().context("which data folder? Name it with --data-dir, or a configuration")?;
+    Ok(config.data_dir.0)
+}
+
+fn unlock(options: &Options, needed: Needed) -> anyhow::Result<Unlock> {
+    if let Some(file) = &options.passphrase_file {
+        return Ok(Unlock::Passphrase(seal::passphrase_of(file)?));
+    }
+    if let Some(file) = &options.key_file {
+        return Ok(Unlock::Keys(seal::identities_of(file)?));
+    }
+    match needed {
+        Needed::Key => Err(usage("the backup is encrypted for a key: give --key-file FILE")),
+        Needed::Passphrase => {
+            secret::ask("Passphrase of the backup", "give --passphrase-file FILE").map(Unlock::Passphrase)
+        }
+    }
+}
+
+fn tell(report: &Report, folder: Option<&Path>) {
+    let Report { header, resources, paused, under_way, config } = report;
+    let objects = format!("{} objects, {} leases and other entries", header.objects, header.entries);
+    match folder {
+        None => println!("the backup is whole: {objects}, at revision {} of {:.0}", header.revision, header.time),
+        Some(folder) => println!("restored into {}: {objects}, as of {:.0}", folder.display(), header.time),
+    }
+    println!("made by slipway {}, of the appliance with the CA {}", header.made_by, header.ca);
+    if folder.is_none() {
+        for (resource, count) in resources {
+            println!("{count:>8}  {}", resource.trim_start_matches('/'));
+        }
+    }
+    if let Some(config) = config {
+        println!("its configuration, to compare with yours, is {}", config.display());
+    }
+    if !under_way.is_empty() {
+        println!("with {} host(s) something was being done, or was to be done next:", under_way.len());
+        under_way.iter().take(NAMED).for_each(|host| println!("  {host}"));
+        if under_way.len() > NAMED {
+            println!("  and {} more", under_way.len() - NAMED);
+        }
+    }
+    if *paused > 0 {
+        println!(
+            "{paused} host(s) are paused: nothing is done with their machines. Start the appliance, compare the hosts with \
+             their machines, then `slipway host resume`"
+        );
+    }
+}
