@@ -33,7 +33,7 @@ const LINE_MAX: usize = 4 << 20;
 pub const FILE_MAX: usize = 256 << 10;
 
 /// Names of the files.
-pub const FILES: [&str; 4] = ["pki/ca.crt", "pki/ca.key", "pki/tokens.key", "slipway.toml"];
+pub const FILES: [&str; 5] = ["pki/ca.crt", "pki/ca.key", "pki/tokens.key", "pki/client-series", "slipway.toml"];
 
 /// The first line.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]

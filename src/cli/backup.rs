@@ -173,7 +173,7 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
     let config = Config::load(config)?;
     let folder = &config.data_dir.0;
     restore::refuse_unfinished(folder)?;
-    if !config.data_dir.db().join("db").exists() {
+    if !Store::is_in(&config.data_dir.db()) {
         bail!("there is no database in {}", folder.display());
     }
     let store =

@@ -106,7 +106,7 @@ mod text;
 mod watch;
 mod witness;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -287,6 +287,11 @@ impl Store {
             .start(receiver)
             .map_err(|error| OpenError { path, reason: format!("cannot start the committer: {error}") })?;
         Ok(Self { shared, requests })
+    }
+
+    /// Whether a folder holds a database, whatever its state.
+    pub fn is_in(path: &Path) -> bool {
+        generation::find(path).is_ok_and(|found| found.old_layout || !found.generations.is_empty())
     }
 
     /// The object, if there is one.

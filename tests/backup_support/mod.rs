@@ -78,7 +78,7 @@ impl Place {
         let (data, boot) = (self.data(), free_port());
         let text = format!(
             "data_dir = {data:?}\n[api]\nlisten = \"{}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
-             tftp = \"127.0.0.1:{boot}\"\n[log]\nlevel = \"warn\"\n{more}",
+             tftp = \"127.0.0.1:{boot}\"\n[bmc]\nallow = [\"127.0.0.1\"]\n[log]\nlevel = \"warn\"\n{more}",
             self.address
         );
         std::fs::write(self.config(), text).unwrap();

@@ -231,7 +231,7 @@ async fn a_database_of_the_old_layout_is_taken_over() {
         assert_eq!(store.get(HOSTS, "ns", "a").unwrap().value()["spec"], large);
         assert_eq!(store.revision(), 2);
         let events = lines(&mut store.watch(HOSTS, 0).unwrap(), 2).await;
-        assert_eq!(events, ["added a@1 \"first\"".to_owned(), format!("modified a@2 \"{large}\" was \"first\"")]);
+        assert_eq!(events, ["added a@1 \"first\"".to_owned(), format!("modified a@2 \"{large}\" was a@1 \"first\"")]);
         let leases = store.table("leases").unwrap().scan().unwrap();
         assert_eq!(leases, [(Bytes::from_static(b"k"), Bytes::from_static(b"v"))]);
         store.close().await;
