@@ -126,7 +126,7 @@ pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
         }
     };
     let shutdown = CancellationToken::new();
-    let outcome = serve(&config, &pki, &store, kinds, shares, log, &mut signals, &shutdown).await;
+    let outcome = serve(&config, &pki, &store, Prepared { kinds, shares, log }, &mut signals, &shutdown).await;
     shutdown.cancel();
     store.close().await;
     info!("stopped");
@@ -154,6 +154,15 @@ fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// What was made ready before keys and database were opened.
+struct Prepared {
+    kinds: JoinHandle<Vec<Kind>>,
+    /// Connections that each listener may have.
+    shares: descriptors::Shares,
+    /// Of lines of the log.
+    log: Ration,
+}
+
 /// A service: what it is called, and how it ended.
 type Ended = (&'static str, anyhow::Result<()>);
 
@@ -161,15 +170,13 @@ async fn serve(
     config: &Config,
     pki: &Pki,
     store: &Store,
-    kinds: JoinHandle<Vec<Kind>>,
-    shares: descriptors::Shares,
-    log: Ration,
+    prepared: Prepared,
     signals: &mut Signals,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut services = JoinSet::<Ended>::new();
     let started = tokio::select! {
-        started = start(config, pki, store, kinds, shares, log, &mut services, shutdown) => Some(started),
+        started = start(config, pki, store, prepared, &mut services, shutdown) => Some(started),
         signal = signals.end() => {
             warn!("{signal}: stopped before it was ready");
             None
@@ -196,12 +203,11 @@ async fn start(
     config: &Config,
     pki: &Pki,
     store: &Store,
-    kinds: JoinHandle<Vec<Kind>>,
-    shares: descriptors::Shares,
-    log: Ration,
+    prepared: Prepared,
     services: &mut JoinSet<Ended>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Option<apiserver::audit::Audit>> {
+    let Prepared { kinds, shares, log } = prepared;
     let api_listener = listen(config.api.listen, "API").await?;
     let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
     let files = boot::BootFiles::new(&config.data_dir.boot());

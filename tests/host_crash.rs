@@ -224,8 +224,15 @@ impl Site {
 
 /// A host without a BMC.
 fn bare() -> BareMetalHost {
+    // As the others are marked: only what is the run's own is deleted.
+    let labels = Some(BTreeMap::from([("slipway.dev/simulated".to_owned(), RUN.to_owned())]));
     BareMetalHost {
-        metadata: ObjectMeta { name: Some(BARE.into()), namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(BARE.into()),
+            namespace: Some(NAMESPACE.into()),
+            labels,
+            ..ObjectMeta::default()
+        },
         spec: BareMetalHostSpec::default(),
         status: None,
     }

@@ -17,7 +17,7 @@ fn host(over: &Value) -> BareMetalHost {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_done_is_refused_by_name() {
     slipway::appliance::install_tls_provider();
-    let appliance = Appliance::new().await;
+    let appliance = Appliance::with("[bmc]\nallow = [\"127.0.0.1\"]\n").await;
     let hosts = Api::<BareMetalHost>::namespaced(appliance.client().await, "default");
     let mirror = json!([{"level": "1"}]);
     let port = json!({"switchID": "02:00:00:00:00:02", "portID": "Ethernet1/1"});

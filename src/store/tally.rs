@@ -181,13 +181,14 @@ mod tests {
 
     #[test]
     fn every_difference_shows() {
-        let sum = |entries: &[(&str, &[u8], &[u8])]| {
+        type Entries<'a> = &'a [(&'a str, &'a [u8], &'a [u8])];
+        let sum = |entries: Entries<'_>| {
             let mut tally = Tally::new([1; KEY]);
             entries.iter().for_each(|(tree, key, value)| tally.put(tree, key, value, None));
             tally.sum()
         };
         let whole = sum(&[("a", b"k", b"1"), ("a", b"l", b"2")]);
-        let others: [&[(&str, &[u8], &[u8])]; 6] = [
+        let others: [Entries<'_>; 6] = [
             &[("a", b"k", b"1")],
             &[("a", b"k", b"2"), ("a", b"l", b"1")],
             &[("a", b"k", b"1"), ("a", b"l", b"")],
