@@ -46,7 +46,7 @@ fn taken(folder: &Path) -> u64 {
 
 /// Three times what is in the database, and some half empty segments of sled's log.
 fn bound(live: u64) -> u64 {
-    3 * live + (8 << 20)
+    3 * live + (12 << 20)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -75,8 +75,8 @@ pub(super) struct Disk {
     space: Space,
     sealer: Sealer,
     revision: u64,
-    /// What it took of the disk when it was rewritten last.
-    fresh: u64,
+    /// What was in it and what it took of the disk when it was rewritten last, in bytes.
+    fresh: (u64, u64),
     /// When it may be tried again to rewrite it, and how long after that, once it failed.
     retry: Option<(Instant, Duration)>,
     /// Resources known on disk to have objects in memory.
@@ -143,7 +143,7 @@ impl Disk {
             space,
             sealer,
             revision: 0,
-            fresh: 0,
+            fresh: (0, 0),
             retry: None,
             memory: Vec::new(),
             _lock: lock,
@@ -230,8 +230,11 @@ impl Disk {
         let (live, size) = self.bytes();
         let (slack, low) = if self.space.is_low() { (LOW_SLACK, true) } else { (SLACK, false) };
         let fits = !low || live + live / 4 + LOW_SLACK < self.space.free();
-        fits && size > (live / 10 * 19 + slack).max(self.fresh + live / 2 + slack)
-            && self.retry.is_none_or(|(from, _)| Instant::now() >= from)
+        // Otherwise a rewriting would gain little, and be due again at once.
+        let (was_live, fresh) = self.fresh;
+        let changed = size > fresh + live / 2 + slack || live < was_live / 8 * 7;
+        let may = self.retry.is_none_or(|(from, _)| Instant::now() >= from);
+        fits && changed && may && size > live / 10 * 19 + slack
     }
 
     /// Writes all that is in the database, and the group, into a new one, which takes its place: `changed` is told how
@@ -252,7 +255,7 @@ impl Disk {
         changed(self.database.reader());
         self.retry = None;
         let (_, now) = self.bytes();
-        self.fresh = now;
+        self.fresh = (live, now);
         tracing::debug!(live, before = size, after = now, generation = next, "the database was rewritten");
 
         // The files of the old layout lie among ours: the sweep removes those.
