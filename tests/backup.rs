@@ -1,6 +1,7 @@
 //! `slipway backup` and `slipway restore` as an operator runs them, against the real program.
 
 mod backup_support;
+mod needs;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -20,7 +21,7 @@ use slipway::config::Config;
 use slipway::store::Store;
 use tokio::io::AsyncWriteExt;
 
-use backup_support::{Place, have, until};
+use backup_support::{Place, until};
 
 const KEY: &str = "backup.key";
 
@@ -526,7 +527,7 @@ async fn every_key_file_is_in_a_backup_or_made_anew() {
 
 #[tokio::test]
 async fn the_standard_tools_read_ours_and_we_read_theirs() {
-    if !have("age") || !have("age-keygen") || !have("zstd") {
+    if !needs::program("age") || !needs::program("age-keygen") || !needs::program("zstd") {
         return;
     }
     let place = Place::new();
@@ -557,7 +558,7 @@ async fn the_standard_tools_read_ours_and_we_read_theirs() {
 
 #[tokio::test]
 async fn what_root_restores_and_copies_belongs_to_the_owner_of_the_folder() {
-    if !nix::unistd::geteuid().is_root() {
+    if !needs::root() {
         return;
     }
     const USER: u32 = 4242;

@@ -1,5 +1,6 @@
 //! Credentials from the outside: the administrator's certificate, the folder of keys, and what of it all is in the audit log.
 
+mod needs;
 mod process;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -342,7 +343,7 @@ fn whoever_holds_the_lock_is_named_and_nobody_waits_for_ever() {
 #[test]
 fn keys_belong_to_the_service_whoever_makes_them() {
     const SERVICE: u32 = 65534;
-    if !nix::unistd::geteuid().is_root() {
+    if !needs::root() {
         eprintln!("not run: needs root");
         return;
     }

@@ -193,11 +193,3 @@ fn free_port() -> u16 {
         }
     }
 }
-
-/// Whether a program is here. Where `SLIPWAY_TESTS_REQUIRE_TOOLS` is set, it has to be.
-pub fn have(program: &str) -> bool {
-    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-        .any(|folder| folder.join(program).is_file());
-    assert!(found || std::env::var_os("SLIPWAY_TESTS_REQUIRE_TOOLS").is_none(), "{program} is missing");
-    found
-}
