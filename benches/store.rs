@@ -49,7 +49,9 @@ async fn measure(store: &Store, objects: usize, entries: usize) -> (f64, f64) {
                 }
                 // An address and what a lease needs.
                 let key = Bytes::from(format!("{:08x}", ((writer as u64) << 16) | (step % 200)));
-                table.write(key, Some(Bytes::from(vec![7; 120]))).await.expect("a write");
+                // Never the same twice: sled writes nothing for a value that is there already.
+                let value = [&step.to_be_bytes()[..], &[7; 112]].concat();
+                table.write(key, Some(value.into())).await.expect("a write");
                 counts.1.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -82,7 +84,8 @@ fn main() {
         }
         for step in 0..5000 {
             // In memory: as many as a rack has leases.
-            store.publish(object("view", format!("view-{step}"))).await.expect("a view");
+            let view = Change { resource: "slipway.dev/views".into(), ..object("view", format!("view-{step}")) };
+            store.publish(view).await.expect("a view");
         }
         let start = Instant::now();
         let count = (0..100).map(|_| store.list(HOSTS, None).objects.len()).sum::<usize>() / 100;

@@ -573,7 +573,7 @@ async fn what_root_restores_and_copies_belongs_to_the_owner_of_the_folder() {
         String::from_utf8(found.stdout).unwrap()
     };
     there.run(&["restore", here.path("b.zst").to_str().unwrap()]).await.good();
-    assert!(there.data().join("db/generation-1").exists());
+    assert!(there.data().join("db/witness").exists());
     assert_eq!(foreign(&there.data()), "");
     // Opening the database makes files of its own.
     there.run(&["backup", "--offline", "--unencrypted", "again"]).await.good();

@@ -223,8 +223,8 @@ fn found(store: &Store, writer: usize) -> State {
             .collect(),
         Kind::Table(name) => store
             .table(name)
-            .and_then(|table| table.scan())
             .expect("the table")
+            .scan()
             .into_iter()
             .map(|(key, value)| {
                 let text = |bytes: Bytes| String::from_utf8(bytes.into()).expect("text");

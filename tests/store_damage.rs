@@ -33,7 +33,7 @@ type Content = (BTreeMap<String, Value>, Vec<(Bytes, Bytes)>);
 fn content(store: &Store) -> Content {
     let objects = [HOSTS, SECRETS].into_iter().flat_map(|resource| store.list(resource, None).objects);
     let objects = objects.map(|object| (format!("{} {}", object.resource, object.name), object.value())).collect();
-    (objects, store.table("leases").unwrap().scan().unwrap())
+    (objects, store.table("leases").unwrap().scan())
 }
 
 /// Small, middling and large ones, changed again and again, and some deleted.

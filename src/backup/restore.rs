@@ -158,7 +158,7 @@ impl Gathered {
             }
             Item::Entry { table, key, value } => {
                 if let Some(store) = store {
-                    store.entry(&table, key, value)?;
+                    store.entry(&table, &key, &value)?;
                 }
             }
             Item::File { name, text } => {

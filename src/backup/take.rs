@@ -49,7 +49,7 @@ impl Source {
     ///
     /// When the store or a key cannot be read.
     pub fn take(&self, now: Timestamp) -> anyhow::Result<Content> {
-        let snapshot = self.store.snapshot(|resource| self.views.contains(resource))?;
+        let snapshot = self.store.snapshot(|resource| self.views.contains(resource));
         let kept = pki::read_kept(&self.pki)?;
         let ca = kept.fingerprint();
         let mut files: Vec<(String, String)> =

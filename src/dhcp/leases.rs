@@ -90,7 +90,7 @@ impl Leases {
             .collect();
         let table = store.table(TABLE)?;
         let mut leases = Vec::new();
-        for (key, value) in table.scan()? {
+        for (key, value) in table.scan() {
             match record::decode(&key, &value) {
                 Ok(lease) => leases.push(lease),
                 Err(source @ RecordError::Version(_)) => {

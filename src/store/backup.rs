@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::disk::Disk;
+use super::disk::{Disk, NewFiles, Rewriting};
 use super::group::{Group, TreeName};
-use super::record::Identity;
-use super::{Object, OpenError, Store, StoreOptions, WriteError};
-
-/// Bytes of objects and entries that go to disk together.
-const GROUP_BYTES: usize = 4 << 20;
+use super::record::{self, Identity};
+use super::table::TableItem;
+use super::{Object, OpenError, Store, StoreOptions};
 
 /// Everything that is on disk, at one revision. Holds the objects as the store does: packed, and shared with it.
 pub struct Snapshot {
@@ -19,42 +15,27 @@ pub struct Snapshot {
     /// Objects in order of resource, namespace and name.
     pub objects: Vec<Arc<Object>>,
     /// Tables in order of their names, with their entries in order of key.
-    pub tables: Vec<(String, Vec<(Bytes, Bytes)>)>,
+    pub tables: Vec<(String, Vec<TableItem>)>,
 }
 
 impl Store {
     /// Everything but the resources that `skips` names: those that are in memory only.
     ///
-    /// All objects are of one moment. A table may have entries of a moment later.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::Failed`] when a table cannot be read or the store is closed.
-    pub fn snapshot(&self, skips: impl Fn(&str) -> bool) -> Result<Snapshot, WriteError> {
-        let (revision, objects) = {
-            // One guard: no group of changes comes between two resources.
-            let index = self.shared.read();
-            let mut resources: Vec<_> = index.counts().into_iter().map(|(name, _)| name).collect();
-            resources.retain(|name| !skips(name));
-            resources.sort_unstable();
-            (index.revision(), resources.iter().flat_map(|name| index.list(name, None)).collect())
-        };
-        let tables = self.table_names()?.into_iter().map(|name| {
-            let entries = self.table(&name)?.scan()?;
-            Ok((name, entries))
+    /// All of it is of one moment.
+    pub fn snapshot(&self, skips: impl Fn(&str) -> bool) -> Snapshot {
+        // One guard: no group of changes comes between two resources.
+        let index = self.shared.read();
+        let mut resources: Vec<_> = index.resources().keys().filter(|name| !skips(name)).collect();
+        resources.sort_unstable();
+        let tables = index.tables().iter().map(|(name, entries)| {
+            let entries = entries.iter().map(|(key, value)| (key.clone(), value.clone()));
+            (name.to_string(), entries.collect())
         });
-        Ok(Snapshot { revision, objects, tables: tables.collect::<Result<_, WriteError>>()? })
-    }
-
-    /// Names of the tables, in order.
-    fn table_names(&self) -> Result<Vec<String>, WriteError> {
-        let reader = self.shared.reader();
-        let Some(reader) = reader.as_ref() else { return Err(self.shared.write_error()) };
-        let tables = reader.trees().into_iter().filter_map(|name| match TreeName::parse(&name) {
-            Some(TreeName::Table(name)) => Some(name.to_string()),
-            _ => None,
-        });
-        Ok(tables.collect())
+        Snapshot {
+            revision: index.revision(),
+            objects: resources.iter().flat_map(|name| index.list(name, None)).collect(),
+            tables: tables.collect(),
+        }
     }
 }
 
@@ -62,8 +43,7 @@ impl Store {
 pub struct NewStore {
     options: StoreOptions,
     disk: Disk,
-    group: Group,
-    bytes: usize,
+    files: NewFiles,
     /// Revisions up to this one count as given.
     revision: u64,
 }
@@ -80,7 +60,8 @@ impl NewStore {
         if loaded.index.revision() > 0 {
             return Err(fail("there is a database already".into()));
         }
-        Ok(Self { disk, group: Group::default(), bytes: 0, revision: 0, options })
+        let files = disk.begin_rewriting().map_err(fail)?;
+        Ok(Self { disk, files, revision: 0, options })
     }
 
     /// Adds an object as it is, with its revision.
@@ -89,9 +70,10 @@ impl NewStore {
     ///
     /// [`OpenError`] when the disk refuses.
     pub fn object(&mut self, object: &Object) -> Result<(), OpenError> {
-        self.group.object(&Identity::of(object), Some(object), self.disk.sealer());
         self.revision = self.revision.max(object.revision);
-        self.added(object.json_len())
+        let tree = TreeName::Objects(Arc::clone(&object.resource));
+        let record = record::encode(object, self.disk.sealer());
+        self.add(&tree, &Identity::of(object).key(), &record)
     }
 
     /// Adds an entry of a table.
@@ -99,10 +81,8 @@ impl NewStore {
     /// # Errors
     ///
     /// [`OpenError`] when the disk refuses.
-    pub fn entry(&mut self, table: &str, key: Bytes, value: Bytes) -> Result<(), OpenError> {
-        let size = key.len() + value.len();
-        self.group.entries(&table.into(), vec![(key, Some(value))]);
-        self.added(size)
+    pub fn entry(&mut self, table: &str, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+        self.add(&TreeName::Table(table.into()), key, value)
     }
 
     /// Puts the rest on disk and closes the database, whose next revision will be above `revision`. Whoever watches one of
@@ -112,29 +92,35 @@ impl NewStore {
     ///
     /// [`OpenError`] when the disk refuses.
     pub fn finish(mut self, revision: u64, resources: impl IntoIterator<Item = Arc<str>>) -> Result<(), OpenError> {
-        self.revision = self.revision.max(revision);
+        let mut group = Group::default();
+        let revision = self.revision.max(revision);
+        group.reserve(revision);
         for resource in resources {
-            self.group.trimmed(&resource, self.revision);
+            group.trimmed(&resource, revision);
         }
-        self.commit()?;
-        self.disk.settle().map_err(|reason| OpenError { path: self.options.path.clone(), reason })
+        let mut meta = self.disk.meta().clone();
+        meta.extend(group.numbers().filter_map(|(key, value)| Some((key.clone(), value.clone()?.into()))));
+        for (key, value) in meta {
+            self.add(&TreeName::Meta, &key, &value)?;
+        }
+        let Self { options, mut disk, files, .. } = self;
+        disk.turn_to(files)
+            .map_err(|(Rewriting::Given(reason) | Rewriting::Torn(reason))| reason)
+            .and_then(|()| disk.settle())
+            .map_err(|reason| OpenError { path: options.path, reason })
     }
 
-    fn added(&mut self, bytes: usize) -> Result<(), OpenError> {
-        self.bytes += bytes;
-        if self.bytes < GROUP_BYTES { Ok(()) } else { self.commit() }
-    }
-
-    fn commit(&mut self) -> Result<(), OpenError> {
-        self.bytes = 0;
-        let mut group = std::mem::take(&mut self.group);
-        group.reserve(self.revision);
-        self.disk.commit(group, self.revision).map_err(|reason| OpenError { path: self.options.path.clone(), reason })
+    fn add(&mut self, tree: &TreeName, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
+        self.files.base.entry(&tree.name(), key, value).map_err(|error| OpenError {
+            path: self.options.path.clone(),
+            reason: format!("cannot write the base: {error}"),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use serde_json::json;
 
     use super::*;
@@ -157,14 +143,14 @@ mod tests {
         old.write(change("/secrets", "a")).await.unwrap();
         old.publish(change("x/views", "a")).await.unwrap();
         old.table("t").unwrap().write(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v"))).await.unwrap();
-        let taken = old.snapshot(|resource| resource == "x/views").unwrap();
+        let taken = old.snapshot(|resource| resource == "x/views");
         assert_eq!(taken.revision, 2);
         assert_eq!(taken.objects.iter().map(|object| &*object.resource).collect::<Vec<_>>(), ["/secrets"]);
         let mut new = NewStore::create(options("new")).unwrap();
         new.object(&taken.objects[0]).unwrap();
         for (table, entries) in &taken.tables {
             for (key, value) in entries {
-                new.entry(table, key.clone(), value.clone()).unwrap();
+                new.entry(table, key, value).unwrap();
             }
         }
         new.finish(100, ["/secrets".into(), "/configmaps".into()]).unwrap();
@@ -172,7 +158,7 @@ mod tests {
         let new = Store::open(options("new")).unwrap();
         let (before, after) = (old.get("/secrets", "n", "a").unwrap(), new.get("/secrets", "n", "a").unwrap());
         assert_eq!((before.revision, before.json()), (after.revision, after.json()));
-        assert_eq!(new.table("t").unwrap().scan().unwrap(), [(Bytes::from_static(b"k"), Bytes::from_static(b"v"))]);
+        assert_eq!(new.table("t").unwrap().scan(), [(Bytes::from_static(b"k"), Bytes::from_static(b"v"))]);
         for resource in ["/secrets", "/configmaps"] {
             assert!(new.watch(resource, 99).is_err() && new.watch(resource, 100).is_ok(), "{resource}");
         }

@@ -1,6 +1,6 @@
 //! The one writer: takes what has queued up, judges it, puts it on disk, shows it, answers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use std::{io, thread};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::disk::{Disk, Loaded, Rewriting};
+use super::content::Loaded;
+use super::disk::{Disk, Rewriting};
 use super::group::Group;
-use super::index::{Logged, Shared};
+use super::index::{Applied, Logged, Shared};
 use super::record::{Former, Identity};
-use super::slots::Slots;
 use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
 
@@ -64,15 +64,11 @@ impl Request {
 #[derive(Default)]
 struct Pending {
     disk: Group,
-    /// Whether there is anything to put on disk.
-    durable: bool,
     /// What the objects changed by this group will be.
     overlay: HashMap<Identity, Option<Arc<Object>>>,
-    events: Vec<Logged>,
+    index: Applied,
     answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
     entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
-    /// Resources whose history ends, and where.
-    forgotten: Vec<(Arc<str>, u64)>,
     bytes: usize,
 }
 
@@ -80,8 +76,8 @@ impl Pending {
     /// Ends the history of a resource at a revision.
     fn forget(&mut self, resource: &Arc<str>, revision: u64) {
         self.disk.trimmed(resource, revision);
-        self.forgotten.retain(|(one, _)| one != resource);
-        self.forgotten.push((Arc::clone(resource), revision));
+        self.index.forgotten.retain(|(one, _)| one != resource);
+        self.index.forgotten.push((Arc::clone(resource), revision));
     }
 
     fn is_full(&self) -> bool {
@@ -97,31 +93,23 @@ pub(super) struct Committer {
     revision: u64,
     /// Objects in memory may have revisions up to this one.
     reserved: u64,
-    /// Free places in the log. An event there is one of those that `trimmed` covers, here or on disk.
-    slots: Slots,
-    /// By resource, up to where events were dropped from the history; the next group puts it on disk.
-    trimmed: BTreeMap<Arc<str>, u64>,
-    /// Free places whose events are too large to lie there; the next group removes them.
-    emptied: Vec<u64>,
+    /// Resources known on disk to have objects in memory.
+    memory: Vec<Arc<str>>,
+    /// Whether the objects of a resource are on disk, of those that have or had any.
+    durable: HashMap<Arc<str>, bool>,
     writer: Writer,
 }
 
 impl Committer {
     /// The committer of a database just opened, and what it shares with the handles.
     pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
-        let Loaded { index, reserved, slots } = loaded;
+        let Loaded { index, reserved, memory } = loaded;
         let revision = index.revision();
-        let shared = Arc::new(Shared::new(index, disk.reader()));
-        let committer = Self {
-            shared: Arc::clone(&shared),
-            disk,
-            revision,
-            reserved,
-            slots,
-            trimmed: BTreeMap::new(),
-            emptied: Vec::new(),
-            writer: Writer::default(),
-        };
+        let filled = index.counts().into_iter().filter(|(_, count)| *count > 0);
+        let durable = filled.map(|(resource, _)| (resource, true)).collect();
+        let shared = Arc::new(Shared::new(index));
+        let committer =
+            Self { shared: Arc::clone(&shared), disk, revision, reserved, memory, durable, writer: Writer::default() };
         (committer, shared)
     }
 
@@ -172,37 +160,24 @@ impl Committer {
         }
     }
 
-    /// Whatever a group needs besides what was asked for: marks of what was dropped from the history since the last one.
-    fn marks(&mut self, group: &mut Group, forgotten: &[(Arc<str>, u64)]) {
-        for (resource, revision) in std::mem::take(&mut self.trimmed) {
-            // A history that ends in this group ends later than that.
-            if !forgotten.iter().any(|(one, _)| *one == resource) {
-                group.trimmed(&resource, revision);
-            }
-        }
-        std::mem::take(&mut self.emptied).into_iter().for_each(|slot| group.empty_slot(slot));
-    }
-
-    /// Rewrites the database when it takes too much of the disk for what is in it.
+    /// Writes the database anew when it takes too much of the disk for what is in it.
     fn tidy(&mut self) -> Result<(), String> {
-        if !self.disk.is_bloated() {
+        // Nobody else changes the index; readers go on.
+        let index = self.shared.read();
+        let (live, taken) = (index.disk_bytes(), self.disk.bytes());
+        self.shared.meters().sized(live, taken);
+        if !self.disk.is_bloated(live, taken) {
             return Ok(());
         }
         let started = Instant::now();
-        let mut group = Group::default();
-        let trimmed = self.trimmed.clone();
-        self.marks(&mut group, &[]);
-        let shared = Arc::clone(&self.shared);
-        let outcome = self.disk.rewrite(&self.slots, group, |reader| shared.set_reader(Some(reader)));
-        match outcome {
+        match self.disk.rewrite(&index) {
             Ok(()) => {
                 self.shared.meters().rewritten(started.elapsed());
+                self.shared.meters().sized(live, self.disk.bytes());
                 Ok(())
             }
             Err(Rewriting::Given(error)) => {
-                tracing::error!(error, "the database cannot be rewritten to take less of the disk");
-                // For the next group to write.
-                self.trimmed = trimmed;
+                tracing::error!(error, "the database cannot be written anew to take less of the disk");
                 Ok(())
             }
             Err(Rewriting::Torn(error)) => Err(error),
@@ -219,12 +194,11 @@ impl Committer {
             Request::Entries { table, entries, reply } => {
                 let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
                 pending.bytes += entries.iter().map(length).sum::<usize>();
-                pending.disk.entries(&table, entries);
-                pending.durable = true;
+                pending.disk.entries(&table, &entries);
+                pending.index.entries.extend(entries.into_iter().map(|entry| (Arc::clone(&table), entry)));
                 pending.entries.push(reply);
             }
             Request::Forget { resource, reply } => {
-                pending.durable = true;
                 pending.forget(&resource, self.revision);
                 pending.entries.push(reply);
             }
@@ -241,6 +215,9 @@ impl Committer {
             None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
         };
         let current = judge(expect, current, value.is_none())?;
+        if self.durable.get(&identity.resource).is_some_and(|one| *one != durable) {
+            return Err(WriteError::Malformed("the objects of its resource are kept otherwise"));
+        }
         let revision = self.revision + 1;
         let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
         let low = durable && self.disk.is_low();
@@ -262,23 +239,26 @@ impl Committer {
         };
         let result = Arc::clone(event.object());
         self.revision = revision;
-        let slot = (durable && !low).then(|| self.slots.take());
-        if durable {
-            pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
-            pending.durable = true;
-        } else {
+        if !self.durable.contains_key(&identity.resource) {
+            self.durable.insert(Arc::clone(&identity.resource), durable);
+        }
+        let stored = if !durable {
             self.prepare_memory(&identity.resource, pending);
-        }
-        if let Some(slot) = slot {
-            pending.disk.event(slot, &identity, revision, &former, self.disk.sealer());
-        } else if low {
-            // Its former self would take the room that a deletion is to give back. So the history ends here: who watches
-            // lists again.
-            pending.disk.revision(revision);
-            pending.forget(&identity.resource, revision);
-        }
+            None
+        } else {
+            pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
+            Some(if low {
+                // The event's former self would take the room that a deletion is to give back. So the history ends here:
+                // who watches lists again.
+                pending.disk.revision(revision);
+                pending.forget(&identity.resource, revision);
+                0
+            } else {
+                pending.disk.event(&identity, revision, &former, self.disk.sealer())
+            })
+        };
         pending.bytes += result.json_len();
-        pending.events.push(Logged { revision, event, deleted, slot });
+        pending.index.events.push(Logged { revision, event, deleted, stored });
         pending.overlay.insert(identity, made);
         Ok(result)
     }
@@ -288,62 +268,40 @@ impl Committer {
         if self.revision > self.reserved {
             self.reserved = self.revision + BLOCK;
             pending.disk.reserve(self.reserved);
-            pending.durable = true;
         }
-        if !self.disk.memory.contains(resource) {
-            self.disk.memory.push(Arc::clone(resource));
+        if !self.memory.contains(resource) {
+            self.memory.push(Arc::clone(resource));
             pending.disk.in_memory(resource);
-            pending.durable = true;
         }
     }
 
     /// Disk, index, answers: in this order.
-    fn finish(&mut self, mut pending: Pending) -> Result<(), String> {
-        if pending.durable {
-            self.marks(&mut pending.disk, &pending.forgotten);
+    fn finish(&mut self, pending: Pending) -> Result<(), String> {
+        let Pending { disk, index, answers, entries, .. } = pending;
+        let is_durable = !disk.is_empty();
+        if is_durable {
             let started = Instant::now();
-            let outcome = self.disk.commit(pending.disk, self.revision);
-            self.shared.meters().committed(pending.answers.len() + pending.entries.len(), started.elapsed());
+            let outcome = self.disk.commit(&disk, self.revision);
+            self.shared.meters().committed(answers.len() + entries.len(), started.elapsed());
             if let Err(reason) = outcome {
-                for (reply, _) in pending.answers {
+                for (reply, _) in answers {
                     reply.send(Err(WriteError::Failed(reason.clone()))).ok();
                 }
-                for reply in pending.entries {
+                for reply in entries {
                     reply.send(Err(WriteError::Failed(reason.clone()))).ok();
                 }
                 return Err(reason);
             }
         }
-        if !pending.events.is_empty() {
-            let dropped = self.shared.apply(pending.events);
-            for old in dropped {
-                self.give_back(old.slot);
-                self.trimmed.insert(old.resource, old.revision);
-            }
-        }
-        for (resource, revision) in pending.forgotten {
-            // Their mark is on disk already: their places may be taken from now on.
-            for old in self.shared.forget(&resource, revision) {
-                self.give_back(old.slot);
-            }
-            // No earlier mark may take its place.
-            self.trimmed.retain(|one, mark| *one != resource || *mark > revision);
-        }
-        for (reply, result) in pending.answers {
+        self.shared.apply(index);
+        for (reply, result) in answers {
             reply.send(result).ok();
         }
-        for reply in pending.entries {
+        for reply in entries {
             reply.send(Ok(())).ok();
         }
-        self.shared.meters().sized(self.disk.bytes());
-        self.tidy()
-    }
-
-    fn give_back(&mut self, slot: u64) {
-        self.slots.give_back(slot);
-        if self.disk.is_large(slot) {
-            self.emptied.push(slot);
-        }
+        // On a full disk nothing may be written, and yet there may be room by now to write everything anew.
+        if is_durable || self.disk.is_low() { self.tidy() } else { Ok(()) }
     }
 }
 

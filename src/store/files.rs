@@ -78,20 +78,20 @@ impl Refusal {
     }
 }
 
-/// Opens sled; once more without snapshots when it finds them damaged.
+/// Opens sled; once more with nothing but its log when it finds damage.
 pub(super) fn open_sled(path: &Path) -> Result<Db, Refusal> {
     let first = match try_open(path) {
         Err(Refusal::Damaged(first)) => first,
         other => return other,
     };
-    let moved = repair::set_snapshots_aside(path)
+    let moved = repair::set_aside(path)
         .map_err(|error| format!("the database is damaged ({first}) and its snapshots cannot be moved: {error}"))?;
     tracing::error!(
-        path = %path.display(), error = first, snapshots = moved,
-        "the database is damaged; trying again without its snapshots, from its log alone"
+        path = %path.display(), error = first, files = moved,
+        "the database is damaged; trying again without its snapshots and settings, from its log alone"
     );
     let db = try_open(path)?;
-    tracing::error!(path = %path.display(), "the database opened without its snapshots; check the disk");
+    tracing::error!(path = %path.display(), "the database opened from its log alone; check the disk");
     Ok(db)
 }
 
@@ -102,7 +102,10 @@ fn try_open(path: &Path) -> Result<Db, Refusal> {
         // sled asserts what it believes of its files, so damage can also be a panic.
         match catch_unwind(AssertUnwindSafe(|| config.open())) {
             Ok(Ok(db)) => return Ok(db),
-            Ok(Err(error @ sled::Error::Corruption { .. })) => return Err(Refusal::Damaged(error.to_string())),
+            // Unsupported are settings that we never write: they are damaged.
+            Ok(Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_)))) => {
+                return Err(Refusal::Damaged(error.to_string()));
+            }
             // We hold our lock, so this is a thread of a store that was just closed, or a foreign program.
             Ok(Err(sled::Error::Io(error))) if error.to_string().contains("could not acquire lock") => {
                 if Instant::now() >= deadline {

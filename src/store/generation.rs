@@ -1,13 +1,14 @@
-//! Which of the databases in the folder is the one: each rewriting makes a new one, a generation, beside the last.
+//! Which of the databases in the folder is the one: when it is written anew, a generation is made beside the last.
 //!
 //! ```text
-//! db/lock          held by the process that has the store
-//! db/witness       what was last acknowledged, and in which generation
-//! db/generation-7  the database: sled's files
-//! db/ballast*      room that is given back when the disk is full
+//! db/lock                  held by the process that has the store
+//! db/witness               what was last acknowledged, and in which generation
+//! db/generation-7/base     everything that was there when the generation began
+//! db/generation-7/journal  what changed since: sled's files
+//! db/ballast*              room that is given back when the disk is full
 //! ```
 //!
-//! Before generations, sled's files lay in the folder itself. Such a database is taken over when it is opened.
+//! In format 1 there was only sled, and its files lay in the folder itself. Such a database is taken over when it is opened.
 
 use std::fs;
 use std::io;
@@ -83,7 +84,7 @@ pub(super) fn choose(said: Said, found: &Found, used: bool) -> Choice {
     }
 }
 
-/// Removes what is not the chosen generation: what a rewriting left that did not come to its end, or did.
+/// Removes what is not the chosen generation: what was not finished, or was left when its successor was.
 pub(super) fn sweep(path: &Path, chosen: u64) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -101,13 +102,13 @@ pub(super) fn sweep(path: &Path, chosen: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::Sum;
+    use super::super::journal::Mark;
     use super::super::witness::Statement;
     use super::*;
 
     #[test]
     fn what_is_opened() {
-        let of = |generation| Said::This(Statement { generation, sum: Sum::default(), revision: 1 });
+        let of = |generation| Said::This(Statement { generation, mark: Mark::default(), revision: 1 });
         let table: [(Said, &[u64], bool, bool, Choice); 12] = [
             (Said::Nothing, &[], false, false, Choice::New),
             (Said::Nothing, &[], false, true, Choice::Gone),

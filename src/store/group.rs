@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::Arc;
 
 use super::Object;
+use super::frames::FrameWriter;
 use super::record::{self, Former, Identity};
 use super::seal::Sealer;
 use super::table::TableEntry;
@@ -62,6 +64,11 @@ pub(super) mod key {
     pub const SEAL: &[u8] = b"seal";
     pub const TRIMMED: &[u8] = b"trimmed\0";
     pub const MEMORY: &[u8] = b"memory\0";
+
+    /// The key of such a number of one resource.
+    pub fn of(prefix: &[u8], resource: &str) -> Vec<u8> {
+        [prefix, resource.as_bytes()].concat()
+    }
 }
 
 /// New values of one tree by key; `None` removes.
@@ -79,9 +86,21 @@ impl Group {
         self.trees.is_empty()
     }
 
-    /// All changes.
-    pub fn into_entries(self) -> BTreeMap<TreeName, Entries> {
-        self.trees
+    /// Changes of numbers.
+    pub fn numbers(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
+        self.trees.get(&TreeName::Meta).into_iter().flatten()
+    }
+
+    /// All changes as frames.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut frames = FrameWriter::new(Vec::new());
+        for (tree, entries) in &self.trees {
+            let name = tree.name();
+            for (key, value) in entries {
+                frames.entry(&name, key, value.as_deref())?;
+            }
+        }
+        frames.end()
     }
 
     /// An entry as it is to be.
@@ -95,11 +114,13 @@ impl Group {
         self.entry(TreeName::Objects(Arc::clone(&identity.resource)), identity.key(), value);
     }
 
-    /// An event, in a slot whose former event, if any, is marked as trimmed in this group or an earlier one.
-    pub fn event(&mut self, slot: u64, identity: &Identity, revision: u64, former: &Former, sealer: &Sealer) {
+    /// An event. Says what it takes, in bytes.
+    pub fn event(&mut self, identity: &Identity, revision: u64, former: &Former, sealer: &Sealer) -> usize {
         let event = record::encode_event(identity, revision, former, sealer);
-        self.entry(TreeName::Log, slot.to_be_bytes().into(), Some(event));
+        let size = event.len();
+        self.entry(TreeName::Log, revision.to_be_bytes().into(), Some(event));
         self.revision(revision);
+        size
     }
 
     /// The newest revision.
@@ -107,15 +128,9 @@ impl Group {
         self.number(key::REVISION, revision);
     }
 
-    /// The slot's event is no longer kept, and too large to lie there until another takes its place.
-    pub fn empty_slot(&mut self, slot: u64) {
-        // One that was taken again in this group stays.
-        self.trees.entry(TreeName::Log).or_default().entry(slot.to_be_bytes().into()).or_insert(None);
-    }
-
     /// Events of the resource up to this revision are no longer kept.
     pub fn trimmed(&mut self, resource: &str, revision: u64) {
-        self.number(&[key::TRIMMED, resource.as_bytes()].concat(), revision);
+        self.number(&key::of(key::TRIMMED, resource), revision);
     }
 
     /// Revisions up to this one may be given to objects in memory.
@@ -125,7 +140,7 @@ impl Group {
 
     /// The resource has objects in memory.
     pub fn in_memory(&mut self, resource: &str) {
-        self.number(&[key::MEMORY, resource.as_bytes()].concat(), 1);
+        self.number(&key::of(key::MEMORY, resource), 1);
     }
 
     /// What tells the key that seals secrets.
@@ -134,9 +149,9 @@ impl Group {
     }
 
     /// Entries of a table, in order.
-    pub fn entries(&mut self, table: &Arc<str>, entries: Vec<TableEntry>) {
+    pub fn entries(&mut self, table: &Arc<str>, entries: &[TableEntry]) {
         let tree = self.trees.entry(TreeName::Table(Arc::clone(table))).or_default();
-        tree.extend(entries.into_iter().map(|(key, value)| (key.into(), value.map(Vec::from))));
+        tree.extend(entries.iter().map(|(key, value)| (key.to_vec(), value.as_ref().map(|value| value.to_vec()))));
     }
 
     fn number(&mut self, key: &[u8], value: u64) {

@@ -1,4 +1,4 @@
-//! What readers see: all objects, and for each resource the events that are still kept.
+//! What readers see: all objects, for each resource the events that are still kept, and the tables.
 //!
 //! Only the committer changes it, a whole group at a time under one write lock, so that a [`Listing`](super::Listing)
 //! and a watch from its revision never miss an event and never see one twice.
@@ -6,9 +6,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::database::Reader;
+use super::frames::put_size;
+use super::record::{self, Former};
+use super::table::TableEntry;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
 /// Text, as it is kept, that the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
@@ -21,21 +24,13 @@ pub(super) struct Logged {
     pub event: StoreEvent,
     /// For a deletion, the object as it was before; the event itself has it at the revision of the deletion.
     pub deleted: Option<Arc<Object>>,
-    /// Its place in the log on disk, if it is there, too.
-    pub slot: Option<u64>,
-}
-
-/// An event that was dropped from the history.
-pub(super) struct Trimmed {
-    pub resource: Arc<str>,
-    pub revision: u64,
-    /// Its place in the log on disk.
-    pub slot: u64,
+    /// Bytes of it on disk; `None` when neither it nor its object is there.
+    pub stored: Option<usize>,
 }
 
 impl Logged {
     /// The object before this event.
-    fn former(&self) -> Option<&Arc<Object>> {
+    fn previous(&self) -> Option<&Arc<Object>> {
         match &self.event {
             StoreEvent::Added(_) => None,
             StoreEvent::Modified { previous, .. } => Some(previous),
@@ -43,10 +38,27 @@ impl Logged {
         }
     }
 
-    /// What the log on disk must know, now that this event is dropped.
-    fn trimmed(&self, resource: &Arc<str>) -> Option<Trimmed> {
-        self.slot.map(|slot| Trimmed { resource: Arc::clone(resource), revision: self.revision, slot })
+    /// What the log on disk says of it.
+    pub fn former(&self) -> Former {
+        match (&self.event, self.previous()) {
+            (StoreEvent::Modified { .. }, Some(previous)) => Former::Modified(Arc::clone(previous)),
+            (StoreEvent::Deleted(_), Some(previous)) => Former::Deleted(Arc::clone(previous)),
+            _ => Former::Added,
+        }
     }
+
+    /// Bytes that it takes on disk.
+    fn disk_bytes(&self) -> usize {
+        match self.stored {
+            Some(bytes) if bytes > 0 => put_size(size_of::<u64>(), bytes),
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes that an object takes on disk.
+fn disk_bytes(object: &Object) -> usize {
+    put_size(object.namespace.len() + 1 + object.name.len(), record::size(object))
 }
 
 /// Objects and events of one resource.
@@ -56,6 +68,10 @@ pub(super) struct Resource {
     count: usize,
     events: VecDeque<Logged>,
     event_bytes: usize,
+    /// Bytes of all that on disk.
+    disk_bytes: usize,
+    /// Whether its objects are in memory only.
+    published: bool,
     /// Events up to this revision are not kept.
     trimmed: u64,
     /// Tells watches of new events; its value is the revision of the last one.
@@ -69,6 +85,8 @@ impl Resource {
             count: 0,
             events: VecDeque::new(),
             event_bytes: 0,
+            disk_bytes: 0,
+            published: false,
             trimmed: 0,
             wake: watch::Sender::new(0),
         }
@@ -88,36 +106,78 @@ impl Resource {
     }
 
     pub fn insert(&mut self, object: Arc<Object>) {
+        self.disk_bytes += self.bytes_of(&object);
         let names = self.objects.entry(object.namespace.clone()).or_default();
-        if names.insert(object.name.clone(), object).is_none() {
-            self.count += 1;
+        match names.insert(object.name.clone(), object) {
+            None => self.count += 1,
+            Some(former) => self.disk_bytes -= self.bytes_of(&former),
         }
     }
 
     fn remove(&mut self, namespace: &str, name: &str) {
         let Some(names) = self.objects.get_mut(namespace) else { return };
-        if names.remove(name).is_some() {
-            self.count -= 1;
-        }
+        let removed = names.remove(name);
         if names.is_empty() {
             self.objects.remove(namespace);
         }
+        if let Some(former) = removed {
+            self.count -= 1;
+            self.disk_bytes -= self.bytes_of(&former);
+        }
+    }
+
+    fn bytes_of(&self, object: &Object) -> usize {
+        if self.published { 0 } else { disk_bytes(object) }
+    }
+
+    /// Whether its objects are in memory only.
+    pub fn is_published(&self) -> bool {
+        self.published
+    }
+
+    /// Its objects, in order.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.values().flat_map(BTreeMap::values)
+    }
+
+    /// Its events, oldest first.
+    pub fn events(&self) -> impl Iterator<Item = &Logged> {
+        self.events.iter()
     }
 
     fn push(&mut self, logged: Logged) {
         self.event_bytes += logged.event.object().size();
+        self.disk_bytes += logged.disk_bytes();
         self.events.push_back(logged);
     }
 
+    fn drop_oldest(&mut self) {
+        let Some(logged) = self.events.pop_front() else { return };
+        self.event_bytes -= logged.event.object().size();
+        self.disk_bytes -= logged.disk_bytes();
+        self.trimmed = self.trimmed.max(logged.revision);
+    }
+
     /// Drops the oldest events over the bounds.
-    fn trim(&mut self, history: usize, mut dropped: impl FnMut(Logged)) {
+    fn trim(&mut self, history: usize) {
         while self.events.len() > history || self.event_bytes > HISTORY_BYTES {
-            let Some(logged) = self.events.pop_front() else { return };
-            self.event_bytes -= logged.event.object().size();
-            self.trimmed = logged.revision;
-            dropped(logged);
+            self.drop_oldest();
         }
     }
+}
+
+/// Entries of a table by key.
+type Entries = BTreeMap<Bytes, Bytes>;
+
+/// What a group of changes does to the index.
+#[derive(Default)]
+pub(super) struct Applied {
+    /// What happened to objects.
+    pub events: Vec<Logged>,
+    /// Changes of entries, with their tables.
+    pub entries: Vec<(Arc<str>, TableEntry)>,
+    /// Resources whose history ends, and at which revision.
+    pub forgotten: Vec<(Arc<str>, u64)>,
 }
 
 /// All of it.
@@ -125,12 +185,15 @@ pub(super) struct Index {
     revision: u64,
     history: usize,
     resources: HashMap<Arc<str>, Resource>,
+    tables: BTreeMap<Arc<str>, Entries>,
+    table_bytes: usize,
     closed: bool,
 }
 
 impl Index {
     pub fn new(revision: u64, history: usize) -> Self {
-        Self { revision, history: history.max(1), resources: HashMap::new(), closed: false }
+        let (resources, tables) = (HashMap::new(), BTreeMap::new());
+        Self { revision, history: history.max(1), resources, tables, table_bytes: 0, closed: false }
     }
 
     pub fn revision(&self) -> u64 {
@@ -141,9 +204,38 @@ impl Index {
         self.closed
     }
 
-    /// How many resources something is known of.
-    pub fn resources(&self) -> usize {
-        self.resources.len()
+    /// All resources of which something is known.
+    pub fn resources(&self) -> &HashMap<Arc<str>, Resource> {
+        &self.resources
+    }
+
+    /// All tables.
+    pub fn tables(&self) -> &BTreeMap<Arc<str>, Entries> {
+        &self.tables
+    }
+
+    /// Puts an entry of a table, or removes it.
+    pub fn entry(&mut self, table: &Arc<str>, key: &[u8], value: Option<&[u8]>) {
+        let entries = self.tables.entry(Arc::clone(table)).or_default();
+        // Copies, for these may be parts of something larger.
+        let former = match value {
+            Some(value) => {
+                self.table_bytes += put_size(key.len(), value.len());
+                entries.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value))
+            }
+            None => entries.remove(key),
+        };
+        if let Some(former) = former {
+            self.table_bytes -= put_size(key.len(), former.len());
+        }
+        if entries.is_empty() {
+            self.tables.remove(table);
+        }
+    }
+
+    /// What all of it takes on disk, once it is written anew, in bytes.
+    pub fn disk_bytes(&self) -> usize {
+        self.resources.values().map(|resource| resource.disk_bytes).sum::<usize>() + self.table_bytes
     }
 
     pub fn resource(&self, resource: &str) -> Option<&Resource> {
@@ -187,7 +279,7 @@ impl Index {
         for logged in resource.events.range(since..) {
             let object = logged.event.object();
             // The first event after the revision says what was there at it.
-            before.entry((&object.namespace, &object.name)).or_insert_with(|| logged.former());
+            before.entry((&object.namespace, &object.name)).or_insert_with(|| logged.previous());
         }
         if !before.is_empty() {
             objects.retain(|object| !before.contains_key(&(object.namespace.as_str(), object.name.as_str())));
@@ -203,63 +295,59 @@ impl Index {
         self.resources.iter().map(|(name, resource)| (Arc::clone(name), resource.count)).collect()
     }
 
-    /// Puts in the events that were read from disk, oldest first, and says which no longer fit
-    /// and are on disk.
-    pub fn restore(&mut self, name: &Arc<str>, trimmed: u64, events: Vec<Logged>) -> Vec<Trimmed> {
+    /// Puts in the events that were read from disk, oldest first, as many as are kept.
+    pub fn restore(&mut self, name: &Arc<str>, trimmed: u64, events: Vec<Logged>) {
         let history = self.history;
         let resource = self.resource_mut(name);
         resource.trimmed = trimmed;
         for logged in events {
             resource.push(logged);
         }
-        let mut dropped = Vec::new();
-        resource.trim(history, |old| dropped.extend(old.trimmed(name)));
-        dropped
+        resource.trim(history);
     }
 
-    /// Drops the events of a resource up to a revision, and says which of them are on disk. Who has not seen them is
-    /// told that they are gone.
-    pub fn forget(&mut self, name: &Arc<str>, revision: u64) -> Vec<Trimmed> {
+    /// Drops the events of a resource up to a revision. Who has not seen them is told that they are gone.
+    fn forget(&mut self, name: &Arc<str>, revision: u64) {
         let resource = self.resource_mut(name);
-        let mut dropped = Vec::new();
         while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
-            let Some(logged) = resource.events.pop_front() else { break };
-            resource.event_bytes -= logged.event.object().size();
-            dropped.extend(logged.trimmed(name));
+            resource.drop_oldest();
         }
         resource.trimmed = resource.trimmed.max(revision);
         resource.wake.send_modify(|_| {});
-        dropped
     }
 
-    /// Makes the changes of one group visible, in order, and says which old events on disk were
-    /// dropped for them.
-    pub fn apply(&mut self, group: Vec<Logged>) -> Vec<Trimmed> {
+    /// Makes the changes of one group visible, in order.
+    fn apply(&mut self, group: Applied) {
         let history = self.history;
-        let mut dropped = Vec::new();
         let mut touched: Vec<(Arc<str>, u64)> = Vec::new();
-        for logged in group {
+        for logged in group.events {
             let revision = logged.revision;
             let object = Arc::clone(logged.event.object());
             let resource = self.resource_mut(&object.resource);
+            resource.published = logged.stored.is_none();
             match logged.event {
                 StoreEvent::Added(_) | StoreEvent::Modified { .. } => resource.insert(Arc::clone(&object)),
                 StoreEvent::Deleted(_) => resource.remove(&object.namespace, &object.name),
             }
             resource.push(logged);
-            resource.trim(history, |old| dropped.extend(old.trimmed(&object.resource)));
+            resource.trim(history);
             self.revision = revision;
             match touched.iter_mut().find(|(name, _)| *name == object.resource) {
                 Some((_, last)) => *last = revision,
                 None => touched.push((Arc::clone(&object.resource), revision)),
             }
         }
+        for (table, (key, value)) in &group.entries {
+            self.entry(table, key, value.as_deref());
+        }
         for (name, revision) in touched {
             if let Some(resource) = self.resources.get(&name) {
                 resource.wake.send_replace(revision);
             }
         }
-        dropped
+        for (name, revision) in &group.forgotten {
+            self.forget(name, *revision);
+        }
     }
 
     /// Ends all watches.
@@ -283,8 +371,6 @@ enum Life {
 pub(super) struct Shared {
     // std's lock: held for map operations only, never across an await.
     index: RwLock<Index>,
-    /// For scans of tables; taken away when the store is closed, so that the files can be closed, too.
-    reader: RwLock<Option<Reader>>,
     life: watch::Sender<Life>,
     /// The newest revision, for those who wait for one.
     progress: watch::Sender<u64>,
@@ -294,12 +380,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(index: Index, reader: Reader) -> Self {
+    pub fn new(index: Index) -> Self {
         Self {
             progress: watch::Sender::new(index.revision()),
             meters: Meters::default(),
             index: RwLock::new(index),
-            reader: RwLock::new(Some(reader)),
             life: watch::Sender::new(Life::Running),
             ended: watch::Sender::new(false),
         }
@@ -313,18 +398,14 @@ impl Shared {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the changes of a group visible; returns the old events that were dropped for them.
-    pub fn apply(&self, group: Vec<Logged>) -> Vec<Trimmed> {
-        let (dropped, revision) = {
+    /// Makes the changes of a group visible.
+    pub fn apply(&self, group: Applied) {
+        let revision = {
             let mut index = self.write();
-            (index.apply(group), index.revision())
+            index.apply(group);
+            index.revision()
         };
         self.progress.send_replace(revision);
-        dropped
-    }
-
-    pub fn forget(&self, name: &Arc<str>, revision: u64) -> Vec<Trimmed> {
-        self.write().forget(name, revision)
     }
 
     pub async fn reached(&self, revision: u64) {
@@ -334,16 +415,6 @@ impl Shared {
 
     pub fn meters(&self) -> &Meters {
         &self.meters
-    }
-
-    /// Reads tables, as long as the store is open.
-    pub fn reader(&self) -> RwLockReadGuard<'_, Option<Reader>> {
-        self.reader.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the database from readers, waiting for those that are at it, and gives them another one or none.
-    pub fn set_reader(&self, reader: Option<Reader>) {
-        *self.reader.write().unwrap_or_else(PoisonError::into_inner) = reader;
     }
 
     pub fn is_closed(&self) -> bool {
@@ -361,10 +432,9 @@ impl Shared {
         });
     }
 
-    /// Ends watches and lets go of the database. Called by the committer's thread before it closes the files.
+    /// Ends watches. Called by the committer's thread before it closes the files.
     pub fn close(&self) {
         self.write().close();
-        self.set_reader(None);
     }
 
     /// Called by the committer's thread when the files are closed.

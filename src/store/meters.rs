@@ -15,13 +15,13 @@ pub struct Meters {
     pub group_size: Histogram,
     /// Seconds that a group took to be on disk.
     pub commit_seconds: Histogram,
-    /// Times that the database was rewritten.
+    /// Times that the database was written anew.
     pub rewrites: Counter,
-    /// Seconds that a rewriting of the database took.
+    /// Seconds that writing the database anew took.
     pub rewrite_seconds: Histogram,
-    /// Bytes of all objects, events and table entries as they are on disk.
+    /// Bytes that all objects, events and table entries take on disk, once they are written anew.
     pub live_bytes: Gauge,
-    /// Bytes that they take of the disk.
+    /// Bytes that base and journal take of the disk.
     pub disk_bytes: Gauge,
 }
 
@@ -53,7 +53,7 @@ impl Meters {
         self.rewrite_seconds.observe(took.as_secs_f64());
     }
 
-    pub(super) fn sized(&self, (live, disk): (u64, u64)) {
+    pub(super) fn sized(&self, live: usize, disk: u64) {
         self.live_bytes.set(i64::try_from(live).unwrap_or(i64::MAX));
         self.disk_bytes.set(i64::try_from(disk).unwrap_or(i64::MAX));
     }

@@ -17,26 +17,33 @@
 //!
 //! # On disk
 //!
-//! The folder holds one database of sled, `generation-<n>`, and what watches over it (`generation.rs`). Its trees:
+//! The folder holds one generation of the database, and what watches over it (`generation.rs`). A generation is a *base*, a
+//! plain file with everything that was there when the generation began (`base.rs`), and a *journal*, a database of sled
+//! with every group of changes since (`journal.rs`). Both consist of entries of trees (`frames.rs`):
 //!
 //! | tree | key | value |
 //! |---|---|---|
 //! | `object:<resource>` | `namespace \0 name` | record: format, revision, JSON text |
-//! | `log` | slot, 8 bytes, big-endian | event: kind, revision, `resource \0 namespace \0 name`, record of the *former* self |
-//! | `meta` | `format`, `revision`, `reserved`, `seal`, `trimmed \0 <resource>`, `memory \0 <resource>`, `tally` | numbers |
+//! | `log` | revision, 8 bytes, big-endian | event: kind, revision, `resource \0 namespace \0 name`, record of the *former* self |
+//! | `meta` | `revision`, `reserved`, `seal`, `trimmed \0 <resource>`, `memory \0 <resource>` | numbers |
 //! | `table:<name>` | the caller's | the caller's |
-//! | `parts` | number, place | a part of a value that is too large for one (`database.rs`) |
+//!
+//! Opening reads the base, then the journal, in order, and has everything in memory; nothing is read from disk after that.
+//! When base and journal take more than twice the disk that their content needs, the next generation is written from memory
+//! and takes the place of the last (`disk.rs`): writes wait meanwhile, reads do not. So no more is taken at any time than
+//! three times what is there, and some MiB.
 //!
 //! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
 //! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
-//! twice, and all events can be rebuilt with both their sides. The log is bounded per resource, by number
-//! ([`StoreOptions::history`]) and by size; `trimmed` says up to which revision events were dropped, and a watch from
-//! before that is [`Gone`]. Dropped events are not deleted, unless they are large: their slots are used again for new ones.
+//! twice, and all events can be rebuilt with both their sides. The history is bounded per resource, by number
+//! ([`StoreOptions::history`]) and by size; a watch from before that is [`Gone`]. What falls out of it is not written to the
+//! next generation, where `trimmed` says up to which revision that is.
 //!
 //! # What is atomic
 //!
-//! A group is one multi-tree transaction, with everything in it: objects, their events, the revision, table entries and the
-//! tally. After a crash either all of it is there or none.
+//! A group, with everything in it: objects, their events, the revision, table entries. It is one entry of the journal, or, when
+//! it is large, several in one batch of which the first tells how much there must be. After a crash either all of it is
+//! there or none.
 //!
 //! # What sled does not promise, and what is done about it
 //!
@@ -44,13 +51,12 @@
 //!   nor the file's length. So a second handle of the data file gets `sync_data` after each flush, before anyone
 //!   is answered. sled's own periodic flush is off.
 //! * Pages over about 128 KiB go to files of their own, which sled never syncs, misses in silence and never removes. So
-//!   large values are cut into parts, and no page becomes that large.
-//! * A damaged message of its log counts as the end of the log, so that what was acknowledged is gone without a word. So a
-//!   *tally* of all entries is part of every group (`tally.rs`), and a *witness* beside the database says which group was
-//!   acknowledged last (`witness.rs`). What is read when the store is opened must add up to the tally and not be behind
-//!   the witness; otherwise it is refused. A database that is gone altogether is known by its key file, which is elsewhere.
-//! * The data file never shrinks, and what is free in it is found slowly. So a database that takes much more of the disk than
-//!   what is in it is written anew (`disk.rs`): writes wait meanwhile, reads do not.
+//!   large groups are cut into parts, and no page becomes that large.
+//! * A damaged message of its log counts as the end of the log, so that what was acknowledged is gone without a word. So
+//!   groups have numbers without a gap and a chain of checksums that begins at the base, and a *witness* beside the
+//!   database says which group was acknowledged last (`witness.rs`). What does not belong together, or is behind the
+//!   witness, is refused. A database that is gone altogether is known by its key file, which is elsewhere.
+//! * The data file never shrinks, and what is free in it is found slowly. So it holds only what changed lately.
 //! * It cannot be opened on a full disk. So some room is kept for that (`space.rs`), and before all is used up, nothing may
 //!   grow any more ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource instead of
 //!   writing events.
@@ -60,16 +66,16 @@
 //! * Subscribers of sled fire before data is durable and block the writer when idle. They are not used.
 //!
 //! What remains: the witness is synced once a second, so a drive that loses power *and* damages what it had written within
-//! that second goes unnoticed, if what it damaged is the end of the log.
+//! that second goes unnoticed, if what it damaged is the end of the journal.
 //!
 //! # What opening repairs
 //!
-//! Opening takes `<path>/lock` first, so that nothing is touched while another process is at work. Then:
+//! Opening takes `<path>/lock` first, so that nothing is touched while another process is at work. Then, in the journal:
 //! `snap.*.generating`, a snapshot that a crash left half written, is deleted (sled would take it for a whole one and
 //! refuse to open); a `conf` cut short by a crash of the very first start is deleted (sled writes it again); and when
-//! sled still reports corruption, all `snap.*` are moved aside once, with an error in the log of the process, because
-//! the database's own log holds everything that they do. A lost witness is made again. A generation that was not finished, or
-//! was left when its successor was, is removed.
+//! sled still reports damage, all `snap.*` and `conf` are moved aside once, with an error in the log of the process,
+//! because sled's own log holds everything that they do. A lost witness is made again. A generation that was not finished,
+//! or was left when its successor was, is removed. A database of format 1, which was all in sled, is taken over (`legacy.rs`).
 //!
 //! # Objects in memory only
 //!
@@ -77,6 +83,7 @@
 //! watches without touching the disk. Their revisions must not be used again after a restart, so blocks of
 //! revisions are reserved on disk before use, and a restart continues behind the reserved block. Their events
 //! are lost in a restart, so resources with such objects are marked, and a watch of one from before the restart is [`Gone`].
+//! The objects of a resource are either all in memory only or all on disk.
 //!
 //! # Secrets at rest
 //!
@@ -84,22 +91,24 @@
 //! resource, namespace and name, so that a record cannot pass for another one. See `seal.rs`.
 
 mod backup;
+mod base;
 mod committer;
-mod database;
+mod content;
 mod disk;
 mod files;
+mod frames;
 mod generation;
 mod group;
 mod index;
+mod journal;
+mod legacy;
 mod meters;
 mod object;
 mod record;
 mod repair;
 mod seal;
-mod slots;
 mod space;
 mod table;
-mod tally;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -118,7 +127,7 @@ use index::Shared;
 pub use backup::{NewStore, Snapshot};
 pub use meters::Meters;
 pub use object::Object;
-pub use table::{Table, TableEntry};
+pub use table::{Table, TableEntry, TableItem};
 pub use watch::Watch;
 
 /// Largest JSON text of one object, in bytes: 1 MiB.
@@ -205,7 +214,7 @@ pub enum WriteError {
         limit: usize,
     },
     /// The change has no form that can be kept: a NUL byte in a name, a value or metadata that is not a JSON object, or
-    /// one nested too deeply to be read back.
+    /// one nested too deeply to be read back, or a resource whose objects are kept otherwise.
     #[error("cannot be stored: {0}")]
     Malformed(&'static str),
     /// The disk is nearly full: only what gives room back, or needs no more, is written.
@@ -355,12 +364,10 @@ impl Store {
 
     /// As [`Store::write`], but kept in memory only: views of a truth that somebody else keeps.
     ///
-    /// A resource should be either written or published. A published object that hides a written one of the
-    /// same name does so until the store is opened again.
-    ///
     /// # Errors
     ///
-    /// As [`Store::write`].
+    /// As [`Store::write`], and [`WriteError::Malformed`] when objects of the resource were written, as for writing those
+    /// of a resource that were published.
     pub async fn publish(&self, change: Change) -> Result<Arc<Object>, WriteError> {
         self.change(change, false).await
     }

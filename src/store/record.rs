@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Object;
-use super::seal::Sealer;
+use super::seal::{self, Sealer};
 use super::text::{PACKED_MAX, Text};
 
 const PLAIN: u8 = 1;
@@ -99,6 +99,16 @@ pub(super) fn encode(object: &Object, sealer: &Sealer) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER + PACKED_HEADER + object.text().size());
     write_record(&mut record, object, sealer);
     record
+}
+
+/// Length of [`encode`], in bytes.
+pub(super) fn size(object: &Object) -> usize {
+    let text = match object.text() {
+        _ if is_secret(&object.resource) => object.json_len() + seal::OVERHEAD,
+        Text::Packed { block, .. } => PACKED_HEADER + block.len(),
+        Text::Plain(json) => json.len(),
+    };
+    HEADER + text
 }
 
 fn write_record(out: &mut Vec<u8>, object: &Object, sealer: &Sealer) {
@@ -215,7 +225,7 @@ impl StoredEvent {
     }
 }
 
-/// A number of the `meta` tree, or a slot of the `log`.
+/// A number of the `meta` tree.
 pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_be_bytes)
 }
@@ -241,7 +251,7 @@ mod tests {
         ] {
             let before = object(resource, length);
             let record = encode(&before, &sealer);
-            assert_eq!(record[0], format);
+            assert_eq!((record[0], record.len()), (format, size(&before)));
             let after = decode(Identity::of(&before), &record, &sealer).unwrap();
             assert_eq!((after.revision, after.json()), (7, before.json()));
             for cut in 0..record.len() {

@@ -38,14 +38,14 @@ fn is_cut_short(conf: &[u8]) -> bool {
     conf.len() < CONF.len() + 4 && CONF.starts_with(text)
 }
 
-/// Moves finished snapshots out of sled's sight; it makes a new one from its log. Says how many there were.
-pub(super) fn set_snapshots_aside(path: &Path) -> io::Result<usize> {
+/// Moves finished snapshots and the settings out of sled's sight; it makes new ones. Says how many there were.
+pub(super) fn set_aside(path: &Path) -> io::Result<usize> {
     let mut moved = 0;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name();
         if let Some(name) = name.to_str()
-            && name.starts_with("snap.")
+            && (name.starts_with("snap.") || name == "conf")
         {
             fs::rename(entry.path(), path.join(format!("damaged.{name}")))?;
             moved += 1;

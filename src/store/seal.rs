@@ -20,6 +20,9 @@ use zeroize::Zeroizing;
 /// Bytes of a nonce.
 const NONCE: usize = 24;
 
+/// What a sealed text is longer than the text, in bytes: the nonce, and 16 of authentication.
+pub(super) const OVERHEAD: usize = NONCE + 16;
+
 /// Bytes of a key.
 const KEY: usize = 32;
 

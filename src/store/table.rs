@@ -6,14 +6,16 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::Request;
-use super::group::TreeName;
 use super::index::Shared;
 use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
 
 /// A key, and what is put there (`Some`) or that it is removed (`None`).
 pub type TableEntry = (Bytes, Option<Bytes>);
 
-/// A table of bytes. Cheap to clone.
+/// A key, and what is there.
+pub type TableItem = (Bytes, Bytes);
+
+/// A table of bytes, which is in memory, too. Cheap to clone.
 #[derive(Clone)]
 pub struct Table {
     name: Arc<str>,
@@ -26,18 +28,11 @@ impl Table {
         Self { name, shared, requests }
     }
 
-    /// Every entry, in order of key. Reads the disk; meant for start-up.
-    ///
-    /// Includes entries whose write is under way and not yet acknowledged.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::Failed`] when the disk cannot be read or the store is closed.
-    pub fn scan(&self) -> Result<Vec<(Bytes, Bytes)>, WriteError> {
-        let reader = self.shared.reader();
-        let Some(reader) = reader.as_ref() else { return Err(self.shared.write_error()) };
-        let entries = reader.entries(&TreeName::Table(Arc::clone(&self.name)).name()).map_err(WriteError::Failed)?;
-        entries.map(|entry| entry.map(|entry| (entry.key.into(), entry.value)).map_err(WriteError::Failed)).collect()
+    /// Every entry, in order of key.
+    pub fn scan(&self) -> Vec<TableItem> {
+        let index = self.shared.read();
+        let entries = index.tables().get(&self.name).into_iter().flatten();
+        entries.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
     /// Puts or removes an entry; returns once it is on disk. Many calls share one flush.

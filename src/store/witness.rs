@@ -1,6 +1,6 @@
 //! The witness: a small file beside the database that says what was last acknowledged.
 //!
-//! The tally shows that what is read belongs together, but a database that lost its newest groups, or all of its files,
+//! The chain of the journal shows that what is read belongs together, but a journal that lost its newest groups
 //! belongs together, too. So each group is noted here before it is acknowledged, and a database that is behind its witness is
 //! refused.
 //!
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher13;
 
-use super::tally::Sum;
+use super::journal::Mark;
 
 /// Name of the file, in the folder of the database.
 pub(super) const NAME: &str = "witness";
@@ -39,8 +39,8 @@ const SYNC: Duration = Duration::from_secs(1);
 pub(super) struct Statement {
     /// Which database.
     pub generation: u64,
-    /// What was in it.
-    pub sum: Sum,
+    /// The last group of its journal.
+    pub mark: Mark,
     /// The newest revision.
     pub revision: u64,
 }
@@ -50,8 +50,9 @@ impl Statement {
         let mut bytes = [0; LENGTH];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..16].copy_from_slice(&self.generation.to_be_bytes());
-        bytes[16..40].copy_from_slice(&self.sum.encode());
-        bytes[40..48].copy_from_slice(&self.revision.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.mark.sequence.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.mark.chain.to_be_bytes());
+        bytes[32..40].copy_from_slice(&self.revision.to_be_bytes());
         let check = check(&bytes[..56]);
         bytes[56..].copy_from_slice(&check);
         bytes
@@ -63,7 +64,8 @@ impl Statement {
         if &bytes[..8] != MAGIC || bytes[56..] != check(&bytes[..56]) {
             return None;
         }
-        Some(Self { generation: number(8)?, sum: Sum::decode(&bytes[16..40])?, revision: number(40)? })
+        let mark = Mark { sequence: number(16)?, chain: number(24)? };
+        Some(Self { generation: number(8)?, mark, revision: number(32)? })
     }
 }
 
@@ -100,7 +102,7 @@ pub(super) fn read(folder: &Path) -> io::Result<Said> {
             Err(error) => return Err(error),
         }
         let Some(statement) = Statement::decode(&bytes) else { continue };
-        let age = |statement: &Statement| (statement.generation, statement.sum.sequence);
+        let age = |statement: &Statement| (statement.generation, statement.mark.sequence);
         if newest.is_none_or(|newest| age(&newest) < age(&statement)) {
             newest = Some(statement);
         }
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     fn statement(generation: u64, sequence: u64) -> Statement {
-        Statement { generation, sum: Sum { sequence, count: 3, fingerprints: 4 }, revision: 5 }
+        Statement { generation, mark: Mark { sequence, chain: 4 }, revision: 5 }
     }
 
     #[test]

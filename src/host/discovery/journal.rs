@@ -52,7 +52,7 @@ impl Journal {
         let read = |(key, value): (Bytes, Bytes)| {
             Some((<[u8; 16]>::try_from(key.as_ref()).ok()?, serde_json::from_slice(&value).ok()?))
         };
-        let visits = table.scan()?.into_iter().filter_map(read).collect();
+        let visits = table.scan().into_iter().filter_map(read).collect();
         Ok(Self { table, visits: Mutex::new(visits) })
     }
 

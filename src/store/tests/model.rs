@@ -63,7 +63,7 @@ async fn compare(store: &Store, model: &Model) -> Result<(), TestCaseError> {
             prop_assert!(store.watch(path, before).is_err());
         }
     }
-    let table = store.table("t").unwrap().scan().unwrap();
+    let table = store.table("t").unwrap().scan();
     let table: BTreeMap<u8, u8> = table.iter().map(|(key, value)| (key[0], value[0])).collect();
     prop_assert_eq!(&table, &model.entries);
     Ok(())
