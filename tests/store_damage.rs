@@ -104,7 +104,7 @@ fn damage(kind: usize, database: &Path, random: &mut StdRng) -> String {
         // Where the newest writes are.
         1 if length > 0 => {
             let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
-            let at = random.random_range(used - used / 20..=used - 1);
+            let at = random.random_range(used - (used / 20).max(1)..used);
             bytes[at] ^= 1 << random.random_range(0..8);
             format!("a bit at {at} of {length} in {name}")
         }

@@ -381,8 +381,9 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
 }
 
 fn line(event: &Event<'_>) -> Option<Vec<u8>> {
-    match serde_json::to_vec(event) {
-        Ok(mut line) => {
+    match serde_json::to_string(event) {
+        Ok(line) => {
+            let mut line = crate::log::safe_json(&line).into_bytes();
             line.push(b'\n');
             Some(line)
         }
@@ -594,6 +595,19 @@ mod tests {
         ] {
             assert_eq!(has_line(verb, &target, is_review, in_process), wanted, "{verb} {target:?}");
         }
+    }
+
+    /// Whatever somebody names himself, a line shows in the order in which it is written.
+    #[tokio::test]
+    async fn a_line_has_no_character_that_turns_the_next_ones() {
+        let (queue, mut lines) = mpsc::channel(1);
+        let why = "expired\u{202e}\u{2028}ü";
+        put(&queue, &Attempt { why, ..Attempt::default() });
+        let Some(Message::Line(line)) = lines.recv().await else { panic!("a line") };
+        let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
+        assert!(text.chars().all(crate::log::is_safe) && text.contains("expired\\u202e\\u2028ü"), "{text}");
+        let message = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
+        assert!(message.as_str().unwrap().contains(why));
     }
 
     #[tokio::test]

@@ -26,6 +26,14 @@ pub fn is_safe(character: char) -> bool {
     !character.is_control() && !turns && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
+/// JSON text that says the same and has only characters that are [safe](is_safe).
+pub fn safe_json(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    // Writing to memory does not fail.
+    escape(&mut safe, text, false).ok();
+    safe
+}
+
 /// An event's format, with everything escaped that is not the format's own.
 pub(super) struct Escaped<F> {
     inner: F,
