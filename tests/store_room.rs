@@ -197,8 +197,30 @@ async fn meet_a_full_disk(folder: &Path) {
     assert_eq!(count(&store), made);
     let refused = store.write(put("one-more".into(), 30_000, &mut random)).await;
     assert!(matches!(refused, Err(WriteError::Full)), "{refused:?}");
-    // What needs no more room is written, and what gives room back.
+    // What needs no more room is written, as long as there is some to write it beside what was there.
     store.write(put("fill-0".into(), 30_000, &mut random)).await.unwrap();
+    let leases = store.table("leases").unwrap();
+    let mut refused = (0, 0);
+    for turn in 0..400_u32 {
+        match store.write(put("fill-0".into(), 30_000, &mut random)).await {
+            Ok(_) => {}
+            Err(WriteError::Full) => refused.0 += 1,
+            Err(error) => panic!("{error}"),
+        }
+        match leases.write(turn.to_be_bytes().to_vec().into(), Some(vec![7; 30_000].into())).await {
+            Ok(()) => {}
+            Err(WriteError::Full) => refused.1 += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused.0 > 0 && refused.1 > 0, "{refused:?}");
+    store.close().await;
+    let store = Store::open(options(folder, 100)).unwrap();
+    assert_eq!(count(&store), made);
+    // And what gives room back, always.
+    for (key, _) in store.table("leases").unwrap().scan() {
+        store.table("leases").unwrap().write(key, None).await.unwrap();
+    }
     for number in 0..made - 10 {
         store.write(delete(format!("fill-{number}"))).await.unwrap();
     }

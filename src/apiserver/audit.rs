@@ -383,7 +383,7 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
 fn line(event: &Event<'_>) -> Option<Vec<u8>> {
     match serde_json::to_string(event) {
         Ok(line) => {
-            let mut line = crate::log::safe_json(&line).into_bytes();
+            let mut line = crate::log::escaped(&line).into_bytes();
             line.push(b'\n');
             Some(line)
         }

@@ -315,8 +315,10 @@ impl ApiError {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string())
                     .about(resource, name)
             }
-            WriteError::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
-                .about(resource, name),
+            WriteError::Full | WriteError::Crowded { .. } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage", error.to_string())
+                    .about(resource, name)
+            }
             WriteError::Failed(_) => {
                 tracing::error!(%error, resource = resource.plural, name, "the store refused a write");
                 let mut answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string());

@@ -26,8 +26,8 @@ pub fn is_safe(character: char) -> bool {
     !character.is_control() && !turns && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
-/// JSON text that says the same and has only characters that are [safe](is_safe).
-pub fn safe_json(text: &str) -> String {
+/// Text with every character escaped that is not [safe](is_safe), as JSON does it: of JSON, JSON that says the same.
+pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     // Writing to memory does not fail.
     escape(&mut safe, text, false).ok();

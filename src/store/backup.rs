@@ -57,7 +57,7 @@ impl NewStore {
     pub fn create(options: StoreOptions) -> Result<Self, OpenError> {
         let fail = |reason: String| OpenError { path: options.path.clone(), reason };
         let (disk, loaded) = Disk::open(&options).map_err(fail)?;
-        if loaded.index.revision() > 0 {
+        if loaded.index.revision() > 0 || loaded.index.disk_bytes() > 0 {
             return Err(fail("there is a database already".into()));
         }
         let files = disk.begin_rewriting().map_err(fail)?;

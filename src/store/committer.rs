@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::content::Loaded;
-use super::disk::{Disk, Rewriting};
+use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
 use super::index::{Applied, Logged, Shared};
 use super::record::{Former, Identity};
@@ -103,7 +103,7 @@ pub(super) struct Committer {
 impl Committer {
     /// The committer of a database just opened, and what it shares with the handles.
     pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
-        let Loaded { index, reserved, memory } = loaded;
+        let Loaded { index, reserved, memory, .. } = loaded;
         let revision = index.revision();
         let filled = index.counts().into_iter().filter(|(_, count)| *count > 0);
         let durable = filled.map(|(resource, _)| (resource, true)).collect();
@@ -164,9 +164,9 @@ impl Committer {
     fn tidy(&mut self) -> Result<(), String> {
         // Nobody else changes the index; readers go on.
         let index = self.shared.read();
-        let (live, taken) = (index.disk_bytes(), self.disk.bytes());
-        self.shared.meters().sized(live, taken);
-        if !self.disk.is_bloated(live, taken) {
+        let live = index.disk_bytes();
+        self.shared.meters().sized(live, self.disk.bytes());
+        if !self.disk.is_bloated(live) {
             return Ok(());
         }
         let started = Instant::now();
@@ -177,7 +177,7 @@ impl Committer {
                 Ok(())
             }
             Err(Rewriting::Given(error)) => {
-                tracing::error!(error, "the database cannot be written anew to take less of the disk");
+                tracing::error!(error, "{NOT_ANEW}");
                 Ok(())
             }
             Err(Rewriting::Torn(error)) => Err(error),
@@ -192,6 +192,11 @@ impl Committer {
                 pending.answers.push((reply, result));
             }
             Request::Entries { table, entries, reply } => {
+                if entries.iter().any(|(_, value)| value.is_some()) && self.disk.is_tight() {
+                    // A caller that no longer waits is no fault.
+                    reply.send(Err(WriteError::Full)).ok();
+                    return;
+                }
                 let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
                 pending.bytes += entries.iter().map(length).sum::<usize>();
                 pending.disk.entries(&table, &entries);
@@ -221,7 +226,11 @@ impl Committer {
         let revision = self.revision + 1;
         let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
         let low = durable && self.disk.is_low();
-        if low && grows(current.as_deref(), made.as_deref()) {
+        let grows = durable && grows(current.as_deref(), made.as_deref());
+        if grows && let Some(crowded) = self.shared.read().crowded(&identity.namespace) {
+            return Err(crowded);
+        }
+        if low && (grows || (made.is_some() && self.disk.is_tight())) {
             return Err(WriteError::Full);
         }
 
@@ -246,7 +255,7 @@ impl Committer {
             self.prepare_memory(&identity.resource, pending);
             None
         } else {
-            pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
+            pending.bytes += pending.disk.object(&identity, made.as_deref(), self.disk.sealer());
             Some(if low {
                 // The event's former self would take the room that a deletion is to give back. So the history ends here:
                 // who watches lists again.
@@ -257,7 +266,8 @@ impl Committer {
                 pending.disk.event(&identity, revision, &former, self.disk.sealer())
             })
         };
-        pending.bytes += result.json_len();
+        // In memory, and in the log on disk.
+        pending.bytes += result.size() + stored.unwrap_or(0);
         pending.index.events.push(Logged { revision, event, deleted, stored });
         pending.overlay.insert(identity, made);
         Ok(result)
@@ -301,11 +311,11 @@ impl Committer {
             reply.send(Ok(())).ok();
         }
         // On a full disk nothing may be written, and yet there may be room by now to write everything anew.
-        if is_durable || self.disk.is_low() { self.tidy() } else { Ok(()) }
+        if self.disk.is_low() || is_durable { self.tidy() } else { Ok(()) }
     }
 }
 
-/// What an object may grow by when the disk is full, in bytes of JSON: a status that says so, a mark of its deletion.
+/// What an object may grow by when disk or memory is full, in bytes of JSON: a status that says so, a mark of its deletion.
 const GROWTH: usize = 1024;
 
 /// Whether a change takes room that is not to be given back.

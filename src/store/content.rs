@@ -34,6 +34,8 @@ pub(super) struct Loaded {
     pub reserved: u64,
     /// Resources known on disk to have objects in memory.
     pub memory: Vec<Arc<str>>,
+    /// Whether nobody can tell if it is the newest.
+    pub unwitnessed: bool,
 }
 
 impl Content {
@@ -102,8 +104,8 @@ impl Content {
         }
 
         let mut index = Index::new(revision, history);
-        for (identity, object) in objects {
-            index.resource_mut(&identity.resource).insert(object);
+        for object in objects.into_values() {
+            index.insert(object);
         }
         for (resource, trimmed) in &trimmed {
             index.restore(resource, *trimmed, Vec::new());
@@ -119,7 +121,7 @@ impl Content {
             entries.iter().for_each(|(key, value)| index.entry(&table, key, Some(value)));
         }
         tracing::info!(revision, resources = index.resources().len(), reserved, "store opened");
-        Ok(Loaded { index, reserved, memory })
+        Ok(Loaded { index, reserved, memory, unwitnessed: false })
     }
 }
 

@@ -16,7 +16,7 @@ use super::base::{self, Base, BaseWriter};
 use super::content::{Content, Loaded};
 use super::files::{Refusal, lock, sync_folders};
 use super::frames;
-use super::generation::{self, Choice, Found};
+use super::generation::{self, BASE, Choice};
 use super::group::{Group, LOG, META, TreeName, key};
 use super::index::Index;
 use super::journal::Journal;
@@ -36,7 +36,13 @@ const LOW_SLACK: u64 = 3 << 20;
 /// How long to wait after a rewriting that failed, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
-const BASE: &str = "base";
+/// What is said of a database without its witness.
+pub(super) const UNWITNESSED: &str = "the witness of the database is lost; what is in the database belongs together, but \
+    nobody can say whether it is the newest: check the disk";
+
+/// What the log says when the database takes more of the disk than it should.
+pub(super) const NOT_ANEW: &str = "the database cannot be written anew to take less of the disk";
+
 const UNFINISHED: &str = "base.new";
 const JOURNAL: &str = "journal";
 
@@ -85,6 +91,8 @@ struct Files {
     journal: Journal,
 }
 
+type Opened = (u64, Option<Files>, Content);
+
 impl Files {
     /// Opens them and reads all of it. `seen` is where the journal was at least.
     fn open(folder: PathBuf, seen: Option<Statement>) -> Result<(Self, Content), String> {
@@ -128,7 +136,7 @@ impl Files {
     /// Closes and removes them.
     fn remove(self) -> io::Result<()> {
         let Self { folder, journal, .. } = self;
-        journal.remove()?;
+        drop(journal);
         fs::remove_dir_all(folder)
     }
 }
@@ -146,6 +154,8 @@ pub(super) struct Disk {
     meta: BTreeMap<Vec<u8>, Bytes>,
     /// When it may be tried again to write it anew, and how long after that, once it failed.
     retry: Option<(Instant, Duration)>,
+    /// Whether the disk refused a group. What sled has of it must not be written later.
+    failed: bool,
     // Last: released after the database is closed.
     _lock: File,
 }
@@ -157,18 +167,16 @@ impl Disk {
         let io = |what: &str, error: io::Error| format!("cannot {what}: {error}");
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| io("make the folder", error))?;
         let lock = lock(path)?;
-        let space = Space::new(path).map_err(|error| io("look for room", error))?;
+        let mut space = Space::new(path).map_err(|error| io("look for room", error))?;
         let said = witness::read(path).map_err(|error| io("read its witness", error))?;
         let found = generation::find(path).map_err(|error| io("read the folder", error))?;
-        let used = options.key_file.exists();
-        // Those of an earlier version are read, and written in today's form below.
+        let used = options.key_file.try_exists().map_err(|error| io("look for the key file", error))?;
+        let mut unwitnessed = false;
         let (generation, files, content) = match generation::choose(said, &found, used) {
-            Choice::New => begin(path, &found)?,
+            Choice::New => begin(path)?,
+            // It is read, and written in today's form below.
             Choice::OldLayout => match catch_unwind(|| legacy::read(path)) {
-                Ok(Ok(content)) => (0, None, content),
-                // The key is made after the database: the very first start was not finished, and nothing acknowledged.
-                _ if !used => begin(path, &found)?,
-                Ok(Err(refusal)) => return Err(said_of(refusal)),
+                Ok(read) => (0, None, read.map_err(said_of)?),
                 Err(_) => return Err(damaged("sled gave up reading it")),
             },
             Choice::Generation(generation) => {
@@ -176,13 +184,18 @@ impl Disk {
                     Said::This(statement) => Some(statement),
                     Said::Nothing | Said::Unreadable => None,
                 };
-                let (files, content) = Files::open(generation::folder(path, generation), seen)?;
+                let (files, content) = open_files(path, generation, seen, &mut space)?;
                 (generation, Some(files), content)
             }
-            Choice::FirstReadable(generations) => match first_readable(path, &generations) {
-                Err(_) if !used => begin(path, &found)?,
-                outcome => outcome?,
-            },
+            Choice::Newest(generation) => {
+                let (files, content) = open_files(path, generation, None, &mut space)?;
+                // Without a key it was never used: the very first start was not finished.
+                if used {
+                    tracing::error!(generation, "{UNWITNESSED}");
+                    unwitnessed = true;
+                }
+                (generation, Some(files), content)
+            }
             Choice::Gone => {
                 return Err(format!(
                     "the database is gone, but {} is there; restore a backup (or, to begin anew and lose everything, \
@@ -214,11 +227,16 @@ impl Disk {
             Some(files) => (generation, files),
             None => {
                 note(&mut meta, &std::mem::take(&mut group));
-                let files = NewFiles::begin(generation::folder(path, 1))
-                    .and_then(|mut new| fill(&mut new.base, &loaded.index, &mut meta, &sealer).map(|()| new))
+                let folder = generation::folder(path, 1);
+                let files = NewFiles::begin(folder.clone())
+                    .and_then(|mut new| fill(&mut new.base, &loaded.index, &meta, &sealer).map(|()| new))
                     .map_err(|error| Refusal::io("take over the database of an earlier version", &error))
                     .and_then(NewFiles::finish)
-                    .map_err(said_of)?;
+                    .map_err(|refusal| {
+                        // The room that it took is needed to try again.
+                        fs::remove_dir_all(&folder).ok();
+                        said_of(refusal)
+                    })?;
                 (1, files)
             }
         };
@@ -232,18 +250,21 @@ impl Disk {
             revision: loaded.index.revision(),
             meta,
             retry: None,
+            failed: false,
             _lock: lock,
         };
         disk.commit(&group, disk.revision)?;
         disk.settle_witness()?;
-        if disk.is_bloated(loaded.index.disk_bytes(), disk.bytes())
-            && let Err(Rewriting::Torn(error)) = disk.rewrite(&loaded.index)
-        {
-            return Err(error);
+        if disk.is_bloated(loaded.index.disk_bytes()) {
+            match disk.rewrite(&loaded.index) {
+                Ok(()) => {}
+                Err(Rewriting::Given(error)) => tracing::warn!(error, "{NOT_ANEW}"),
+                Err(Rewriting::Torn(error)) => return Err(error),
+            }
         }
         generation::sweep(path, disk.generation).map_err(|error| io("clean up", error))?;
         sync_folders(path).map_err(|error| io("sync the folder", error))?;
-        Ok((disk, loaded))
+        Ok((disk, Loaded { unwitnessed, ..loaded }))
     }
 
     pub fn sealer(&self) -> &Sealer {
@@ -261,6 +282,12 @@ impl Disk {
         self.space.is_low()
     }
 
+    /// Whether so little is left that only what gives room back may be written.
+    pub fn is_tight(&mut self) -> bool {
+        self.space.look();
+        self.space.is_tight()
+    }
+
     /// What base and journal take of the disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.bytes()
@@ -273,13 +300,17 @@ impl Disk {
             return Ok(());
         }
         let bytes = group.encode().map_err(|error| format!("cannot encode a group: {error}"))?;
-        self.files.journal.append(&bytes)?;
+        self.files.journal.append(&bytes).inspect_err(|_| self.failed = true)?;
+        self.space.ask();
         note(&mut self.meta, group);
         self.witness.note(self.statement()).map_err(|error| format!("cannot write the witness: {error}"))
     }
 
     /// What sled may have written for itself since the last group: before the files are closed.
     pub fn settle(&mut self) -> Result<(), String> {
+        if self.failed {
+            return Ok(());
+        }
         self.files.journal.flush()?;
         self.witness.sync().map_err(|error| format!("cannot sync the witness: {error}"))
     }
@@ -289,30 +320,27 @@ impl Disk {
     }
 
     fn settle_witness(&mut self) -> Result<(), String> {
-        let statement = self.statement();
-        self.witness
-            .settle(statement)
-            .and_then(|()| File::open(&self.path)?.sync_all())
-            .map_err(|error| format!("cannot write the witness: {error}"))
+        // Its name is on disk since it was opened.
+        self.witness.settle(self.statement()).map_err(|error| format!("cannot write the witness: {error}"))
     }
 
     /// Whether base and journal take so much more of the disk than the `live` bytes in them that they should be written
-    /// anew: twice as much, so that three times is not exceeded while both are there.
-    pub fn is_bloated(&self, live: usize, taken: u64) -> bool {
+    /// anew, and can be: twice as much, so that three times is not exceeded while both are there.
+    pub fn is_bloated(&mut self, live: usize) -> bool {
         let live = live as u64;
-        let (slack, fits) = match self.space.is_low() {
-            true => (LOW_SLACK, live + live / 16 + LOW_SLACK < self.space.free()),
-            false => (SLACK, true),
-        };
-        let may = self.retry.is_none_or(|(from, _)| Instant::now() >= from);
-        fits && may && taken > 2 * live + slack
+        let slack = if self.space.is_low() { LOW_SLACK } else { SLACK };
+        if self.bytes() <= 2 * live + slack || self.retry.is_some_and(|(from, _)| Instant::now() < from) {
+            return false;
+        }
+        self.space.look();
+        live + live / 16 + LOW_SLACK < self.space.free()
     }
 
     /// Writes all that is in the index, and the numbers, into a new generation, which takes the place of this one.
     pub fn rewrite(&mut self, index: &Index) -> Result<(), Rewriting> {
         let before = self.bytes();
         let new = self.begin_rewriting().and_then(|mut new| {
-            fill(&mut new.base, index, &mut self.meta, &self.sealer).map(|()| new).map_err(|error| error.to_string())
+            fill(&mut new.base, index, &self.meta, &self.sealer).map(|()| new).map_err(|error| error.to_string())
         });
         let outcome = new.map_err(Rewriting::Given).and_then(|new| self.turn_to(new));
         match &outcome {
@@ -359,8 +387,9 @@ fn note(meta: &mut BTreeMap<Vec<u8>, Bytes>, group: &Group) {
     }
 }
 
-/// Writes everything into a base. Up to where events are no longer kept is noted among the numbers.
-fn fill(base: &mut BaseWriter, index: &Index, meta: &mut BTreeMap<Vec<u8>, Bytes>, sealer: &Sealer) -> io::Result<()> {
+/// Writes everything into a base.
+fn fill(base: &mut BaseWriter, index: &Index, meta: &BTreeMap<Vec<u8>, Bytes>, sealer: &Sealer) -> io::Result<()> {
+    let mut meta = meta.clone();
     let resources = || index.resources().iter().filter(|(_, resource)| !resource.is_published());
     for (name, resource) in resources() {
         let tree = TreeName::Objects(name.clone()).name();
@@ -368,6 +397,7 @@ fn fill(base: &mut BaseWriter, index: &Index, meta: &mut BTreeMap<Vec<u8>, Bytes
             base.entry(&tree, &Identity::of(object).key(), &record::encode(object, sealer))?;
         }
         if resource.trimmed() > 0 {
+            // Events up to there are not written.
             let mark = Bytes::copy_from_slice(&resource.trimmed().to_be_bytes());
             meta.insert(key::of(key::TRIMMED, name), mark);
         }
@@ -384,7 +414,7 @@ fn fill(base: &mut BaseWriter, index: &Index, meta: &mut BTreeMap<Vec<u8>, Bytes
         }
     }
     for (key, value) in meta {
-        base.entry(META, key, value)?;
+        base.entry(META, &key, &value)?;
     }
     Ok(())
 }
@@ -402,35 +432,25 @@ fn damaged(reason: &str) -> String {
     format!("the database is damaged: {reason}; restore a backup")
 }
 
-type Opened = (u64, Option<Files>, Content);
+/// Opens a generation, if need be with the room that is kept for that.
+fn open_files(
+    path: &Path,
+    generation: u64,
+    seen: Option<Statement>,
+    space: &mut Space,
+) -> Result<(Files, Content), String> {
+    let folder = generation::folder(path, generation);
+    Files::open(folder.clone(), seen)
+        .or_else(|reason| if space.give_all() { Files::open(folder, seen) } else { Err(reason) })
+}
 
-/// Makes the first database. What else lies there was never finished.
-fn begin(path: &Path, found: &Found) -> Result<Opened, String> {
-    let generation = found.generations.last().map_or(1, |last| last + 1);
-    let files = NewFiles::begin(generation::folder(path, generation))
+/// Makes the first database.
+fn begin(path: &Path) -> Result<Opened, String> {
+    let files = NewFiles::begin(generation::folder(path, 1))
         .map_err(|error| Refusal::io("make the database", &error))
         .and_then(NewFiles::finish)
         .map_err(said_of)?;
-    Ok((generation, Some(files), Content::default()))
-}
-
-/// The newest generation that was finished, when the witness cannot say which it is.
-fn first_readable(path: &Path, generations: &[u64]) -> Result<Opened, String> {
-    let mut first = None;
-    for generation in generations {
-        match Files::open(generation::folder(path, *generation), None) {
-            Ok((files, content)) => {
-                tracing::error!(
-                    generation,
-                    "the witness of the database is lost; what is in the database belongs together, but nobody can say \
-                     whether it is the newest: check the disk"
-                );
-                return Ok((*generation, Some(files), content));
-            }
-            Err(reason) => first.get_or_insert(reason),
-        };
-    }
-    Err(first.unwrap_or_else(|| damaged("it has no generation")))
+    Ok((1, Some(files), Content::default()))
 }
 
 /// Finds or makes the key that belongs to the database.

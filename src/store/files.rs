@@ -120,6 +120,15 @@ fn try_open(path: &Path) -> Result<Db, Refusal> {
     }
 }
 
+/// Makes durable what sled's data file in this folder has, if there is one.
+pub(super) fn sync_data(path: &Path) -> io::Result<()> {
+    match File::open(path.join("db")) {
+        Ok(data) => data.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Makes the names of the database's files durable.
 pub(super) fn sync_folders(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;

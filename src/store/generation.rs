@@ -18,6 +18,9 @@ use super::witness::Said;
 
 const PREFIX: &str = "generation-";
 
+/// File of everything that was there when a generation began. It gets its name last: without it, none was finished.
+pub(super) const BASE: &str = "base";
+
 /// What sled calls its files.
 const SLED: [&str; 3] = ["db", "conf", "blobs"];
 
@@ -29,7 +32,7 @@ pub(super) fn folder(path: &Path, generation: u64) -> PathBuf {
 /// What lies in the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Generations, lowest first.
+    /// Generations that were finished, lowest first.
     pub generations: Vec<u64>,
     /// Whether sled's files lie in the folder itself.
     pub old_layout: bool,
@@ -39,10 +42,13 @@ pub(super) struct Found {
 pub(super) fn find(path: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for entry in fs::read_dir(path)? {
-        let name = entry?.file_name();
+        let entry = entry?;
+        let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if let Some(number) = name.strip_prefix(PREFIX).and_then(|number| number.parse().ok()) {
-            found.generations.push(number);
+            if entry.path().join(BASE).try_exists()? {
+                found.generations.push(number);
+            }
         } else if SLED.contains(&name) {
             found.old_layout = true;
         }
@@ -60,41 +66,44 @@ pub(super) enum Choice {
     OldLayout,
     /// This one.
     Generation(u64),
-    /// The witness is lost. The first of these that can be read is it, for a later one may not have been finished.
-    FirstReadable(Vec<u64>),
+    /// The witness is lost: this one, which is the newest.
+    Newest(u64),
     /// There was one, and it is gone.
     Gone,
 }
 
 /// Decides what to open. `used` is whether there is a sign that a database was here: the key that it made.
 pub(super) fn choose(said: Said, found: &Found, used: bool) -> Choice {
-    match said {
-        Said::This(statement) if found.generations.contains(&statement.generation) => {
+    match (said, found.generations.last()) {
+        (Said::This(statement), _) if found.generations.contains(&statement.generation) => {
             Choice::Generation(statement.generation)
         }
-        Said::This(_) => Choice::Gone,
+        (Said::This(_), _) => Choice::Gone,
         // The witness is made when a database was taken over: without it that did not come to its end.
-        Said::Nothing | Said::Unreadable if found.old_layout => Choice::OldLayout,
-        Said::Nothing | Said::Unreadable if !found.generations.is_empty() => {
-            Choice::FirstReadable(found.generations.iter().rev().copied().collect())
-        }
-        Said::Unreadable => Choice::Gone,
-        Said::Nothing if used => Choice::Gone,
-        Said::Nothing => Choice::New,
+        _ if found.old_layout => Choice::OldLayout,
+        (_, Some(newest)) => Choice::Newest(*newest),
+        (Said::Unreadable, None) => Choice::Gone,
+        (Said::Nothing, None) if used => Choice::Gone,
+        (Said::Nothing, None) => Choice::New,
     }
 }
 
-/// Removes what is not the chosen generation: what was not finished, or was left when its successor was.
+/// Removes what is not the chosen generation: what was not finished, or was left when its successor was. What cannot be
+/// removed takes room and does no other harm.
 pub(super) fn sweep(path: &Path, chosen: u64) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let other = name.strip_prefix(PREFIX).is_some_and(|number| number.parse() != Ok(chosen));
-        if other || name == "blobs" {
-            fs::remove_dir_all(entry.path())?;
-        } else if SLED.contains(&name) || name.starts_with("snap.") || name.starts_with("damaged.snap.") {
-            fs::remove_file(entry.path())?;
+        let snapshot = name.starts_with("snap.") || name.starts_with("damaged.snap.");
+        if !other && !snapshot && !SLED.contains(&name) {
+            continue;
+        }
+        let is_folder = entry.file_type()?.is_dir();
+        let removed = if is_folder { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        if let Err(error) = removed {
+            tracing::warn!(%error, path = %entry.path().display(), "cannot remove what is left of an earlier database");
         }
     }
     Ok(())
@@ -121,8 +130,8 @@ mod tests {
             (of(1), &[1], true, true, Choice::Generation(1)),
             (Said::Nothing, &[], true, true, Choice::OldLayout),
             (Said::Nothing, &[1], true, true, Choice::OldLayout),
-            (Said::Nothing, &[1], false, true, Choice::FirstReadable(vec![1])),
-            (Said::Unreadable, &[4, 5], false, true, Choice::FirstReadable(vec![5, 4])),
+            (Said::Nothing, &[1], false, true, Choice::Newest(1)),
+            (Said::Unreadable, &[4, 5], false, true, Choice::Newest(5)),
         ];
         for (said, generations, old_layout, used, expected) in table {
             let found = Found { generations: generations.to_vec(), old_layout };
@@ -132,10 +141,13 @@ mod tests {
 
     #[test]
     fn only_the_chosen_one_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path();
-        for name in ["generation-1", "generation-12", "generation-x", "blobs"] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path();
+        for name in ["generation-1", "generation-12", "generation-13", "generation-x", "blobs"] {
             fs::create_dir(path.join(name)).unwrap();
+        }
+        for generation in [1, 12] {
+            fs::write(folder(path, generation).join(BASE), "").unwrap();
         }
         for name in ["db", "conf", "snap.00", "damaged.snap.00", "lock", "witness", "ballast", "mine"] {
             fs::write(path.join(name), "").unwrap();

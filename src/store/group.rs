@@ -34,7 +34,7 @@ pub(super) enum TreeName {
 }
 
 impl TreeName {
-    /// As sled has it.
+    /// As it is on disk.
     pub fn name(&self) -> Cow<'static, str> {
         match self {
             Self::Meta => META.into(),
@@ -108,10 +108,12 @@ impl Group {
         self.trees.entry(tree).or_default().insert(key, value);
     }
 
-    /// An object's new self (or its end).
-    pub fn object(&mut self, identity: &Identity, object: Option<&Object>, sealer: &Sealer) {
+    /// An object's new self (or its end). Says what it takes, in bytes.
+    pub fn object(&mut self, identity: &Identity, object: Option<&Object>, sealer: &Sealer) -> usize {
         let value = object.map(|object| record::encode(object, sealer));
+        let size = value.as_ref().map_or(0, Vec::len);
         self.entry(TreeName::Objects(Arc::clone(&identity.resource)), identity.key(), value);
+        size
     }
 
     /// An event. Says what it takes, in bytes.
@@ -148,7 +150,7 @@ impl Group {
         self.entry(TreeName::Meta, key::SEAL.to_vec(), Some(check));
     }
 
-    /// Entries of a table, in order.
+    /// Entries of a table. Of two for one key, the later one counts.
     pub fn entries(&mut self, table: &Arc<str>, entries: &[TableEntry]) {
         let tree = self.trees.entry(TreeName::Table(Arc::clone(table))).or_default();
         tree.extend(entries.iter().map(|(key, value)| (key.to_vec(), value.as_ref().map(|value| value.to_vec()))));

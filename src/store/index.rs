@@ -4,7 +4,7 @@
 //! and a watch from its revision never miss an event and never see one twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -14,9 +14,18 @@ use super::record::{self, Former};
 use super::table::TableEntry;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
-/// Text, as it is kept, that the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
+/// What the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
 /// inspected host.
 pub(super) const HISTORY_BYTES: usize = 2 << 20;
+
+/// What all objects may take of the memory, in bytes: 512 MiB. The service has 2 GiB.
+const WEIGHT: usize = 512 << 20;
+
+/// What those of one namespace may, and those of none, in bytes: 256 MiB.
+const WEIGHT_OF_A_NAMESPACE: usize = WEIGHT / 2;
+
+/// What an object takes besides its text, as it is kept, in bytes.
+const OBJECT_WEIGHT: usize = 1024;
 
 /// One event that watches can still get.
 pub(super) struct Logged {
@@ -47,6 +56,11 @@ impl Logged {
         }
     }
 
+    /// Bytes that it takes in memory or on disk, whichever is more: there it has the former self.
+    fn bytes(&self) -> usize {
+        self.event.object().size().max(self.stored.unwrap_or(0))
+    }
+
     /// Bytes that it takes on disk.
     fn disk_bytes(&self) -> usize {
         match self.stored {
@@ -74,8 +88,6 @@ pub(super) struct Resource {
     published: bool,
     /// Events up to this revision are not kept.
     trimmed: u64,
-    /// Tells watches of new events; its value is the revision of the last one.
-    wake: watch::Sender<u64>,
 }
 
 impl Resource {
@@ -88,7 +100,6 @@ impl Resource {
             disk_bytes: 0,
             published: false,
             trimmed: 0,
-            wake: watch::Sender::new(0),
         }
     }
 
@@ -101,29 +112,39 @@ impl Resource {
         self.events.get(self.events.partition_point(|logged| logged.revision <= revision))
     }
 
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.wake.subscribe()
-    }
-
-    pub fn insert(&mut self, object: Arc<Object>) {
+    /// Puts an object; says what it weighs, and what its former self did.
+    fn insert(&mut self, object: Arc<Object>) -> (usize, usize) {
         self.disk_bytes += self.bytes_of(&object);
+        let weight = self.weight_of(&object);
         let names = self.objects.entry(object.namespace.clone()).or_default();
         match names.insert(object.name.clone(), object) {
-            None => self.count += 1,
-            Some(former) => self.disk_bytes -= self.bytes_of(&former),
+            None => {
+                self.count += 1;
+                (weight, 0)
+            }
+            Some(former) => {
+                self.disk_bytes -= self.bytes_of(&former);
+                (weight, self.weight_of(&former))
+            }
         }
     }
 
-    fn remove(&mut self, namespace: &str, name: &str) {
-        let Some(names) = self.objects.get_mut(namespace) else { return };
+    /// Removes an object; says what it weighed.
+    fn remove(&mut self, namespace: &str, name: &str) -> usize {
+        let Some(names) = self.objects.get_mut(namespace) else { return 0 };
         let removed = names.remove(name);
         if names.is_empty() {
             self.objects.remove(namespace);
         }
-        if let Some(former) = removed {
-            self.count -= 1;
-            self.disk_bytes -= self.bytes_of(&former);
-        }
+        let Some(former) = removed else { return 0 };
+        self.count -= 1;
+        self.disk_bytes -= self.bytes_of(&former);
+        self.weight_of(&former)
+    }
+
+    /// What an object takes of the memory, roughly, in bytes; views of what is elsewhere are not counted.
+    fn weight_of(&self, object: &Object) -> usize {
+        if self.published { 0 } else { object.size() + OBJECT_WEIGHT }
     }
 
     fn bytes_of(&self, object: &Object) -> usize {
@@ -146,14 +167,14 @@ impl Resource {
     }
 
     fn push(&mut self, logged: Logged) {
-        self.event_bytes += logged.event.object().size();
+        self.event_bytes += logged.bytes();
         self.disk_bytes += logged.disk_bytes();
         self.events.push_back(logged);
     }
 
     fn drop_oldest(&mut self) {
         let Some(logged) = self.events.pop_front() else { return };
-        self.event_bytes -= logged.event.object().size();
+        self.event_bytes -= logged.bytes();
         self.disk_bytes -= logged.disk_bytes();
         self.trimmed = self.trimmed.max(logged.revision);
     }
@@ -187,13 +208,25 @@ pub(super) struct Index {
     resources: HashMap<Arc<str>, Resource>,
     tables: BTreeMap<Arc<str>, Entries>,
     table_bytes: usize,
+    /// What all objects take of the memory, and those of each namespace.
+    weight: usize,
+    weights: HashMap<String, usize>,
     closed: bool,
 }
 
 impl Index {
     pub fn new(revision: u64, history: usize) -> Self {
         let (resources, tables) = (HashMap::new(), BTreeMap::new());
-        Self { revision, history: history.max(1), resources, tables, table_bytes: 0, closed: false }
+        Self {
+            revision,
+            history: history.max(1),
+            resources,
+            tables,
+            table_bytes: 0,
+            weight: 0,
+            weights: HashMap::new(),
+            closed: false,
+        }
     }
 
     pub fn revision(&self) -> u64 {
@@ -212,6 +245,41 @@ impl Index {
     /// All tables.
     pub fn tables(&self) -> &BTreeMap<Arc<str>, Entries> {
         &self.tables
+    }
+
+    /// Puts an object.
+    pub fn insert(&mut self, object: Arc<Object>) {
+        let namespace = object.namespace.clone();
+        let (weight, former) = self.resource_mut(&Arc::clone(&object.resource)).insert(object);
+        self.weigh(namespace, weight, former);
+    }
+
+    fn remove(&mut self, object: &Object) {
+        let weight = self.resource_mut(&object.resource).remove(&object.namespace, &object.name);
+        self.weigh(object.namespace.clone(), 0, weight);
+    }
+
+    fn weigh(&mut self, namespace: String, more: usize, less: usize) {
+        self.weight = self.weight + more - less;
+        let own = self.weights.get(&namespace).copied().unwrap_or(0) + more - less;
+        match own {
+            0 => self.weights.remove(&namespace),
+            own => self.weights.insert(namespace, own),
+        };
+    }
+
+    /// Why no object of this namespace may be made or grow, if so.
+    pub fn crowded(&self, namespace: &str) -> Option<WriteError> {
+        let own = self.weights.get(namespace).copied().unwrap_or(0);
+        if own > WEIGHT_OF_A_NAMESPACE {
+            let whose = match namespace {
+                "" => "objects of no namespace".to_owned(),
+                namespace => format!("objects of namespace {namespace}"),
+            };
+            return Some(WriteError::Crowded { whose, limit: WEIGHT_OF_A_NAMESPACE >> 20 });
+        }
+        (self.weight > WEIGHT)
+            .then(|| WriteError::Crowded { whose: "objects together".to_owned(), limit: WEIGHT >> 20 })
     }
 
     /// Puts an entry of a table, or removes it.
@@ -313,49 +381,36 @@ impl Index {
             resource.drop_oldest();
         }
         resource.trimmed = resource.trimmed.max(revision);
-        resource.wake.send_modify(|_| {});
     }
 
-    /// Makes the changes of one group visible, in order.
-    fn apply(&mut self, group: Applied) {
+    /// Makes the changes of one group visible, in order. Says which resources have news.
+    fn apply(&mut self, group: Applied) -> Vec<Arc<str>> {
         let history = self.history;
-        let mut touched: Vec<(Arc<str>, u64)> = Vec::new();
+        let mut touched: Vec<Arc<str>> = Vec::new();
         for logged in group.events {
             let revision = logged.revision;
             let object = Arc::clone(logged.event.object());
-            let resource = self.resource_mut(&object.resource);
-            resource.published = logged.stored.is_none();
+            self.resource_mut(&object.resource).published = logged.stored.is_none();
             match logged.event {
-                StoreEvent::Added(_) | StoreEvent::Modified { .. } => resource.insert(Arc::clone(&object)),
-                StoreEvent::Deleted(_) => resource.remove(&object.namespace, &object.name),
+                StoreEvent::Added(_) | StoreEvent::Modified { .. } => self.insert(Arc::clone(&object)),
+                StoreEvent::Deleted(_) => self.remove(&object),
             }
+            let resource = self.resource_mut(&object.resource);
             resource.push(logged);
             resource.trim(history);
             self.revision = revision;
-            match touched.iter_mut().find(|(name, _)| *name == object.resource) {
-                Some((_, last)) => *last = revision,
-                None => touched.push((Arc::clone(&object.resource), revision)),
+            if !touched.contains(&object.resource) {
+                touched.push(Arc::clone(&object.resource));
             }
         }
         for (table, (key, value)) in &group.entries {
             self.entry(table, key, value.as_deref());
         }
-        for (name, revision) in touched {
-            if let Some(resource) = self.resources.get(&name) {
-                resource.wake.send_replace(revision);
-            }
-        }
         for (name, revision) in &group.forgotten {
             self.forget(name, *revision);
+            touched.push(Arc::clone(name));
         }
-    }
-
-    /// Ends all watches.
-    fn close(&mut self) {
-        self.closed = true;
-        for resource in self.resources.values() {
-            resource.wake.send_modify(|_| {});
-        }
+        touched
     }
 }
 
@@ -371,6 +426,8 @@ enum Life {
 pub(super) struct Shared {
     // std's lock: held for map operations only, never across an await.
     index: RwLock<Index>,
+    /// Tells watches of a resource that there is news. Beside the index, whose only writer is the committer.
+    wakes: Mutex<HashMap<Arc<str>, watch::Sender<()>>>,
     life: watch::Sender<Life>,
     /// The newest revision, for those who wait for one.
     progress: watch::Sender<u64>,
@@ -385,6 +442,7 @@ impl Shared {
             progress: watch::Sender::new(index.revision()),
             meters: Meters::default(),
             index: RwLock::new(index),
+            wakes: Mutex::default(),
             life: watch::Sender::new(Life::Running),
             ended: watch::Sender::new(false),
         }
@@ -394,18 +452,29 @@ impl Shared {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, Index> {
+    fn write(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the changes of a group visible.
     pub fn apply(&self, group: Applied) {
-        let revision = {
+        let (touched, revision) = {
             let mut index = self.write();
-            index.apply(group);
-            index.revision()
+            (index.apply(group), index.revision())
         };
+        let wakes = self.wakes();
+        touched.iter().filter_map(|name| wakes.get(name)).for_each(|wake| wake.send_modify(|()| {}));
+        drop(wakes);
         self.progress.send_replace(revision);
+    }
+
+    /// Notices that there is news of a resource, or that the store was closed.
+    pub fn subscribe(&self, resource: &Arc<str>) -> watch::Receiver<()> {
+        self.wakes().entry(Arc::clone(resource)).or_default().subscribe()
+    }
+
+    fn wakes(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<()>>> {
+        self.wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub async fn reached(&self, revision: u64) {
@@ -434,7 +503,8 @@ impl Shared {
 
     /// Ends watches. Called by the committer's thread before it closes the files.
     pub fn close(&self) {
-        self.write().close();
+        self.write().closed = true;
+        self.wakes().values().for_each(|wake| wake.send_modify(|()| {}));
     }
 
     /// Called by the committer's thread when the files are closed.
@@ -479,5 +549,42 @@ impl Shared {
             Err(error) => error,
             Ok(()) => WriteError::Failed("it is closed".to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::Text;
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_half_of_what_all_have() {
+        // They share their text.
+        let large = Text::Plain(Bytes::from(vec![b' '; 1 << 20]));
+        let object = |namespace: &str, number: usize| {
+            let (namespace, name) = (namespace.to_owned(), number.to_string());
+            Object::with_text("/configmaps".into(), namespace, name, 1, b"{}", || large.clone()).map(Arc::new).unwrap()
+        };
+        let mut index = Index::new(0, 1);
+        let says = |index: &Index, namespace: &str| index.crowded(namespace).map(|error| error.to_string());
+        (0..255).for_each(|number| index.insert(object("a", number)));
+        assert_eq!(says(&index, "a"), None);
+        index.insert(object("a", 255));
+        // Twice the same is there once.
+        index.insert(object("a", 255));
+        assert!(says(&index, "a").unwrap().contains("the objects of namespace a take the 256 MiB"));
+        assert_eq!((says(&index, "b"), says(&index, "")), (None, None));
+        (0..256).for_each(|number| index.insert(object("", number)));
+        assert!(says(&index, "").unwrap().contains("the objects of no namespace take"));
+        assert!(says(&index, "b").unwrap().contains("the objects together take the 512 MiB"));
+        (0..256).for_each(|number| index.remove(&object("", number)));
+        index.remove(&object("a", 0));
+        index.remove(&object("a", 0));
+        assert_eq!((says(&index, "a"), says(&index, ""), index.weights.len()), (None, None, 1));
+        (1..256).for_each(|number| index.remove(&object("a", number)));
+        assert_eq!((index.weight, index.weights.len(), index.disk_bytes()), (0, 0, 0));
+        index.resource_mut(&"/configmaps".into()).published = true;
+        index.insert(object("a", 1));
+        assert_eq!(index.weight, 0);
     }
 }

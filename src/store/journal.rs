@@ -13,16 +13,16 @@
 //! Key: number of the group (8 bytes), of the part (2 bytes). Value: of the first part, link of the chain (8 bytes), length of
 //! the group (4 bytes), and the first bytes of it; of others, the next bytes. Numbers are big-endian.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::Hasher;
-use std::io;
+use std::iter::Peekable;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use siphasher::sip::SipHasher13;
 use sled::{Batch, Db, IVec};
 
-use super::files::{Refusal, open_sled, sync_folders};
+use super::files::{Refusal, open_sled, sync_data, sync_folders};
 use super::repair;
 
 /// Bytes of a part: 20 of them fit into a page that sled does not put into a file of its own.
@@ -31,7 +31,7 @@ const PART: usize = 5900;
 /// Bytes before a group.
 const HEADER: usize = 12;
 
-/// Longest group that is believed, in bytes.
+/// Longest group, in bytes; several times what the committer takes together.
 const LIMIT: usize = 64 << 20;
 
 /// A place in the journal: the number of a group, and what all up to it add up to.
@@ -57,18 +57,41 @@ impl Mark {
 
 /// An open journal.
 pub(super) struct Journal {
-    path: PathBuf,
     db: Db,
     /// Second handle of the data file, for what sled's flush leaves out.
     data: File,
     last: Mark,
+    /// What is there of a group after the last one.
+    unfinished: Vec<IVec>,
+}
+
+/// What is there of a group: its parts with their places.
+#[derive(Default)]
+struct Found {
+    sequence: u64,
+    keys: Vec<IVec>,
+    parts: Vec<(u16, IVec)>,
+}
+
+impl Found {
+    /// The link of the chain and the bytes, when all of it is there.
+    fn whole(&self) -> Option<(u64, Vec<u8>)> {
+        let in_order = self.parts.iter().zip(0..).all(|((place, _), expected)| *place == expected);
+        let (_, first) = self.parts.first().filter(|_| in_order)?;
+        let (header, first) = first.split_at_checked(HEADER)?;
+        let chain = header[..8].try_into().map_or(0, u64::from_be_bytes);
+        let length = header[8..].try_into().map_or(0, u32::from_be_bytes) as usize;
+        let mut group = first.to_vec();
+        self.parts.iter().skip(1).for_each(|(_, part)| group.extend_from_slice(part));
+        (group.len() == length).then_some((chain, group))
+    }
 }
 
 impl Journal {
     /// Makes one for the base of this digest, in a folder that is not there yet.
     pub fn create(path: &Path, origin: u64) -> Result<Self, Refusal> {
         let mut journal = Self::files(path, origin)?;
-        journal.append(&[])?;
+        journal.append(&[]).map_err(|error| Refusal::Other(format!("cannot begin its journal: {error}")))?;
         Ok(journal)
     }
 
@@ -83,65 +106,39 @@ impl Journal {
         }
         repair::sweep(path).map_err(|error| Refusal::io("clean up after a crash", &error))?;
         let mut journal = Self::files(path, origin)?;
-        let mut unfinished = Vec::new();
-        let mut entries = journal.db.iter();
-        let mut next = entries.next().transpose().map_err(unreadable)?;
-        while let Some((key, value)) = next {
-            let sequence = match split(&key) {
-                Some((sequence, 0)) => sequence,
-                _ => return Err("a group of its journal has no beginning".into()),
-            };
+        let mut entries = journal.db.iter().peekable();
+        while let Some(found) = next_group(&mut entries)? {
             let expected = journal.last.sequence + 1;
-            if sequence != expected {
-                return Err(format!("{} groups of its journal are missing", sequence.abs_diff(expected)).into());
+            if found.sequence != expected {
+                return Err(format!("{} groups of its journal are missing", found.sequence.abs_diff(expected)).into());
             }
-            let (header, first) = value.split_at_checked(HEADER).ok_or("a group of its journal is cut short")?;
-            let chain = header[..8].try_into().map_or(0, u64::from_be_bytes);
-            let length = header[8..].try_into().map_or(0, u32::from_be_bytes) as usize;
-            if length > LIMIT {
-                return Err("a group of its journal is larger than any may be".into());
-            }
-            let mut group = first.to_vec();
-            let mut keys = vec![key];
-            loop {
-                next = entries.next().transpose().map_err(unreadable)?;
-                let Some((key, value)) = &next else { break };
-                if split(key) != Some((sequence, u16::try_from(keys.len()).unwrap_or(u16::MAX))) {
-                    break;
+            let whole = found.whole().map(|(chain, group)| (chain, journal.last.next(&group), group));
+            match whole {
+                Some((chain, mark, group)) if mark.chain == chain => {
+                    visit(mark, &group)?;
+                    journal.last = mark;
                 }
-                group.extend_from_slice(value);
-                keys.push(key.clone());
+                // A crash, or a disk that refused, came between its parts: it was never acknowledged. Otherwise the witness
+                // knows better.
+                None if entries.peek().is_none() => journal.unfinished = found.keys,
+                _ => return Err("a group of its journal is not what was written".into()),
             }
-            if group.len() < length && next.is_none() {
-                // A crash came between its parts. It was never acknowledged, or the witness knows.
-                unfinished = keys;
-                break;
-            }
-            let mark = journal.last.next(&group);
-            if group.len() != length || mark.chain != chain {
-                return Err("a group of its journal is not what was written".into());
-            }
-            visit(mark, &group)?;
-            journal.last = mark;
         }
+        drop(entries);
         if journal.last.sequence == 0 {
             return Err("its journal is empty".into());
         }
-        drop(entries);
-        for key in unfinished {
-            journal.db.remove(key).map_err(unreadable)?;
-        }
-        journal.flush()?;
         Ok(journal)
     }
 
     fn files(path: &Path, origin: u64) -> Result<Self, Refusal> {
+        // What a crashed predecessor left to the kernel's care is made durable before anything builds on it.
+        sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
         let db = open_sled(path)?;
         let data = File::open(path.join("db")).map_err(|error| Refusal::io("open the data file", &error))?;
-        // What a crashed predecessor left to the kernel's care is made durable before anything builds on it.
         data.sync_all().map_err(|error| Refusal::io("sync the data file", &error))?;
         sync_folders(path).map_err(|error| Refusal::io("sync the folder", &error))?;
-        Ok(Self { path: path.to_owned(), db, data, last: Mark { sequence: 0, chain: origin } })
+        Ok(Self { db, data, last: Mark { sequence: 0, chain: origin }, unfinished: Vec::new() })
     }
 
     /// Where it is.
@@ -156,6 +153,12 @@ impl Journal {
 
     /// Puts a group on disk: all of it or, after a crash, none. When this returns `Ok`, it would survive a power cut.
     pub fn append(&mut self, group: &[u8]) -> Result<(), String> {
+        if group.len() > LIMIT {
+            return Err(format!("a group of {} bytes is more than the {LIMIT} that one may have", group.len()));
+        }
+        for key in std::mem::take(&mut self.unfinished) {
+            self.db.remove(key).map_err(|error| error.to_string())?;
+        }
         let mark = self.last.next(group);
         let length = u32::try_from(group.len()).map_err(|_| "a group is too large")?;
         let (first, rest) = group.split_at(group.len().min(PART));
@@ -181,13 +184,25 @@ impl Journal {
         self.db.flush().map_err(|error| error.to_string())?;
         self.data.sync_data().map_err(|error| format!("cannot sync the data file: {error}"))
     }
+}
 
-    /// Closes the files and removes them.
-    pub fn remove(self) -> io::Result<()> {
-        let Self { path, db, data, .. } = self;
-        drop((db, data));
-        fs::remove_dir_all(path)
+/// All that is there of the next group.
+fn next_group(
+    entries: &mut Peekable<impl Iterator<Item = sled::Result<(IVec, IVec)>>>,
+) -> Result<Option<Found>, Refusal> {
+    let mut found = Found::default();
+    while let Some(entry) = entries.peek() {
+        let key = entry.as_ref().map_err(|error| unreadable(error.clone()))?.0.clone();
+        let (sequence, place) = split(&key).ok_or("an entry of its journal has no number")?;
+        if !found.parts.is_empty() && sequence != found.sequence {
+            break;
+        }
+        let Some(Ok((key, value))) = entries.next() else { break };
+        found.sequence = sequence;
+        found.keys.push(key);
+        found.parts.push((place, value));
     }
+    Ok((!found.parts.is_empty()).then_some(found))
 }
 
 fn key(sequence: u64, place: u16) -> [u8; 10] {
@@ -208,6 +223,8 @@ fn unreadable(error: sled::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     type Groups = Vec<(Mark, Vec<u8>)>;
@@ -255,11 +272,9 @@ mod tests {
             what(&db);
             db.flush().unwrap();
         };
-        let taken = |key: &[u8]| {
-            let mut value = None;
+        let without = |key: &[u8]| {
             change(&|db| drop(db.remove(key).unwrap()));
-            let refused = reason(&path, 9);
-            value.get_or_insert(refused).clone()
+            reason(&path, 9)
         };
         // The last part of the sixth: what comes after it shows that it was finished.
         let (last, value) = {
@@ -267,33 +282,49 @@ mod tests {
             let (last, value) = db.range(key(7, 0)..key(8, 0)).next_back().unwrap().unwrap();
             (last.to_vec(), value.to_vec())
         };
-        assert_eq!(taken(&last), "a group of its journal is not what was written");
+        assert_eq!(without(&last), "a group of its journal is not what was written");
         change(&|db| drop(db.insert(&last[..], &value[..]).unwrap()));
-        assert_eq!(taken(&key(3, 0)), "1 groups of its journal are missing");
-        assert_eq!(taken(&key(1, 0)), "1 groups of its journal are missing");
+        assert_eq!(without(&key(3, 0)), "1 groups of its journal are missing");
+        assert_eq!(without(&key(1, 0)), "1 groups of its journal are missing");
         change(&|db| db.clear().unwrap());
         assert_eq!(reason(&path, 9), "its journal is empty");
     }
 
     #[test]
     fn a_group_that_a_crash_cut_short_was_never_there() {
+        // Whichever of its parts are there: sled leaves any of them when a thread could not be made.
+        for missing in [&[4, 5][..], &[0], &[2], &[0, 1, 2, 3, 4]] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("journal");
+            let mut journal = Journal::create(&path, 1).unwrap();
+            journal.append(b"first").unwrap();
+            let before = journal.mark();
+            journal.append(&[5; 30_000]).unwrap();
+            drop(journal);
+            let db = sled::open(&path).unwrap();
+            missing.iter().for_each(|place| drop(db.remove(key(3, *place)).unwrap().unwrap()));
+            db.flush().unwrap();
+            drop(db);
+            for _ in 0..2 {
+                let (journal, groups) = open(&path, 1).unwrap();
+                assert_eq!((journal.mark(), groups.len()), (before, 2), "{missing:?}");
+            }
+            let (mut journal, _) = open(&path, 1).unwrap();
+            journal.append(b"instead").unwrap();
+            drop(journal);
+            let (_, groups) = open(&path, 1).unwrap();
+            assert_eq!(groups.last().unwrap().1, b"instead");
+        }
+    }
+
+    #[test]
+    fn a_group_that_could_not_be_read_back_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let mut journal = Journal::create(&path, 1).unwrap();
-        journal.append(b"first").unwrap();
         let before = journal.mark();
-        journal.append(&[5; 30_000]).unwrap();
+        assert!(journal.append(&vec![0; LIMIT + 1]).unwrap_err().contains("more than the"));
         drop(journal);
-        let db = sled::open(&path).unwrap();
-        db.remove(key(3, 4)).unwrap();
-        db.remove(key(3, 5)).unwrap();
-        db.flush().unwrap();
-        drop(db);
-        let (mut journal, groups) = open(&path, 1).unwrap();
-        assert_eq!((journal.mark(), groups.len()), (before, 2));
-        journal.append(b"instead").unwrap();
-        drop(journal);
-        let (_, groups) = open(&path, 1).unwrap();
-        assert_eq!(groups.last().unwrap().1, b"instead");
+        assert_eq!(open(&path, 1).unwrap().0.mark(), before);
     }
 }

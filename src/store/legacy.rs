@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::content::Content;
-use super::files::{Refusal, open_sled};
+use super::files::{Refusal, open_sled, sync_data};
 use super::group::{META, TreeName};
 use super::record::number;
 use super::repair;
@@ -17,6 +17,7 @@ const FORMAT: u64 = 1;
 pub(super) fn read(path: &Path) -> Result<Content, Refusal> {
     repair::sweep(path).map_err(|error| Refusal::io("clean up after a crash", &error))?;
     let unreadable = |error: sled::Error| format!("cannot read the database: {error}");
+    sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
     let db = open_sled(path)?;
     let meta = db.open_tree(META).map_err(unreadable)?;
     match meta.get("format").map_err(unreadable)? {

@@ -31,7 +31,7 @@
 //! Opening reads the base, then the journal, in order, and has everything in memory; nothing is read from disk after that.
 //! When base and journal take more than twice the disk that their content needs, the next generation is written from memory
 //! and takes the place of the last (`disk.rs`): writes wait meanwhile, reads do not. So no more is taken at any time than
-//! three times what is there, and some MiB.
+//! three times what is there, and some MiB; more only as long as there is no room for the next generation.
 //!
 //! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
 //! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
@@ -58,8 +58,8 @@
 //!   witness, is refused. A database that is gone altogether is known by its key file, which is elsewhere.
 //! * The data file never shrinks, and what is free in it is found slowly. So it holds only what changed lately.
 //! * It cannot be opened on a full disk. So some room is kept for that (`space.rs`), and before all is used up, nothing may
-//!   grow any more ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource instead of
-//!   writing events.
+//!   grow any more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource
+//!   instead of writing events.
 //! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
 //!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
 //!   started again: opening reads back every acknowledged write.
@@ -158,6 +158,7 @@ pub struct StoreOptions {
 pub struct Store {
     shared: Arc<Shared>,
     requests: mpsc::Sender<Request>,
+    doubt: Option<&'static str>,
 }
 
 /// What must hold for a change to be made.
@@ -220,6 +221,16 @@ pub enum WriteError {
     /// The disk is nearly full: only what gives room back, or needs no more, is written.
     #[error("the disk of the appliance is full: nothing can be made or grow until something is deleted")]
     Full,
+    /// What is there takes as much memory as it may: only what gives room back, or needs no more, is written.
+    #[error(
+        "the {whose} take the {limit} MiB of memory that they may: nothing can be made or grow until some are deleted"
+    )]
+    Crowded {
+        /// Which objects.
+        whose: String,
+        /// What they may take, in MiB.
+        limit: usize,
+    },
     /// The disk refused; the store is read-only until restarted. Also after [`Store::close`].
     #[error("the store cannot write: {0}")]
     Failed(String),
@@ -290,12 +301,18 @@ impl Store {
     pub fn open(options: StoreOptions) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let (disk, loaded) = disk::Disk::open(&options).map_err(|reason| OpenError { path: path.clone(), reason })?;
+        let doubt = loaded.unwitnessed.then_some(disk::UNWITNESSED);
         let (committer, shared) = Committer::new(disk, loaded);
         let (requests, receiver) = mpsc::channel(QUEUE);
         committer
             .start(receiver)
             .map_err(|error| OpenError { path, reason: format!("cannot start the committer: {error}") })?;
-        Ok(Self { shared, requests })
+        Ok(Self { shared, requests, doubt })
+    }
+
+    /// Why nobody can tell whether the newest writes are there, if so. It is in the log, too.
+    pub fn doubt(&self) -> Option<&'static str> {
+        self.doubt
     }
 
     /// Whether a folder holds a database, whatever its state.

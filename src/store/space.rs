@@ -2,8 +2,8 @@
 //!
 //! A full disk must not be the end: the store has to be opened, and what is no longer needed deleted, and both take room.
 //! So two files, the ballast, keep some. One is removed when little is left, the other only when the store is opened and
-//! still little is left: whoever else writes to the disk may have taken what the first one gave. Both are made again
-//! when there is plenty.
+//! next to nothing is left, or it cannot be opened: whoever else writes to the disk may have taken what the first one gave.
+//! Both are made again when there is plenty.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,6 +18,8 @@ use nix::sys::statvfs::{Statvfs, fstatvfs};
 const BALLAST: u64 = 16 << 20;
 
 /// With less than this free, in bytes, nothing may grow: 8 MiB, some groups of the largest size. Of a small disk an eighth.
+/// With less than half of it, nothing but what gives room back is written: also what does not grow is written beside what
+/// was there.
 const LOW: u64 = 8 << 20;
 
 /// How often the file system is asked.
@@ -87,17 +89,31 @@ impl Space {
             looked: None,
         };
         space.look();
-        if space.low {
-            space.release(NAMES[1]);
-        } else {
+        if space.is_tight() {
+            space.give_all();
+        } else if !space.low {
             space.take();
         }
         Ok(space)
     }
 
+    /// Gives back all that is kept: without it, the store cannot be opened. Says whether there was any need to.
+    pub fn give_all(&mut self) -> bool {
+        if self.low {
+            self.release(NAMES[1]);
+            self.ask();
+        }
+        self.low
+    }
+
     /// Whether nothing may grow.
     pub fn is_low(&self) -> bool {
         self.low
+    }
+
+    /// Whether nothing may be written but what gives room back.
+    pub fn is_tight(&self) -> bool {
+        self.low && self.free < self.bounds.low / 2
     }
 
     /// What was free when it was last looked, in bytes.
@@ -107,9 +123,13 @@ impl Space {
 
     /// Asks the file system, unless it was asked a moment ago.
     pub fn look(&mut self) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
-            return;
+        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            self.ask();
         }
+    }
+
+    /// Asks the file system: after something was written.
+    pub fn ask(&mut self) {
         self.looked = Some(Instant::now());
         match fstatvfs(&self.folder) {
             Ok(found) => {

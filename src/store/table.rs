@@ -9,6 +9,9 @@ use super::committer::Request;
 use super::index::Shared;
 use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
 
+/// Largest size of entries that are written together, keys and values, in bytes: 4 MiB.
+const ENTRIES_LIMIT: usize = 4 << 20;
+
 /// A key, and what is put there (`Some`) or that it is removed (`None`).
 pub type TableEntry = (Bytes, Option<Bytes>);
 
@@ -42,7 +45,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`WriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`WriteError::Failed`] as for objects.
+    /// [`WriteError::TooLarge`] for a key over 1 KiB or a value over 1 MiB; [`WriteError::Full`] and
+    /// [`WriteError::Failed`] as for objects.
     pub async fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<(), WriteError> {
         self.write_all(vec![(key, value)]).await
     }
@@ -52,7 +56,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// As [`Self::write`]; when one entry is too large, none is written.
+    /// As [`Self::write`]; when one entry is too large, or all together are larger than 4 MiB, none is written.
     pub async fn write_all(&self, entries: Vec<TableEntry>) -> Result<(), WriteError> {
         for (key, value) in &entries {
             for (size, limit) in [(key.len(), KEY_LIMIT), (value.as_ref().map_or(0, Bytes::len), OBJECT_LIMIT)] {
@@ -60,6 +64,10 @@ impl Table {
                     return Err(WriteError::TooLarge { size, limit });
                 }
             }
+        }
+        let size = entries.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+        if size > ENTRIES_LIMIT {
+            return Err(WriteError::TooLarge { size, limit: ENTRIES_LIMIT });
         }
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();

@@ -16,26 +16,21 @@ pub struct Watch {
     resource: Arc<str>,
     /// Revision of the last event given out.
     position: u64,
-    news: watch::Receiver<u64>,
+    news: watch::Receiver<()>,
 }
 
 impl Watch {
     pub(super) fn new(shared: &Arc<Shared>, name: &str, after: u64) -> Result<Self, Gone> {
         let resource: Arc<str> = name.into();
+        // Before looking: an event that comes meanwhile is kept in the history, behind `after`.
+        let news = shared.subscribe(&resource);
         let index = shared.read();
         let oldest = index.resource(name).map_or(0, |resource| resource.trimmed());
         // A revision that was never given is of another database; its holder must list again.
         if after < oldest || after > index.revision() || index.is_closed() {
             return Err(Gone { asked: after, oldest });
         }
-        let news = match index.resource(name) {
-            Some(resource) => resource.subscribe(),
-            None => {
-                drop(index);
-                // An event that comes between the two locks is kept in the history, behind `after`.
-                shared.write().resource_mut(&resource).subscribe()
-            }
-        };
+        drop(index);
         Ok(Self { shared: Arc::clone(shared), resource, position: after, news })
     }
 
@@ -60,17 +55,18 @@ impl Watch {
     /// The next event if there is one already.
     fn ready(&mut self) -> Result<Option<StoreEvent>, Gone> {
         let index = self.shared.read();
-        let Some(resource) = index.resource(&self.resource) else { return Ok(None) };
-        if self.position < resource.trimmed() {
-            return Err(Gone { asked: self.position, oldest: resource.trimmed() });
-        }
-        match resource.event_after(self.position) {
-            Some(logged) => {
-                self.position = logged.revision;
-                Ok(Some(logged.event.clone()))
+        if let Some(resource) = index.resource(&self.resource) {
+            if self.position < resource.trimmed() {
+                return Err(Gone { asked: self.position, oldest: resource.trimmed() });
             }
-            None if index.is_closed() => Err(Gone { asked: self.position, oldest: self.position }),
-            None => Ok(None),
+            if let Some(logged) = resource.event_after(self.position) {
+                self.position = logged.revision;
+                return Ok(Some(logged.event.clone()));
+            }
+        }
+        match index.is_closed() {
+            true => Err(Gone { asked: self.position, oldest: self.position }),
+            false => Ok(None),
         }
     }
 }

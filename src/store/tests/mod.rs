@@ -449,6 +449,25 @@ async fn limits_of_size_and_form() {
     store.close().await;
 }
 
+/// The journal has the former selves, too: what is small now may be much there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_ones_that_shrink_together_are_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let large = "x".repeat(1_000_000);
+    let all = |spec: &str| (0..80).map(|step| put("/secrets", "ns", &step.to_string(), Expect::Any, spec)).collect();
+    for spec in [large.as_str(), ""] {
+        let changes: Vec<Change> = all(spec);
+        for done in futures::future::join_all(changes.into_iter().map(|change| store.write(change))).await {
+            done.unwrap();
+        }
+    }
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(store.list("/secrets", None).objects.len(), 80);
+    store.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_keep_their_entries() {
     let folder = tempfile::tempdir().unwrap();
@@ -499,6 +518,8 @@ async fn tables_keep_their_entries() {
     let leases = store.table("leases").unwrap();
     let long = Bytes::from(vec![0; KEY_LIMIT + 1]);
     assert!(matches!(leases.write(long, None).await, Err(WriteError::TooLarge { .. })));
+    let many = (0..5_u8).map(|key| (Bytes::from(vec![key]), Some(Bytes::from(vec![0; OBJECT_LIMIT])))).collect();
+    assert!(matches!(leases.write_all(many).await, Err(WriteError::TooLarge { .. })));
     let large = Bytes::from(vec![0; OBJECT_LIMIT + 1]);
     let half = vec![(Bytes::from_static(b"small"), Some(Bytes::new())), (Bytes::new(), Some(large))];
     assert!(matches!(leases.write_all(half).await, Err(WriteError::TooLarge { .. })));
