@@ -580,6 +580,45 @@ async fn what_root_restores_and_copies_belongs_to_the_owner_of_the_folder() {
     assert_eq!(foreign(&there.data()), "");
 }
 
+/// The folder's owner may be another user, who would have root write his files.
+#[tokio::test]
+async fn a_restore_follows_no_symlink() {
+    let (here, there) = (Place::new(), Place::new());
+    here.serve().await.stop().await;
+    here.run(&["backup", "--offline", "--unencrypted", "b.zst"]).await.good();
+    let file = here.path("b.zst");
+    let theirs = there.path("theirs");
+    for part in ["restored-slipway.toml", "pki", "db", "restore-unfinished"] {
+        std::fs::create_dir_all(there.data()).unwrap();
+        match part {
+            "pki" | "db" => std::fs::create_dir(&theirs).unwrap(),
+            _ => std::fs::write(&theirs, "mine").unwrap(),
+        }
+        std::os::unix::fs::symlink(&theirs, there.data().join(part)).unwrap();
+        there.run(&["restore", file.to_str().unwrap()]).await.failed(1, part);
+        match theirs.is_dir() {
+            true => std::fs::remove_dir(&theirs).expect("nothing is in it"),
+            false => {
+                assert_eq!(std::fs::read_to_string(&theirs).unwrap(), "mine");
+                std::fs::remove_file(&theirs).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(there.data()).unwrap();
+    }
+}
+
+/// Nobody can tell whether such a database has the newest writes.
+#[tokio::test]
+async fn a_backup_of_a_database_without_its_witness_says_so() {
+    let here = Place::new();
+    here.serve().await.stop().await;
+    let ran = here.run(&["backup", "--offline", "--unencrypted", "b.zst"]).await.good();
+    assert!(!ran.err.contains("witness"), "{ran:?}");
+    std::fs::remove_file(here.data().join("db/witness")).unwrap();
+    let ran = here.run(&["backup", "--offline", "--unencrypted", "c.zst"]).await.good();
+    assert!(ran.err.contains("the witness of the database is lost"), "{ran:?}");
+}
+
 /// The page is followed as an operator would: `restore` on another box, `systemctl` by hand.
 #[tokio::test]
 async fn the_commands_of_the_page_work_as_they_are_written() {

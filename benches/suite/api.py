@@ -15,7 +15,7 @@ from start import Appliance, work_folder
 from wait import LabError, check_output, short, tail, wait_for
 
 TOP = Path(__file__).resolve().parents[2]
-HOSTS, WATCHERS, WRITERS, IDLE_WATCHES = 5000, 100, 64, 10_000
+HOSTS, WATCHERS, WRITERS, IDLE_WATCHES = 5000, 100, 64, 7000
 # As etcd's performance page has its benchmark: one client, and a thousand. As many as ours are tried too.
 ETCD_WRITERS = (1, WRITERS, 1000)
 GOALS = {"list": 100, "get": 1, "watch": 10, "creates": 10_000, "etcd": 5, "memory": 128}

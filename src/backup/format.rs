@@ -378,6 +378,10 @@ fn is_canonical(value: &impl Serialize, line: &[u8]) -> bool {
     line.strip_suffix(b"\n") == Some(&text)
 }
 
+/// What an object may be longer than one that is written over the API, in bytes: a restore adds an annotation, and the copies
+/// made after it have that.
+const MORE: usize = 4 << 10;
+
 /// The object of a line, if it is one that a store can have had.
 fn checked(line: &ObjectLine<'_>, newest: u64) -> Result<Object, String> {
     let ObjectLine { resource, namespace, name, revision, json } = line;
@@ -388,7 +392,7 @@ fn checked(line: &ObjectLine<'_>, newest: u64) -> Result<Object, String> {
     if [resource, namespace, name].iter().any(|text| text.contains('\0')) {
         return Err(format!("{}: a NUL byte in its name", what()));
     }
-    if json.get().len() > OBJECT_LIMIT {
+    if json.get().len() > OBJECT_LIMIT + MORE {
         return Err(format!("{}: it is larger than an object may be", what()));
     }
     if *revision == 0 || *revision > newest {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
 use super::format::{self, Header, Item};
@@ -18,6 +19,7 @@ use crate::api::kinds;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::apiserver::Registry;
 use crate::config::DataDir;
+use crate::log::escaped;
 use crate::pki::Kept;
 use crate::store::{NewStore, Object, StoreOptions};
 
@@ -46,8 +48,8 @@ pub struct Report {
     pub resources: BTreeMap<String, u64>,
     /// Hosts that are paused now and were not.
     pub paused: u64,
-    /// Hosts, as `namespace/name`, with which something was being done when the backup was taken.
-    pub under_way: Vec<String>,
+    /// Hosts with which something was being done when the backup was taken.
+    pub under_way: UnderWay,
     /// Where the configuration of the backup is.
     pub config: Option<PathBuf>,
 }
@@ -121,6 +123,12 @@ fn fill(input: impl Read, folder: &Path, pause: bool, mut each: impl FnMut(u64, 
     Ok(Report { config, ..gathered.report(header) })
 }
 
+/// Kinds that a backup may have objects of.
+const MAX_RESOURCES: usize = 4096;
+
+/// Hosts under way that are named.
+const NAMED: usize = 20;
+
 /// What was read.
 #[derive(Default)]
 struct Gathered {
@@ -130,8 +138,28 @@ struct Gathered {
     /// Resources that are defined by an object.
     defined: HashSet<String>,
     paused: u64,
-    under_way: Vec<String>,
+    under_way: UnderWay,
     lines: u64,
+}
+
+/// Hosts with which something was being done.
+#[derive(Debug, Default)]
+pub struct UnderWay {
+    /// The first of them, as `namespace/name`.
+    pub names: Vec<String>,
+    /// How many there are besides.
+    pub more: u64,
+}
+
+impl UnderWay {
+    fn add(&mut self, host: &Object) {
+        if self.names.len() < NAMED {
+            // The file may be anybody's, and this is shown on a terminal.
+            self.names.push(escaped(&format!("{}/{}", host.namespace, host.name)));
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 impl Gathered {
@@ -147,6 +175,9 @@ impl Gathered {
         match item {
             Item::Object(object) => {
                 *self.resources.entry(object.resource.to_string()).or_default() += 1;
+                if self.resources.len() > MAX_RESOURCES || self.defined.len() > MAX_RESOURCES {
+                    bail!("it has objects of more than {MAX_RESOURCES} kinds");
+                }
                 if &*object.resource == DEFINITIONS {
                     let parts = object.name.split_once('.');
                     self.defined.extend(parts.map(|(plural, group)| format!("{group}/{plural}")));
@@ -173,7 +204,7 @@ impl Gathered {
     fn host(&mut self, header: &Header, host: Object) -> anyhow::Result<Object> {
         let value = host.value();
         if is_under_way(&value) {
-            self.under_way.push(format!("{}/{}", host.namespace, host.name));
+            self.under_way.add(&host);
         }
         if !self.pause || value["metadata"]["annotations"].get(ANNOTATION_PAUSED).is_some() {
             return Ok(host);
@@ -259,7 +290,8 @@ impl Mark {
         }
         let what = || path.display().to_string();
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path).with_context(what)?;
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        let file = options.open(&path).with_context(what)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another restore into {} is under way", folder.display()),
@@ -287,6 +319,13 @@ fn sync(folder: &Path) -> io::Result<()> {
 
 /// Refuses a folder in which an appliance is or was.
 fn refuse_used(folder: &Path) -> anyhow::Result<()> {
+    for part in ["db", "pki", CONFIG_FILE] {
+        // Its owner may be another user, whose files these would be.
+        let path = folder.join(part);
+        if path.is_symlink() {
+            bail!("{} is a symlink: a restore writes files of its own; remove it", path.display());
+        }
+    }
     for part in ["db", "pki"] {
         let path = folder.join(part);
         let used = match fs::read_dir(&path) {
@@ -318,7 +357,12 @@ fn clear(folder: &Path) -> io::Result<()> {
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Follows no symlink.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
@@ -356,6 +400,49 @@ fn give(path: &Path, user: u32, group: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backup::format::{FORMAT, Writer};
+    use crate::store::OBJECT_LIMIT;
+
+    #[test]
+    fn the_largest_host_can_be_paused_and_backed_up_again() {
+        let host = |length: usize| json!({ "kind": "BareMetalHost", "metadata": { "name": "h", "resourceVersion": "7" }, "spec": "x".repeat(length) });
+        let largest = host(OBJECT_LIMIT - host(0).to_string().len());
+        let text = largest.to_string();
+        assert_eq!(text.len(), OBJECT_LIMIT);
+        let time = "2026-11-22T07:00:00Z".parse().unwrap();
+        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
+        let header =
+            Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 1, entries: 0, files: 0 };
+        let object = Object::new(HOSTS.into(), "n".into(), "h".into(), 7, text.as_bytes()).unwrap();
+        let paused = paused(&object, largest, 8, &header).unwrap();
+        assert!(paused.json_len() > OBJECT_LIMIT);
+        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+        writer.object(&paused).unwrap();
+        format::read(&writer.finish().unwrap()[..], |_, _| Ok(())).unwrap();
+    }
+
+    #[test]
+    fn what_a_backup_makes_of_the_memory_and_the_terminal_is_bounded() {
+        let time = "2026-11-22T07:00:00Z".parse().unwrap();
+        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
+        let header =
+            Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 1, entries: 0, files: 0 };
+        let mut gathered = Gathered::default();
+        let mut take = |resource: &str, name: &str| {
+            let text = json!({ "metadata": { "name": name }, "status": { "provisioning": { "state": "inspecting" } } });
+            let object = Object::new(resource.into(), "n".into(), name.into(), 1, text.to_string().as_bytes()).unwrap();
+            gathered.take(&header, Item::Object(object), None, &mut |_, _| {})
+        };
+        for number in 0..50 {
+            take(HOSTS, &format!("h\u{1b}{number}")).unwrap();
+        }
+        for number in 1..MAX_RESOURCES {
+            take(&format!("g/{number}"), "a").unwrap();
+        }
+        assert!(take("one/more", "a").unwrap_err().to_string().contains("kinds"));
+        assert_eq!((gathered.under_way.names.len(), gathered.under_way.more), (NAMED, 30));
+        assert_eq!(gathered.under_way.names[0], "n/h\\u001b0");
+    }
 
     #[test]
     fn what_would_be_done_with_a_host_is_told() {

@@ -178,6 +178,9 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
     }
     let store =
         Store::open(appliance::store_options(&config)).context("--offline is for an appliance that does not run")?;
+    if let Some(doubt) = store.doubt() {
+        eprintln!("warning: {doubt}");
+    }
     let source = Source::new(store.clone(), config.data_dir.pki(), &config.text, Default::default());
     let done = source.take(Timestamp::now()).and_then(|content| {
         let header = content.header.clone();

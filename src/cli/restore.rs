@@ -7,8 +7,9 @@ use anyhow::Context;
 use super::failure::usage;
 use super::progress::Progress;
 use super::{ConfigFile, secret};
-use crate::backup::restore::{self, Report};
+use crate::backup::restore::{self, Report, UnderWay};
 use crate::backup::seal::{self, Needed, OpenError, Unlock};
+use crate::log::escaped;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,9 +41,6 @@ pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,
 }
-
-/// So many hosts are named at most.
-const NAMED: usize = 20;
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let what = options.file.display();
@@ -102,17 +100,18 @@ fn tell(report: &Report, folder: Option<&Path>) {
     println!("made by slipway {}, of the appliance with the CA {}", header.made_by, header.ca);
     if folder.is_none() {
         for (resource, count) in resources {
-            println!("{count:>8}  {}", resource.trim_start_matches('/'));
+            println!("{count:>8}  {}", escaped(resource.trim_start_matches('/')));
         }
     }
     if let Some(config) = config {
         println!("its configuration, to compare with yours, is {}", config.display());
     }
-    if !under_way.is_empty() {
-        println!("with {} host(s) something was being done, or was to be done next:", under_way.len());
-        under_way.iter().take(NAMED).for_each(|host| println!("  {host}"));
-        if under_way.len() > NAMED {
-            println!("  and {} more", under_way.len() - NAMED);
+    let UnderWay { names, more } = under_way;
+    if !names.is_empty() {
+        println!("with {} host(s) something was being done, or was to be done next:", names.len() as u64 + more);
+        names.iter().for_each(|host| println!("  {host}"));
+        if *more > 0 {
+            println!("  and {more} more");
         }
     }
     if *paused > 0 {
