@@ -11,8 +11,8 @@ use sled::Db;
 
 use super::repair;
 
-/// Memory for sled's pages, in bytes; its default is 1 GiB. Reads are served from the index, so only writes need pages.
-const CACHE: u64 = 4 << 20;
+/// Memory for sled's pages, in bytes; its default is 1 GiB. Only the end of the journal is touched again.
+const CACHE: u64 = 1 << 20;
 
 /// How long opening waits for a lock. A store that was closed a moment ago may hold it still.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
