@@ -254,7 +254,11 @@ impl Disk {
             _lock: lock,
         };
         disk.commit(&group, disk.revision)?;
-        disk.settle_witness()?;
+        if !matches!(said, Said::This(known) if known.generation == generation && known.mark == disk.statement().mark) {
+            disk.settle_witness()?;
+            // Its name, too, before anything is removed.
+            sync_folders(path).map_err(|error| io("sync the folder", error))?;
+        }
         if disk.is_bloated(loaded.index.disk_bytes()) {
             match disk.rewrite(&loaded.index) {
                 Ok(()) => {}
@@ -263,7 +267,6 @@ impl Disk {
             }
         }
         generation::sweep(path, disk.generation).map_err(|error| io("clean up", error))?;
-        sync_folders(path).map_err(|error| io("sync the folder", error))?;
         Ok((disk, Loaded { unwitnessed, ..loaded }))
     }
 

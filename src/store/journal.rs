@@ -92,6 +92,9 @@ impl Journal {
     pub fn create(path: &Path, origin: u64) -> Result<Self, Refusal> {
         let mut journal = Self::files(path, origin)?;
         journal.append(&[]).map_err(|error| Refusal::Other(format!("cannot begin its journal: {error}")))?;
+        // Of the data file also its length, and the names.
+        journal.data.sync_all().map_err(|error| Refusal::io("sync the data file", &error))?;
+        sync_folders(path).map_err(|error| Refusal::io("sync the folder", &error))?;
         Ok(journal)
     }
 
@@ -136,8 +139,6 @@ impl Journal {
         sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
         let db = open_sled(path)?;
         let data = File::open(path.join("db")).map_err(|error| Refusal::io("open the data file", &error))?;
-        data.sync_all().map_err(|error| Refusal::io("sync the data file", &error))?;
-        sync_folders(path).map_err(|error| Refusal::io("sync the folder", &error))?;
         Ok(Self { db, data, last: Mark { sequence: 0, chain: origin }, unfinished: Vec::new() })
     }
 
