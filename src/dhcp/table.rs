@@ -8,7 +8,7 @@
 //! | offered | the client's request, or the offer's hold | free, or what it was before |
 //! | bound | release, or the lease | released, expired |
 //! | released, expired | another client needs it and nothing else is free, or [`REMEMBER`] | free |
-//! | declined | [`QUARANTINE`] | free |
+//! | declined | [`QUARANTINE`], or a known machine needs it and nothing else is left | free |
 //!
 //! A guest, that is a machine that is not known, gets an address only as long as more are free than those that are kept for
 //! known machines ([`LeaseTable::guests_may_take`]).
@@ -95,6 +95,8 @@ pub struct LeaseTable {
     timers: BTreeSet<(u64, u32)>,
     /// Released and expired leases, the oldest first.
     ended: BTreeSet<(u64, u32)>,
+    /// Declined addresses, the one first whose quarantine ends first.
+    declined: BTreeSet<(u64, u32)>,
     /// Addresses behind the cursor that became free.
     freed: VecDeque<u32>,
     /// The range, and the number in it, that was never given yet.
@@ -217,7 +219,8 @@ impl LeaseTable {
     }
 
     /// Finds an address in the pool: the wished one when it is free, then one that nobody had, then the one that was
-    /// left longest ago. A known machine may also have the address of an offer to an unknown client.
+    /// left longest ago. A known machine may also have the address of an offer to an unknown client, and when there is
+    /// nothing else the one that was declined longest ago: anybody can decline in its name.
     pub fn find(&mut self, wish: Option<Ipv4Addr>, client: &LeaseClient, known: Known<'_>) -> Option<Ipv4Addr> {
         if let Some(address) = wish.filter(|address| self.may_take(*address, known)) {
             return Some(address);
@@ -248,6 +251,10 @@ impl LeaseTable {
                         lease.state == LeaseState::Offered && !lease.stored && !known(lease.client.mac)
                     })
             })
+        })
+        .or_else(|| {
+            let mut declined = self.declined.iter().filter(|_| client.known).map(|(_, number)| *number);
+            declined.find(|number| self.in_pool(Ipv4Addr::from_bits(*number)))
         })
         .map(Ipv4Addr::from_bits)
     }
@@ -281,6 +288,9 @@ impl LeaseTable {
         let over = matches!(lease.state, LeaseState::Released | LeaseState::Expired);
         if over {
             self.ended.insert((lease.ends, number));
+        }
+        if lease.state == LeaseState::Declined {
+            self.declined.insert((lease.ends, number));
         }
         let alarm = if over { lease.ends.saturating_add(REMEMBER) } else { lease.ends };
         self.timers.insert((alarm, number));
@@ -319,6 +329,7 @@ impl LeaseTable {
         }
         self.timers.remove(&(*alarm, number));
         self.ended.remove(&(old.ends, number));
+        self.declined.remove(&(old.ends, number));
         old.stored
     }
 

@@ -88,6 +88,23 @@ fn a_declined_address_comes_back_when_its_quarantine_ends() {
     assert_eq!(table.find(None, &client(1, false), &nobody), Some(at(10)));
 }
 
+/// Whoever knows the MAC address of a host can decline in its name, one address after the other.
+#[test]
+fn a_known_machine_gets_what_was_declined_longest_ago_when_nothing_else_is_left() {
+    let mut table = LeaseTable::new(vec![range(10, 12)]);
+    table.put(lease(10, client(1, true), LeaseState::Declined, 610));
+    table.put(lease(11, client(1, true), LeaseState::Declined, 605));
+    table.put(lease(12, client(2, true), LeaseState::Bound, 900));
+    assert_eq!(table.find(None, &client(3, false), &nobody), None);
+    for known in [client(1, true), client(3, true)] {
+        assert_eq!(table.find(None, &known, &nobody), Some(at(11)));
+    }
+    table.put(lease(11, client(3, true), LeaseState::Bound, 900));
+    assert_eq!(table.find(None, &client(1, true), &nobody), Some(at(10)));
+    table.put(lease(10, client(1, true), LeaseState::Bound, 900));
+    assert_eq!(table.find(None, &client(4, true), &nobody), None);
+}
+
 #[test]
 fn changes_are_told_once_and_offers_are_not() {
     let mut table = LeaseTable::new(vec![range(10, 19)]);
