@@ -220,6 +220,10 @@ async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
     }
 }
 
+/// Text of a part after which no more is put into it, in bytes: who asks for parts keeps them in memory, the appliance's own
+/// controllers among them, and a server may give fewer than it was asked for.
+const PART_BYTES: usize = 4 << 20;
+
 /// The first part of what is selected, and its metadata.
 fn part(
     objects: Vec<Arc<Object>>,
@@ -229,12 +233,19 @@ fn part(
 ) -> (Vec<Arc<Object>>, ListHead) {
     let everything = selector.is_everything();
     let total = objects.len();
-    let mut selected = objects.into_iter().filter(|object| everything || selector.matches(object));
+    let mut selected = objects.into_iter().filter(|object| everything || selector.matches(object)).peekable();
     let Some(limit) = limit else { return (selected.collect(), ListHead::at(revision)) };
-    let part: Vec<Arc<Object>> = selected.by_ref().take(limit).collect();
+    let mut part: Vec<Arc<Object>> = Vec::new();
+    let mut bytes = 0;
+    while part.len() < limit
+        && let Some(object) = selected.next_if(|object| part.is_empty() || bytes + object.json_len() <= PART_BYTES)
+    {
+        bytes += object.json_len();
+        part.push(object);
+    }
     let mut head = ListHead::at(revision);
     if let Some(last) = part.last()
-        && selected.next().is_some()
+        && selected.peek().is_some()
     {
         head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &Place::of(last));
         // With a selector nobody knows how many would be left without looking at them all.
@@ -325,5 +336,28 @@ mod tests {
                 "{token}"
             );
         }
+    }
+
+    #[test]
+    fn a_part_ends_with_so_many_objects_or_so_much_text() {
+        let object = |number: usize, length: usize| {
+            let json =
+                serde_json::json!({"metadata": {"name": number.to_string()}, "data": "x".repeat(length)}).to_string();
+            let name = format!("{number:03}");
+            Arc::new(Object::new("/configmaps".into(), "ns".into(), name, 1, json.as_bytes()).unwrap())
+        };
+        let selector = Selector::default();
+        let parts = |objects: &[Arc<Object>], limit| {
+            let (part, head) = part(objects.to_vec(), &selector, limit, 7);
+            (part.len(), head.continue_token.is_empty(), head.remaining)
+        };
+        let large: Vec<_> = (0..10).map(|number| object(number, 1_500_000)).collect();
+        assert_eq!(parts(&large, Some(500)), (2, false, Some(8)));
+        assert_eq!(parts(&large[..2], Some(500)), (2, true, None));
+        assert_eq!(parts(&large, None), (10, true, None));
+        // One is always given.
+        assert_eq!(parts(&[object(0, PART_BYTES + 1), object(1, 1)], Some(500)), (1, false, Some(1)));
+        let small: Vec<_> = (0..10).map(|number| object(number, 10)).collect();
+        assert_eq!(parts(&small, Some(3)), (3, false, Some(7)));
     }
 }

@@ -13,7 +13,7 @@ use super::content::Loaded;
 use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
 use super::index::{Applied, Logged, Shared};
-use super::record::{Former, Identity};
+use super::record::{self, Former, Identity};
 use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
 
@@ -192,13 +192,14 @@ impl Committer {
                 pending.answers.push((reply, result));
             }
             Request::Entries { table, entries, reply } => {
-                if entries.iter().any(|(_, value)| value.is_some()) && self.disk.is_tight() {
+                let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
+                let bytes = entries.iter().map(length).sum::<usize>();
+                if entries.iter().any(|(_, value)| value.is_some()) && !self.disk.has_room(pending.bytes + bytes) {
                     // A caller that no longer waits is no fault.
                     reply.send(Err(WriteError::Full)).ok();
                     return;
                 }
-                let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
-                pending.bytes += entries.iter().map(length).sum::<usize>();
+                pending.bytes += bytes;
                 pending.disk.entries(&table, &entries);
                 pending.index.entries.extend(entries.into_iter().map(|entry| (Arc::clone(&table), entry)));
                 pending.entries.push(reply);
@@ -225,13 +226,19 @@ impl Committer {
         }
         let revision = self.revision + 1;
         let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
-        let low = durable && self.disk.is_low();
-        let grows = durable && grows(current.as_deref(), made.as_deref());
-        if grows && let Some(crowded) = self.shared.read().crowded(&identity.namespace) {
-            return Err(crowded);
-        }
-        if low && (grows || (made.is_some() && self.disk.is_tight())) {
-            return Err(WriteError::Full);
+        let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
+        // The object and its event, which has the former self.
+        let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
+        let low = durable && (self.disk.is_low() || !fits);
+        if durable && let Some(made) = &made {
+            // Packed: of two texts of one length, one may take much more.
+            let more = sizes[0].saturating_sub(sizes[1]);
+            if let Some(crowded) = self.shared.read().crowded(&identity.namespace, more, made.is_ending()) {
+                return Err(crowded);
+            }
+            if !fits || (low && grows(current.as_deref(), made)) {
+                return Err(WriteError::Full);
+            }
         }
 
         let deleted = if made.is_none() { current.clone() } else { None };
@@ -315,16 +322,12 @@ impl Committer {
     }
 }
 
-/// What an object may grow by when disk or memory is full, in bytes of JSON: a status that says so, a mark of its deletion.
+/// What an object may grow by when the disk is full, in bytes of JSON: a status that says so, a mark of its deletion.
 const GROWTH: usize = 1024;
 
 /// Whether a change takes room that is not to be given back.
-fn grows(current: Option<&Object>, made: Option<&Object>) -> bool {
-    match (current, made) {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(current), Some(made)) => made.json_len() > current.json_len() + GROWTH,
-    }
+fn grows(current: Option<&Object>, made: &Object) -> bool {
+    current.is_none_or(|current| made.json_len() > current.json_len() + GROWTH)
 }
 
 /// Whether a change may be made; gives back what is there.

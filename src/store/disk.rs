@@ -285,10 +285,10 @@ impl Disk {
         self.space.is_low()
     }
 
-    /// Whether so little is left that only what gives room back may be written.
-    pub fn is_tight(&mut self) -> bool {
+    /// Whether there is room for a group of so many bytes, and for what gives room back after it.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
         self.space.look();
-        self.space.is_tight()
+        self.space.has_room(bytes)
     }
 
     /// What base and journal take of the disk, in bytes.

@@ -27,6 +27,9 @@ const WEIGHT_OF_A_NAMESPACE: usize = WEIGHT / 2;
 /// What an object takes besides its text, as it is kept, in bytes.
 const OBJECT_WEIGHT: usize = 1024;
 
+/// What is a little more for an object that is there, in bytes: a status, a mark of its deletion.
+const LITTLE: usize = 1024;
+
 /// One event that watches can still get.
 pub(super) struct Logged {
     pub revision: u64,
@@ -142,9 +145,9 @@ impl Resource {
         self.weight_of(&former)
     }
 
-    /// What an object takes of the memory, roughly, in bytes; views of what is elsewhere are not counted.
+    /// What an object takes of memory or disk, whichever is more, roughly, in bytes; views of what is elsewhere are not counted.
     fn weight_of(&self, object: &Object) -> usize {
-        if self.published { 0 } else { object.size() + OBJECT_WEIGHT }
+        if self.published { 0 } else { record::size(object) + OBJECT_WEIGHT }
     }
 
     fn bytes_of(&self, object: &Object) -> usize {
@@ -268,17 +271,23 @@ impl Index {
         };
     }
 
-    /// Why no object of this namespace may be made or grow, if so.
-    pub fn crowded(&self, namespace: &str) -> Option<WriteError> {
+    /// Why no object of this namespace may take so many bytes more, if so. A little more is given to what is there, some
+    /// beyond the bound, and a mark of its deletion always.
+    pub fn crowded(&self, namespace: &str, more: usize, is_ending: bool) -> Option<WriteError> {
         let own = self.weights.get(namespace).copied().unwrap_or(0);
-        if own > WEIGHT_OF_A_NAMESPACE {
+        let is_over = |weight: usize, bound: usize| match more {
+            0 => false,
+            1..=LITTLE => weight > bound + bound / 16 && !is_ending,
+            more => weight + more > bound,
+        };
+        if is_over(own, WEIGHT_OF_A_NAMESPACE) {
             let whose = match namespace {
                 "" => "objects of no namespace".to_owned(),
                 namespace => format!("objects of namespace {namespace}"),
             };
             return Some(WriteError::Crowded { whose, limit: WEIGHT_OF_A_NAMESPACE >> 20 });
         }
-        (self.weight > WEIGHT)
+        is_over(self.weight, WEIGHT)
             .then(|| WriteError::Crowded { whose: "objects together".to_owned(), limit: WEIGHT >> 20 })
     }
 
@@ -566,13 +575,22 @@ mod tests {
             Object::with_text("/configmaps".into(), namespace, name, 1, b"{}", || large.clone()).map(Arc::new).unwrap()
         };
         let mut index = Index::new(0, 1);
-        let says = |index: &Index, namespace: &str| index.crowded(namespace).map(|error| error.to_string());
+        let asks = |index: &Index, namespace: &str, more, is_ending| {
+            index.crowded(namespace, more, is_ending).map(|error| error.to_string())
+        };
+        let says = |index: &Index, namespace: &str| asks(index, namespace, 2000, false);
         (0..255).for_each(|number| index.insert(object("a", number)));
         assert_eq!(says(&index, "a"), None);
         index.insert(object("a", 255));
         // Twice the same is there once.
         index.insert(object("a", 255));
         assert!(says(&index, "a").unwrap().contains("the objects of namespace a take the 256 MiB"));
+        // What does not grow, or little, is let through, up to a sixteenth more.
+        assert_eq!((asks(&index, "a", 0, false), asks(&index, "a", LITTLE, false)), (None, None));
+        (256..280).for_each(|number| index.insert(object("a", number)));
+        assert!(asks(&index, "a", 1, false).is_some());
+        assert_eq!((asks(&index, "a", 0, false), asks(&index, "a", LITTLE, true)), (None, None));
+        (256..280).for_each(|number| index.remove(&object("a", number)));
         assert_eq!((says(&index, "b"), says(&index, "")), (None, None));
         (0..256).for_each(|number| index.insert(object("", number)));
         assert!(says(&index, "").unwrap().contains("the objects of no namespace take"));
