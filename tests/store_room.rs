@@ -252,6 +252,50 @@ async fn a_full_disk_is_opened_read_deleted_from_and_recovers() {
     }
 }
 
+/// A large one; it is sealed, so that it is not packed on disk.
+fn secret(number: usize) -> Change {
+    let name = format!("s{number}");
+    let value = Some(json!({"metadata": {"name": name}, "spec": "x".repeat(1_000_000)}));
+    Change { resource: "/secrets".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
+}
+
+async fn update_many_on_a_full_disk(folder: &Path) {
+    let store = Store::open(options(folder, 100)).unwrap();
+    let mut made = 0;
+    while store.write(secret(made)).await.is_ok() {
+        made += 1;
+    }
+    assert!(made > 20, "{made}");
+    for _ in 0..3 {
+        let changes: Vec<Change> = (0..100).map(|turn| secret(turn % made)).collect();
+        for outcome in futures::future::join_all(changes.into_iter().map(|change| store.write(change))).await {
+            assert!(matches!(outcome, Ok(_) | Err(WriteError::Full)), "{outcome:?}");
+        }
+    }
+    store.close().await;
+    let store = Store::open(options(folder, 100)).unwrap();
+    assert_eq!(store.list("/secrets", None).objects.len(), made);
+    for number in 0..made {
+        let gone = Change { value: None, ..secret(number) };
+        store.write(gone).await.unwrap();
+    }
+    store.write(secret(0)).await.unwrap();
+    store.close().await;
+}
+
+/// Of one length, so that nothing grows, and each is written beside what was there.
+#[tokio::test]
+async fn large_updates_at_once_do_not_take_the_last_of_a_disk() {
+    if let Ok(folder) = env::var(FOLDER) {
+        return update_many_on_a_full_disk(Path::new(&folder)).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = on_a_small_disk("large_updates_at_once_do_not_take_the_last_of_a_disk", folder.path(), 200);
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
 async fn run_out_of_descriptors(folder: &Path) {
     let mut random = StdRng::seed_from_u64(3);
     let store = Store::open(options(folder, 100)).unwrap();
