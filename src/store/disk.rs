@@ -91,8 +91,6 @@ struct Files {
     journal: Journal,
 }
 
-type Opened = (u64, Option<Files>, Content);
-
 impl Files {
     /// Opens them and reads all of it. `seen` is where the journal was at least.
     fn open(folder: PathBuf, seen: Option<Statement>) -> Result<(Self, Content), String> {
@@ -447,8 +445,8 @@ fn open_files(
         .or_else(|reason| if space.give_all() { Files::open(folder, seen) } else { Err(reason) })
 }
 
-/// Makes the first database.
-fn begin(path: &Path) -> Result<Opened, String> {
+/// Makes the first database: its generation, its files and nothing in it.
+fn begin(path: &Path) -> Result<(u64, Option<Files>, Content), String> {
     let files = NewFiles::begin(generation::folder(path, 1))
         .map_err(|error| Refusal::io("make the database", &error))
         .and_then(NewFiles::finish)
