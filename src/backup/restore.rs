@@ -403,16 +403,20 @@ mod tests {
     use crate::backup::format::{FORMAT, Writer};
     use crate::store::OBJECT_LIMIT;
 
+    fn header() -> Header {
+        let time = "2026-11-22T07:00:00Z".parse().unwrap();
+        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
+        Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 1, entries: 0, files: 0 }
+    }
+
     #[test]
     fn the_largest_host_can_be_paused_and_backed_up_again() {
-        let host = |length: usize| json!({ "kind": "BareMetalHost", "metadata": { "name": "h", "resourceVersion": "7" }, "spec": "x".repeat(length) });
+        let metadata = json!({ "name": "h", "resourceVersion": "7" });
+        let host = |length: usize| json!({ "kind": "BareMetalHost", "metadata": metadata, "spec": "x".repeat(length) });
         let largest = host(OBJECT_LIMIT - host(0).to_string().len());
         let text = largest.to_string();
         assert_eq!(text.len(), OBJECT_LIMIT);
-        let time = "2026-11-22T07:00:00Z".parse().unwrap();
-        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
-        let header =
-            Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 1, entries: 0, files: 0 };
+        let header = header();
         let object = Object::new(HOSTS.into(), "n".into(), "h".into(), 7, text.as_bytes()).unwrap();
         let paused = paused(&object, largest, 8, &header).unwrap();
         assert!(paused.json_len() > OBJECT_LIMIT);
@@ -423,10 +427,7 @@ mod tests {
 
     #[test]
     fn what_a_backup_makes_of_the_memory_and_the_terminal_is_bounded() {
-        let time = "2026-11-22T07:00:00Z".parse().unwrap();
-        let (made_by, ca) = ("0.1.0".into(), "00".repeat(32));
-        let header =
-            Header { slipway_backup: FORMAT, made_by, time, ca, revision: 9, objects: 1, entries: 0, files: 0 };
+        let header = header();
         let mut gathered = Gathered::default();
         let mut take = |resource: &str, name: &str| {
             let text = json!({ "metadata": { "name": name }, "status": { "provisioning": { "state": "inspecting" } } });
