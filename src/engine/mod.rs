@@ -11,6 +11,7 @@ pub mod election;
 pub mod ending;
 pub mod fence;
 pub mod leader;
+pub mod slim;
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -14,7 +14,6 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
-use reqwest::Url;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -30,6 +29,8 @@ use crate::api::metal3::{
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
 use crate::engine::ending::to_its_end;
+use crate::engine::slim::Slim;
+use crate::image::web_url;
 
 /// How often a host is looked for that is not there, or must let go first.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
@@ -51,12 +52,13 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     }
     let url = |object: &serde_json::Value| object["spec"]["url"].as_str().unwrap_or_default().to_owned();
     let text = url(request.object);
-    let fine = Url::parse(&text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    if fine || request.old.is_some_and(|old| url(old) == text) {
+    let judged = web_url(&text);
+    if request.old.is_some_and(|old| url(old) == text) {
         return Ok(());
     }
-    let detail = "must be a URL that begins with http:// or https://";
-    Err(vec![FieldError::invalid("spec.url", &json!(crate::outbound::masked(&text)), detail)])
+    judged
+        .map(drop)
+        .map_err(|detail| vec![FieldError::invalid("spec.url", &json!(crate::outbound::masked(&text)), detail)])
 }
 
 /// Keeps every DataImage until the shutdown.
@@ -71,7 +73,7 @@ struct Keeper {
 }
 
 pub(super) async fn keep(client: Client, pause: Duration, shutdown: CancellationToken) {
-    let images = Api::<DataImage>::all(client.clone());
+    let images = Api::<Slim<DataImage>>::all(client.clone());
     let controller = Controller::new(images, watcher::Config::default());
     let store = controller.store();
     let controller = controller
@@ -85,7 +87,7 @@ pub(super) async fn keep(client: Client, pause: Duration, shutdown: Cancellation
     to_its_end(controller, store, shutdown).await;
 }
 
-fn retry(image: Arc<DataImage>, error: &kube::Error, keeper: Arc<Keeper>) -> Action {
+fn retry(image: Arc<Slim<DataImage>>, error: &kube::Error, keeper: Arc<Keeper>) -> Action {
     warn!(image = %label(image.as_ref()), %error, "will try again");
     Action::requeue(keeper.pause)
 }
@@ -152,12 +154,13 @@ pub(super) fn is_installed(host: &BareMetalHost) -> bool {
     matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned)
 }
 
-async fn reconcile(image: Arc<DataImage>, keeper: Arc<Keeper>) -> Result<Action, kube::Error> {
+async fn reconcile(image: Arc<Slim<DataImage>>, keeper: Arc<Keeper>) -> Result<Action, kube::Error> {
     let Keeper { client, pause } = keeper.as_ref();
     let namespace = image.namespace().unwrap_or_default();
+    let images = Api::<DataImage>::namespaced(client.clone(), &namespace);
+    let Some(image) = images.get_opt(&image.name_any()).await? else { return Ok(Action::await_change()) };
     let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
     let host = hosts.get_opt(&image.name_any()).await?;
-    let images = Api::<DataImage>::namespaced(client.clone(), &namespace);
     let step = decide(&image, host.as_ref(), Timestamp::now());
     if let (Step::GiveUp, Some(host)) = (step, &host) {
         let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();

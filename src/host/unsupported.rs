@@ -47,6 +47,7 @@ pub fn unsupported(spec: &BareMetalHostSpec) -> Vec<Unsupported> {
     if !spec.externally_provisioned {
         prepared(spec, &mut found);
     }
+    too_long(spec, &mut found);
     let asks = |firmware: &serde_json::Value| firmware.as_object().is_none_or(|settings| !settings.is_empty());
     if spec.firmware.as_ref().is_some_and(asks) {
         let reason = "firmware settings are not supported yet: leave them out, and set up the machine by its own means";
@@ -62,6 +63,29 @@ pub fn unsupported(spec: &BareMetalHostSpec) -> Vec<Unsupported> {
         found.push(Unsupported::field(format!("spec.networkInterfaces[{at}].{field}"), reason));
     }
     found
+}
+
+/// Bytes that what a disk is recognized by may have: it goes into the boot intent, which is kept in memory.
+const HINT_MAX: usize = 1024;
+
+fn too_long(spec: &BareMetalHostSpec, found: &mut Vec<Unsupported>) {
+    let Some(hints) = &spec.root_device_hints else { return };
+    let texts = [
+        ("deviceName", &hints.device_name),
+        ("hctl", &hints.hctl),
+        ("model", &hints.model),
+        ("vendor", &hints.vendor),
+        ("serialNumber", &hints.serial_number),
+        ("wwn", &hints.wwn),
+        ("wwnWithExtension", &hints.wwn_with_extension),
+        ("wwnVendorExtension", &hints.wwn_vendor_extension),
+    ];
+    for (name, text) in texts {
+        if text.as_ref().is_some_and(|text| text.len() > HINT_MAX) {
+            let reason = format!("more than {HINT_MAX} bytes are not supported");
+            found.push(Unsupported::field(format!("spec.rootDeviceHints.{name}"), &reason));
+        }
+    }
 }
 
 fn prepared(spec: &BareMetalHostSpec, found: &mut Vec<Unsupported>) {
@@ -108,9 +132,11 @@ mod tests {
         let mirror = json!([{"level": "1"}]);
         let port = json!({"switchID": "02:00:00:00:00:02", "portID": "Ethernet1/1"});
         let attachment = json!({"name": "a"});
-        let rows: [(Value, &[&str]); 24] = [
+        let rows: [(Value, &[&str]); 26] = [
             (json!({}), NOTHING),
             (json!({"raid": null}), NOTHING),
+            (json!({"rootDeviceHints": {"model": "A".repeat(1024)}}), NOTHING),
+            (json!({"rootDeviceHints": {"model": "A".repeat(1025)}}), &["spec.rootDeviceHints.model"]),
             (json!({"raid": {}}), NOTHING),
             (json!({"raid": {"hardwareRAIDVolumes": null, "softwareRAIDVolumes": null}}), NOTHING),
             (json!({"raid": {"hardwareRAIDVolumes": [], "softwareRAIDVolumes": []}}), NOTHING),
@@ -157,7 +183,7 @@ mod tests {
             let found = unsupported(&serde_json::from_value(spec).unwrap());
             let fields: Vec<&str> = found.iter().map(|one| one.field.as_str()).collect();
             assert_eq!(fields, want, "{over}");
-            assert!(found.iter().all(|one| one.to_string().contains("not supported yet")), "{found:?}");
+            assert!(found.iter().all(|one| one.to_string().contains("not supported")), "{found:?}");
         }
     }
 }

@@ -35,7 +35,7 @@ mod turns;
 pub use fetch::USER_AGENT_NAME;
 pub(crate) use iso9660::is_iso;
 pub use library::{Collected, Library};
-pub use source::{SourceFault, Sources, check_host_source, web_url};
+pub use source::{SourceFault, Sources, URL_MAX, check_host_source, web_url};
 
 /// Largest virtual size of an image, in bytes (16 TiB).
 pub const MAX_VIRTUAL_SIZE: u64 = 16 << 40;

@@ -50,6 +50,9 @@ pub struct SourceFault {
     pub detail: String,
 }
 
+/// Bytes that a URL may have: what RFC 9110 section 4.1 asks everybody to support. Some are kept in memory.
+pub const URL_MAX: usize = 8000;
+
 /// Judges the URL of something that is fetched over the network. Hosts have no others: what lies on the appliance is
 /// none of their users' affair.
 ///
@@ -57,6 +60,9 @@ pub struct SourceFault {
 ///
 /// What a URL must be.
 pub fn web_url(text: &str) -> Result<Url, String> {
+    if text.len() > URL_MAX {
+        return Err(format!("must have at most {URL_MAX} bytes"));
+    }
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(url),
         _ => Err("must be a URL that begins with http:// or https:// and a host".into()),
@@ -70,7 +76,7 @@ pub fn web_url(text: &str) -> Result<Url, String> {
 /// The first fault.
 pub fn check_host_source(url: &str, checksum: Option<&str>) -> Result<(), SourceFault> {
     web_url(url).map_err(|detail| SourceFault { field: "url", detail })?;
-    match checksum.filter(|checksum| checksum.contains("://")) {
+    match checksum.filter(|checksum| checksum.contains("://") || checksum.len() > URL_MAX) {
         Some(sums) => web_url(sums).map(|_| ()).map_err(|detail| SourceFault { field: "checksum", detail }),
         None => Ok(()),
     }
@@ -101,11 +107,17 @@ impl Sources {
         if let Some(sums) = spec.checksum.as_deref().filter(|checksum| checksum.contains("://")) {
             add("checksum", self.check_url(sums));
         }
+        if spec.checksum.as_ref().is_some_and(|checksum| checksum.len() > URL_MAX) {
+            add("checksum", Err(format!("must have at most {URL_MAX} bytes")));
+        }
         add("format", Layout::wanted(spec.format.as_deref()).map(|_| ()));
         faults
     }
 
     fn check_url(&self, text: &str) -> Result<(), String> {
+        if text.len() > URL_MAX {
+            return web_url(text).map(|_| ());
+        }
         match Url::parse(text) {
             Ok(url) if url.scheme() == "file" => self.below(&url).map(|_| ()),
             _ => self.guard().url(&web_url(text)?).map_err(|refused| refused.to_string()),
