@@ -7,6 +7,7 @@ use crate::api::slipway::BootTarget;
 use crate::bmc::BootInterface;
 
 use super::Stranger;
+use super::claim::{Claim, ClaimOrder};
 
 /// What booting needs to know of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +55,17 @@ pub struct Discovery {
 }
 
 impl BootHost {
-    /// How good its claim of an address is; the lowest has it. Whatever reported itself and was not accepted has the
-    /// worst.
-    fn rank(&self, mac: MacAddress) -> (bool, bool, i64, &str) {
-        (self.discovery.waiting, self.macs.first() != Some(&mac), self.created, &self.uid)
+    /// How good its claim of an address is.
+    fn claim(&self, mac: MacAddress, since: u64) -> Claim {
+        let card = self.standing.boot_mac != Some(mac);
+        Claim {
+            waiting: self.discovery.waiting,
+            card,
+            unregistered: !self.standing.registered,
+            since: if card { 0 } else { since },
+            created: self.created,
+            uid: self.uid.clone(),
+        }
     }
 }
 
@@ -89,13 +97,29 @@ struct Hosts {
     by_mac: HashMap<MacAddress, Vec<Arc<BootHost>>>,
     by_name: HashMap<(String, String), Arc<BootHost>>,
     by_uid: HashMap<String, Arc<BootHost>>,
+    /// By UID: the number of the host's claim of its boot address.
+    since: HashMap<String, u64>,
+    order: ClaimOrder,
 }
 
 impl HostIndex {
-    /// The host with this hardware address. When several claim it, the one whose boot address it is has it, then the
-    /// oldest: a newcomer with a wrong address must not take another host's machine.
+    /// The host with this hardware address: the one with the best [`Claim`].
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
         self.read().by_mac.get(&mac)?.first().cloned()
+    }
+
+    /// Whether an address is the boot address of a registered host, that is of one whose BMC let the appliance in.
+    /// Whoever may make hosts can write any number of other addresses into them.
+    pub fn is_registered(&self, mac: MacAddress) -> bool {
+        let registered = |host: Arc<BootHost>| {
+            !host.discovery.waiting && host.standing.registered && host.standing.boot_mac == Some(mac)
+        };
+        self.by_mac(mac).is_some_and(registered)
+    }
+
+    /// The first list of hosts is complete: from now on claims come one after the other.
+    pub fn settle(&self) {
+        self.write().order.settle();
     }
 
     /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1): as many strangers are let in.
@@ -154,13 +178,24 @@ impl HostIndex {
     pub fn insert(&self, host: BootHost) {
         let mut hosts = self.write();
         let key = (host.namespace.clone(), host.name.clone());
+        let boot_mac = host.standing.boot_mac;
+        let same = hosts.by_uid.get(&host.uid).is_some_and(|former| former.standing.boot_mac == boot_mac);
+        let already = hosts.since.get(&host.uid).copied().filter(|_| same);
         hosts.forget(&key);
+        let Hosts { by_mac, by_name, by_uid, since, order } = &mut *hosts;
         let host = Arc::new(host);
-        hosts.by_name.insert(key, host.clone());
-        hosts.by_uid.insert(host.uid.clone(), host.clone());
+        by_name.insert(key, host.clone());
+        by_uid.insert(host.uid.clone(), host.clone());
+        since.insert(host.uid.clone(), order.since(already));
         for mac in &host.macs {
-            let claims = hosts.by_mac.entry(*mac).or_insert_with(|| Vec::with_capacity(1));
-            let better = claims.partition_point(|other| other.rank(*mac) <= host.rank(*mac));
+            let claim = |host: &BootHost| host.claim(*mac, since.get(&host.uid).copied().unwrap_or_default());
+            let claims = by_mac.entry(*mac).or_insert_with(|| Vec::with_capacity(1));
+            let better = if claims.is_empty() {
+                0
+            } else {
+                let own = claim(&host);
+                claims.partition_point(|other| claim(other) <= own)
+            };
             claims.insert(better, host.clone());
         }
     }
@@ -185,6 +220,7 @@ impl Hosts {
         // A host that was made anew under the same name is another one.
         if self.by_uid.get(&old.uid).is_some_and(|held| Arc::ptr_eq(held, &old)) {
             self.by_uid.remove(&old.uid);
+            self.since.remove(&old.uid);
         }
         for mac in &old.macs {
             let Some(claims) = self.by_mac.get_mut(mac) else { continue };
@@ -204,7 +240,10 @@ mod tests {
         BootHost {
             namespace: "ns".into(),
             created: 0,
-            standing: Default::default(),
+            standing: Standing {
+                boot_mac: macs.first().map(|n| MacAddress([2, 0, 0, 0, 0, *n])),
+                ..Standing::default()
+            },
             name: name.into(),
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
@@ -241,7 +280,7 @@ mod tests {
     fn a_machine_is_contested_by_another_registered_host_with_its_boot_address() {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
-        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered, paused: false };
+        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered, ..Standing::default() };
         index.insert(BootHost { standing: standing(1, true), ..host("a", &[1, 2]) });
         index.insert(BootHost { standing: standing(2, false), ..host("b", &[2, 9]) });
         let rival = |uid: &str, macs: &[u8]| {
@@ -294,6 +333,48 @@ mod tests {
         assert_eq!(owner(&index, 1).as_deref(), Some("b"));
         index.insert(host("a", &[1]));
         assert_eq!(owner(&index, 1).as_deref(), Some("a"), "accepted, it is the older one");
+    }
+
+    fn registered(name: &str, boot: u8) -> BootHost {
+        let plain = host(name, &[boot]);
+        let standing = Standing { registered: true, ..plain.standing.clone() };
+        BootHost { standing, ..plain }
+    }
+
+    #[test]
+    fn who_is_registered_keeps_its_address_from_who_claims_it_later_and_from_who_is_not() {
+        let index = HostIndex::default();
+        // It was there first and is no host yet.
+        index.insert(host("idle", &[1]));
+        index.insert(BootHost { created: 5, ..registered("victim", 1) });
+        assert_eq!(owner(&index, 1).as_deref(), Some("victim"));
+        index.insert(registered("elder", 2));
+        index.settle();
+        // An older one, registered too, gets the address now.
+        for _ in 0..2 {
+            index.insert(registered("elder", 1));
+            assert_eq!(owner(&index, 1).as_deref(), Some("victim"));
+            index.insert(BootHost { created: 5, ..registered("victim", 1) });
+            assert_eq!(owner(&index, 1).as_deref(), Some("victim"));
+        }
+        index.remove("ns", "victim");
+        assert_eq!(owner(&index, 1).as_deref(), Some("elder"));
+        // A host without a boot address has no better claim for what inspection is said to have found.
+        let cards = BootHost { standing: Standing { registered: true, ..Standing::default() }, ..host("cards", &[3]) };
+        index.insert(cards);
+        index.insert(BootHost { created: 9, ..host("own", &[3]) });
+        assert_eq!(owner(&index, 3).as_deref(), Some("own"));
+    }
+
+    #[test]
+    fn registered_are_boot_addresses_of_hosts_that_a_bmc_let_in() {
+        let index = HostIndex::default();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        index.insert(BootHost { macs: vec![mac(1), mac(2)], ..registered("a", 1) });
+        index.insert(host("b", &[3]));
+        let waiting = Discovery { waiting: true, ..Discovery::default() };
+        index.insert(BootHost { discovery: waiting, ..registered("c", 4) });
+        assert_eq!([1, 2, 3, 4, 5].map(|last| index.is_registered(mac(last))), [true, false, false, false, false]);
     }
 
     #[test]

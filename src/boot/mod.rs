@@ -4,6 +4,7 @@
 //! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
 
 mod cached;
+mod claim;
 mod condition;
 mod decision;
 mod files;
@@ -19,6 +20,7 @@ pub mod neighbour;
 pub mod script;
 pub mod token;
 
+pub use claim::{Claim, ClaimOrder};
 pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, Stranger, decide, explain};
 pub use files::{
     BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST,

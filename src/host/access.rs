@@ -32,9 +32,8 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
     };
     if let Some(owner) = reconciler.crowd.bmc_owner(host, &address) {
         // Two hosts would switch one machine on and off in turns.
-        let reason =
-            format!("BMC address {} is already that of BareMetalHost {owner}: correct one of the two", bmc.address);
-        return Ok(Access::Broken(reason));
+        let reason = format!("BMC address {} is already that of {owner}: correct one of the two", bmc.address);
+        return Ok(Access::Taken(reason));
     }
     if bmc.credentials_name.is_empty() {
         return Ok(Access::Broken("spec.bmc.credentialsName is missing".into()));

@@ -71,7 +71,7 @@ pub(super) fn knows_twin(status: &BareMetalHostStatus) -> bool {
 /// That another host, `namespace/name`, has the same serial number.
 pub(super) fn twin_message(twin: &str) -> String {
     format!(
-        "the hardware of BareMetalHost {twin} has the same maker and serial number: one machine was entered twice, or its board was never given a number of its own"
+        "the hardware of {twin} has the same maker and serial number: one machine was entered twice, or its board was never given a number of its own"
     )
 }
 

@@ -16,6 +16,7 @@ use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::Endpoint;
+use crate::boot::{Claim, ClaimOrder};
 
 type Key = (Option<String>, String);
 
@@ -29,13 +30,14 @@ pub(super) struct Crowd(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     hosts: HashMap<Key, Arc<Member>>,
-    /// By the MAC addresses of their machines.
+    /// By the MAC address that they boot with.
     by_mac: Shared<MacAddress>,
     /// By protocol, address and port of the BMC.
     by_bmc: Shared<Arc<str>>,
     /// By maker and serial number.
     by_board: Shared<Arc<str>>,
     busy: HashSet<Key>,
+    order: ClaimOrder,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted: HashSet<Key>,
 }
@@ -45,16 +47,49 @@ struct Member {
     key: Key,
     age: Age,
     registered: bool,
-    macs: Vec<MacAddress>,
+    boot_mac: Option<MacAddress>,
     /// Its BMC, and the system behind it, where one is named.
     bmc: Option<(Arc<str>, Option<String>)>,
     board: Option<Arc<str>>,
+    /// The numbers of its claims of the boot address and of the BMC.
+    since: Since,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Since {
+    mac: u64,
+    bmc: u64,
 }
 
 impl Member {
     /// Who comes first among those that have something in common.
     fn rank(&self) -> (&Age, &Key) {
         (&self.age, &self.key)
+    }
+
+    fn claim(&self, since: u64) -> Claim {
+        claim(&self.age, self.registered, since)
+    }
+
+    /// How it is named to who has a host in this namespace: what others have is none of his affair.
+    fn shown(&self, namespace: Option<&str>) -> String {
+        if self.key.0.as_deref() == namespace {
+            format!("BareMetalHost {}", label(&self.key))
+        } else {
+            "a BareMetalHost in another namespace".to_owned()
+        }
+    }
+}
+
+/// Of a boot address or a BMC, by a host that does not wait to be accepted.
+fn claim((created, uid): &Age, registered: bool, since: u64) -> Claim {
+    Claim {
+        waiting: false,
+        card: false,
+        unregistered: !registered,
+        since,
+        created: created.map_or(0, |created| created.as_second()),
+        uid: uid.clone().unwrap_or_default(),
     }
 }
 
@@ -82,11 +117,11 @@ impl<K: Eq + Hash> Shared<K> {
         }
     }
 
-    fn first<Q: Eq + Hash + ?Sized>(&self, what: &Q, counts: impl Fn(&Member) -> bool) -> Option<&Member>
+    fn all<Q: Eq + Hash + ?Sized>(&self, what: &Q) -> impl Iterator<Item = &Member>
     where
         K: Borrow<Q>,
     {
-        self.0.get(what)?.iter().map(|member| &**member).find(|member| counts(member))
+        self.0.get(what).into_iter().flatten().map(|member| &**member)
     }
 }
 
@@ -133,6 +168,7 @@ impl Crowd {
                 known.relisted.insert(key(host));
             }
             Event::InitDone => {
+                known.order.settle();
                 let relisted = std::mem::take(&mut known.relisted);
                 let gone: Vec<Key> = known.hosts.keys().filter(|key| !relisted.contains(*key)).cloned().collect();
                 gone.iter().for_each(|key| known.remove(key));
@@ -141,37 +177,33 @@ impl Crowd {
         }
     }
 
-    /// Another host whose machine has this host's boot MAC address, as its own boot address or as a card that inspection
-    /// found: `namespace/name`. Of two that are not registered yet it is the first one's; who is registered has it
-    /// already, and of two such nobody can say whose it is.
+    /// The other host that has this host's boot MAC address, as one of this host's namespace is told of it: the one with
+    /// the best [`Claim`], when that is better than this host's. Who is not registered keeps nobody of another namespace
+    /// from an address: anybody can name one.
     pub(super) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (own, own_age, registered) = (key(host), age(host), host.is_registered());
-        let counts = |other: &Member| other.key != own && (other.registered || (!registered && other.age < own_age));
-        known.by_mac.first(&mac.parse().ok()?, counts).map(|other| label(&other.key))
+        let mac: MacAddress = mac.parse().ok()?;
+        let own = known.hosts.get(&key(host)).filter(|own| own.boot_mac == Some(mac));
+        known.better(host, own.map(|own| own.since.mac), known.by_mac.all(&mac).map(|other| (other, other.since.mac)))
     }
 
-    /// Another host with the machine behind this BMC address: one that is registered with it, or was there before this
-    /// one: `namespace/name`.
+    /// The other host that has the machine behind this BMC address, by the same rule.
     pub(super) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (bmc, wanted) = place(address);
-        let (own, own_age, unregistered) = (key(host), age(host), !host.is_registered());
-        let counts = |other: &Member| {
-            let system = other.bmc.as_ref().and_then(|(_, system)| system.as_ref());
-            let same = system.is_none() || wanted.is_none() || system == wanted.as_ref();
-            other.key != own && same && (!other.registered, &other.age) < (unregistered, &own_age)
-        };
-        known.by_bmc.first(bmc.as_str(), counts).map(|other| label(&other.key))
+        let is_same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
+        let own = known.hosts.get(&key(host)).filter(|own| own.bmc.as_ref().is_some_and(|(at, _)| **at == *bmc));
+        let same = known.by_bmc.all(bmc.as_str()).filter(|other| other.bmc.as_ref().is_some_and(|(_, at)| is_same(at)));
+        known.better(host, own.map(|own| own.since.bmc), same.map(|other| (other, other.since.bmc)))
     }
 
-    /// Another host that was there before this one and whose hardware has the same maker and serial number:
-    /// `namespace/name`.
+    /// Another host that was there before this one and whose hardware has the same maker and serial number, as one of
+    /// this host's namespace is told of it.
     pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
         let board = view::identity(vendor)?;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = known.by_board.first(board.as_str(), |_| true)?;
-        (first.age < age(host)).then(|| label(&first.key))
+        let first = known.by_board.all(board.as_str()).next()?;
+        (first.age < age(host)).then(|| first.shown(host.namespace().as_deref()))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
@@ -182,22 +214,48 @@ impl Crowd {
 }
 
 impl Known {
+    /// Which of these others, with the numbers of their claims, has what this host claims under the number `own`.
+    fn better<'a>(
+        &self,
+        host: &impl Claimant,
+        own: Option<u64>,
+        others: impl Iterator<Item = (&'a Member, u64)>,
+    ) -> Option<String> {
+        let (this, namespace, registered) = (key(host), host.namespace(), host.is_registered());
+        // One that the watch has not told of yet comes last.
+        let own = claim(&age(host), registered, own.unwrap_or(u64::MAX));
+        let better = others
+            .filter(|(other, _)| other.key != this && (other.registered || other.key.0 == namespace))
+            .map(|(other, since)| (other.claim(since), other))
+            .filter(|(theirs, _)| *theirs < own);
+        better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| other.shown(namespace.as_deref()))
+    }
+
     fn put(&mut self, host: &HostView) {
         let key = key(host);
+        let former = self.hosts.get(&key).cloned().filter(|former| former.age == age(host));
         self.remove(&key);
         // A machine that only reported itself keeps no other host from its own.
         let claims = Some(host).filter(|host| !host.waits());
         let bmc = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok()).map(|address| place(&address));
+        let boot_mac = claims.and_then(HostView::boot_mac);
+        let at = |bmc: &Option<(Arc<str>, Option<String>)>| bmc.as_ref().map(|(at, _)| Arc::clone(at));
+        let bmc = bmc.map(|(at, system)| (Arc::from(at), system));
+        let former = former.as_deref();
+        let same_mac = former.filter(|former| former.boot_mac == boot_mac).map(|former| former.since.mac);
+        let same_bmc = former.filter(|former| at(&former.bmc) == at(&bmc)).map(|former| former.since.bmc);
+        let since = Since { mac: self.order.since(same_mac), bmc: self.order.since(same_bmc) };
         let member = Arc::new(Member {
             key: key.clone(),
             age: age(host),
             registered: host.is_registered(),
-            macs: claims.into_iter().flat_map(HostView::macs).collect(),
-            bmc: bmc.map(|(bmc, system)| (bmc.into(), system)),
+            boot_mac,
+            bmc,
             board: host.board().map(Arc::from),
+            since,
         });
-        for mac in &member.macs {
-            self.by_mac.put(*mac, &member);
+        if let Some(mac) = member.boot_mac {
+            self.by_mac.put(mac, &member);
         }
         if let Some((bmc, _)) = &member.bmc {
             self.by_bmc.put(Arc::clone(bmc), &member);
@@ -214,7 +272,7 @@ impl Known {
     fn remove(&mut self, key: &Key) {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
-        for mac in &member.macs {
+        if let Some(mac) = &member.boot_mac {
             self.by_mac.take_out(mac, &member);
         }
         if let Some((bmc, _)) = &member.bmc {
@@ -260,7 +318,7 @@ mod tests {
         let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
         crowd.take(&Event::Apply(second.clone()));
         crowd.take(&Event::Apply(first.clone()));
-        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("rack/first"));
+        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("BareMetalHost rack/first"));
         assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
         assert_eq!(crowd.busy().len(), 2);
         // It gets another address.
@@ -270,7 +328,7 @@ mod tests {
         // Of the same second is first who has the smaller UID.
         let twin = host("a-twin", 2, Some(0xAB), false);
         crowd.take(&Event::Apply(twin.clone()));
-        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("rack/a-twin"));
+        assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("BareMetalHost rack/a-twin"));
     }
 
     /// A host with this boot address (0: none), whose inspection found these cards.
@@ -290,15 +348,15 @@ mod tests {
     }
 
     #[test]
-    fn a_host_keeps_its_machine_against_a_newcomer_and_of_two_registered_ones_nobody_has_it() {
-        // who asks for the address 7, who else has it, whether that one counts
+    fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered() {
+        // who asks for the address 7, who else has it, whether that one has the better claim
         let rows = [
-            // A slip: the other host's second card, which only inspection knows.
-            (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1, 7], true), true),
-            (owner("new", 1, 7, &[], false), owner("old", 9, 1, &[1, 7], true), true),
+            // A card is no claim that keeps anybody from his boot address: anybody can write one.
+            (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1, 7], true), false),
+            (owner("new", 1, 7, &[], false), owner("old", 9, 1, &[1, 7], true), false),
             (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], false), false),
-            // One that is older and had no address until now.
-            (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], true), true),
+            (owner("old", 1, 7, &[], false), owner("new", 9, 7, &[], true), true),
+            (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], true), false),
             (owner("new", 9, 7, &[], true), owner("old", 1, 7, &[], true), true),
             (owner("new", 9, 7, &[], false), owner("old", 1, 7, &[], false), true),
             (owner("old", 1, 7, &[], false), owner("new", 9, 7, &[], false), false),
@@ -308,7 +366,7 @@ mod tests {
             let crowd = Crowd::default();
             crowd.take(&Event::Apply(asks.clone()));
             crowd.take(&Event::Apply(other.clone()));
-            let expected = counts.then(|| format!("rack/{}", other.name_any()));
+            let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
             assert_eq!(crowd.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
             for host in [asks, other] {
                 crowd.take(&Event::Delete(host));
@@ -326,8 +384,51 @@ mod tests {
             let crowd = Crowd::default();
             crowd.take(&Event::Apply(asks.clone()));
             crowd.take(&Event::Apply(other.clone()));
-            let expected = counts.then(|| format!("rack/{}", other.name_any()));
+            let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
             assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
+        }
+    }
+
+    fn elsewhere(host: HostView) -> HostView {
+        let mut host = host;
+        host.meta_mut().namespace = Some("tenant".into());
+        host
+    }
+
+    #[test]
+    fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
+        let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+        let victim = |registered| owner("victim", 5, 7, &[], registered);
+        let both = |crowd: &Crowd, host: &HostView| {
+            (crowd.mac_owner(host, "02:00:00:00:00:07"), crowd.bmc_owner(host, &address))
+        };
+        // Older, with the same addresses, and no BMC ever let it in.
+        let idle = elsewhere(owner("idle", 1, 7, &[7], false));
+        for registered in [false, true] {
+            let crowd = Crowd::default();
+            crowd.take(&Event::Apply(idle.clone()));
+            crowd.take(&Event::Apply(victim(registered)));
+            assert_eq!(both(&crowd, &victim(registered)), (None, None), "{registered}");
+        }
+        // Who is registered has it, and is not named to others.
+        let crowd = Crowd::default();
+        crowd.take(&Event::InitApply(victim(true)));
+        let elder = |boot| elsewhere(owner("elder", 1, boot, &[], true));
+        let harmless = json!({
+            "metadata": {"name": "elder", "namespace": "tenant", "uid": "u-elder", "creationTimestamp": "2026-01-01T00:00:01Z"},
+            "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
+            "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
+        });
+        crowd.take(&Event::InitApply(serde_json::from_value(harmless).unwrap()));
+        crowd.take(&Event::InitDone);
+        let hidden = || Some("a BareMetalHost in another namespace".to_owned());
+        assert_eq!(both(&crowd, &idle), (hidden(), hidden()));
+        // An older one, registered too, gets the same addresses now: it comes later all the same.
+        for _ in 0..2 {
+            crowd.take(&Event::Apply(elder(7)));
+            assert_eq!(both(&crowd, &elder(7)), (hidden(), hidden()));
+            assert_eq!(both(&crowd, &victim(true)), (None, None));
+            crowd.take(&Event::Apply(victim(true)));
         }
     }
 
@@ -345,7 +446,7 @@ mod tests {
         assert_eq!(owners(), (None, None));
         // Accepted, it is a host as every other.
         crowd.take(&Event::Apply(stranger));
-        assert_eq!(owners(), (Some("rack/stranger".into()), Some("rack/stranger".into())));
+        assert_eq!(owners(), (Some("BareMetalHost rack/stranger".into()), Some("BareMetalHost rack/stranger".into())));
     }
 
     #[test]
@@ -372,7 +473,7 @@ mod tests {
             crowd.take(&Event::Apply(new.clone()));
             crowd.take(&Event::Apply(old.clone()));
             let owner = |host, address| crowd.bmc_owner(host, &BmcAddress::parse(address).unwrap());
-            assert_eq!(owner(&new, second).as_deref(), same.then_some("rack/old"), "{first} {second}");
+            assert_eq!(owner(&new, second).as_deref(), same.then_some("BareMetalHost rack/old"), "{first} {second}");
             assert_eq!(owner(&old, first), None, "{first} {second}");
             crowd.take(&Event::Delete(old.clone()));
             assert_eq!(owner(&new, second), None);
@@ -409,7 +510,11 @@ mod tests {
             let crowd = Crowd::default();
             crowd.take(&Event::Apply(new.clone()));
             crowd.take(&Event::Apply(old.clone()));
-            assert_eq!(crowd.twin(&new, &second).as_deref(), same.then_some("rack/old"), "{first:?} {second:?}");
+            assert_eq!(
+                crowd.twin(&new, &second).as_deref(),
+                same.then_some("BareMetalHost rack/old"),
+                "{first:?} {second:?}"
+            );
             assert_eq!(crowd.twin(&old, &first), None, "{first:?} {second:?}");
             crowd.take(&Event::Delete(old));
             assert_eq!(crowd.twin(&new, &second), None);
@@ -426,7 +531,7 @@ mod tests {
         crowd.take(&Event::Apply(goes));
         crowd.take(&Event::Init);
         crowd.take(&Event::InitApply(stays.clone()));
-        assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("rack/goes"));
+        assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("BareMetalHost rack/goes"));
         crowd.take(&Event::InitDone);
         assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
         crowd.take(&Event::Delete(stays));
@@ -454,10 +559,11 @@ mod tests {
             prop_assert_eq!(crowd.busy().len(), all.values().filter(|host| host.takes_place()).count());
             for one in all.values() {
                 let others = || all.values().filter(|other| other.uid() != one.uid());
-                if let Some(mac) = one.boot_mac_address() {
-                    let same = others().filter(|other| other.boot_mac_address() == Some(mac) && age(*other) < age(one));
-                    let first = same.min_by_key(|other| age(*other)).map(|other| format!("rack/{}", other.name_any()));
-                    prop_assert_eq!(crowd.mac_owner(one, mac), first);
+                if let Some(mac) = one.boot_mac() {
+                    let same = others().filter(|other| other.boot_mac() == Some(mac) && age(*other) < age(one));
+                    let first = same.min_by_key(|other| age(*other));
+                    let first = first.map(|other| format!("BareMetalHost rack/{}", other.name_any()));
+                    prop_assert_eq!(crowd.mac_owner(one, &mac.to_string()), first);
                 }
             }
         }

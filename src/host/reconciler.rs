@@ -150,7 +150,7 @@ pub async fn run(
         .owns_stream(watcher(hardware, every()).touched_objects())
         .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
             let name = image.name_any();
-            references(&by_image, move |host| host.image().is_some_and(|image| machine::image_name(image) == name))
+            references(&by_image, move |host| host.image_name() == Some(name.as_str()))
         })
         .watches(Api::<Secret>::all(client), every(), move |secret: Secret| {
             let (namespace, name) = (secret.namespace(), secret.name_any());
@@ -330,7 +330,7 @@ impl Reconciler {
                 let uid = host.uid().unwrap_or_default();
                 self.power.get(&uid, &effects::power_key(host, version), self.settings.power_poll.0)
             }
-            machine::Access::None | machine::Access::Broken(_) => None,
+            machine::Access::None | machine::Access::Broken(_) | machine::Access::Taken(_) => None,
         };
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));

@@ -12,6 +12,7 @@ use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+use crate::engine::slim::essence;
 
 /// A BareMetalHost without most of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,18 +29,40 @@ pub struct HostView {
 struct SpecView {
     #[serde(default)]
     bmc: Option<BmcView>,
-    #[serde(default, rename = "bootMACAddress")]
-    boot_mac_address: Option<String>,
-    #[serde(default)]
-    image: Option<Image>,
+    #[serde(default, rename = "bootMACAddress", deserialize_with = "mac")]
+    boot_mac: Option<MacAddress>,
+    /// Name of the library's Image for it.
+    #[serde(default, rename = "image", deserialize_with = "image_name")]
+    image_name: Option<String>,
 }
+
+fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MacAddress>, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.and_then(|text| text.parse().ok()))
+}
+
+fn image_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<Image>::deserialize(deserializer)?.map(|image| machine::image_name(&image)))
+}
+
+/// Texts that no host can be used with are not kept: nothing that a user writes makes a view large.
+fn short<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let mut text = String::deserialize(deserializer)?;
+    if text.len() > MAX_TEXT {
+        text.clear();
+    }
+    text.shrink_to_fit();
+    Ok(text)
+}
+
+/// More bytes than the address of a BMC, or the name of an object, may have.
+const MAX_TEXT: usize = 2048;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct BmcView {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "short")]
     address: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "short")]
     credentials_name: String,
 }
 
@@ -58,7 +81,7 @@ struct StatusView {
 struct ProvisioningView {
     #[serde(default)]
     state: ProvisioningState,
-    #[serde(default, rename = "ID")]
+    #[serde(default, rename = "ID", deserialize_with = "short")]
     id: String,
 }
 
@@ -67,12 +90,7 @@ struct ProvisioningView {
 struct HardwareView {
     /// Who made it and its serial number, when that is one.
     board: Option<String>,
-    /// MAC addresses of its cards.
-    macs: Vec<MacAddress>,
 }
-
-/// More cards than any machine has.
-const MAX_CARDS: usize = 256;
 
 impl<'de> Deserialize<'de> for HardwareView {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -81,21 +99,10 @@ impl<'de> Deserialize<'de> for HardwareView {
         struct Hardware {
             #[serde(default)]
             system_vendor: Option<HardwareSystemVendor>,
-            #[serde(default)]
-            nics: Vec<Card>,
-        }
-        #[derive(Deserialize)]
-        struct Card {
-            #[serde(default)]
-            mac: String,
         }
         let hardware = Option::<Hardware>::deserialize(deserializer)?.unwrap_or_default();
-        let mut macs: Vec<MacAddress> = hardware.nics.iter().filter_map(|card| card.mac.parse().ok()).collect();
-        macs.sort_unstable();
-        macs.dedup();
-        macs.truncate(MAX_CARDS);
-        macs.shrink_to_fit();
-        Ok(Self { board: hardware.system_vendor.as_ref().and_then(identity), macs })
+        let board = hardware.system_vendor.as_ref().and_then(identity);
+        Ok(Self { board: board.filter(|board| board.len() <= MAX_TEXT) })
     }
 }
 
@@ -105,25 +112,23 @@ pub(super) fn identity(vendor: &HardwareSystemVendor) -> Option<String> {
     Some(format!("{}/{serial}", vendor.manufacturer.trim()).to_lowercase())
 }
 
-/// Field managers and annotations are often larger than all the rest.
+/// Field managers, annotations and the like are often larger than all the rest.
 fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let mut meta = ObjectMeta::deserialize(deserializer)?;
-    meta.managed_fields = None;
-    let waits = meta.annotations.take().and_then(|mut all| all.remove_entry(ANNOTATION_DISCOVERED));
-    meta.annotations = waits.map(|waits| [waits].into());
-    meta.labels = None;
-    Ok(meta)
+    let mut whole = ObjectMeta::deserialize(deserializer)?;
+    let waits = whole.annotations.take().and_then(|mut all| all.remove_entry(ANNOTATION_DISCOVERED));
+    let waits = waits.filter(|(_, value)| value == DISCOVERED_PENDING);
+    Ok(ObjectMeta { annotations: waits.map(|waits| [waits].into()), ..essence(whole) })
 }
 
 impl HostView {
-    /// `spec.bootMACAddress`
-    pub fn boot_mac_address(&self) -> Option<&str> {
-        self.spec.boot_mac_address.as_deref()
+    /// `spec.bootMACAddress`, when it is one.
+    pub fn boot_mac(&self) -> Option<MacAddress> {
+        self.spec.boot_mac
     }
 
-    /// `spec.image`
-    pub fn image(&self) -> Option<&Image> {
-        self.spec.image.as_ref()
+    /// Name of the library's Image for `spec.image`.
+    pub fn image_name(&self) -> Option<&str> {
+        self.spec.image_name.as_deref()
     }
 
     /// `spec.bmc.address`
@@ -139,13 +144,6 @@ impl HostView {
     /// Maker and serial number of the machine, when they tell it from another.
     pub fn board(&self) -> Option<&str> {
         self.status.hardware.board.as_deref()
-    }
-
-    /// The MAC addresses of its machine: the boot address, then those that inspection found.
-    pub fn macs(&self) -> impl Iterator<Item = MacAddress> {
-        let boot: Option<MacAddress> = self.boot_mac_address().and_then(|mac| mac.parse().ok());
-        let cards = self.status.hardware.macs.iter().copied();
-        boot.into_iter().chain(cards.filter(move |mac| Some(*mac) != boot))
     }
 
     /// Whether it reported itself and waits to be accepted: what it says of itself is nobody's word but its own.
@@ -216,13 +214,12 @@ mod tests {
                     { "mac": "02:00:00:00:00:01" }, { "mac": "02:00:00:00:00:02" }, { "mac": "none" }, {}], "systemVendor": { "manufacturer": "Maker", "serialNumber": " S1 " } } }
         });
         let view: HostView = serde_json::from_value(whole).unwrap();
-        assert_eq!(view.boot_mac_address(), Some("02:00:00:00:00:01"));
+        assert_eq!(view.boot_mac(), Some(MacAddress([2, 0, 0, 0, 0, 1])));
         assert_eq!(view.credentials_name(), Some("s"));
-        assert_eq!(view.image().map(|image| image.url.as_str()), Some("http://x/i"));
+        let image = Image { url: "http://x/i".into(), ..Image::default() };
+        assert_eq!(view.image_name(), Some(machine::image_name(&image).as_str()));
         assert!(view.takes_place());
         assert_eq!(view.board(), Some("maker/s1"));
-        let macs: Vec<String> = view.macs().map(|mac| mac.to_string()).collect();
-        assert_eq!(macs, ["02:00:00:00:00:01", "02:00:00:00:00:02"]);
         assert!(!view.is_registered() && !view.waits());
         let waiting = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: DISCOVERED_PENDING, "a": "b" } }, "spec": {} });
         let waiting: HostView = serde_json::from_value(waiting).unwrap();
@@ -237,6 +234,24 @@ mod tests {
         let kept = serde_json::to_value(&view.metadata).unwrap();
         assert_eq!(kept, json!({ "name": "h", "namespace": "rack", "uid": "u" }));
         let bare: HostView = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
-        assert!(!bare.takes_place() && bare.image().is_none());
+        assert!(!bare.takes_place() && bare.image_name().is_none());
+    }
+
+    #[test]
+    fn nothing_that_a_user_writes_makes_a_view_large() {
+        let much = "A".repeat(1 << 20);
+        let whole = json!({
+            "metadata": { "name": "h", "namespace": "rack", "uid": "u", "labels": { "a": much },
+                "annotations": { ANNOTATION_DISCOVERED: much, "b": much }, "finalizers": [much],
+                "ownerReferences": [{ "apiVersion": much, "kind": "K", "name": much, "uid": "u" }],
+                "generateName": much, "selfLink": much },
+            "spec": { "bootMACAddress": much, "image": { "url": format!("http://x/{much}"), "checksum": much },
+                "bmc": { "address": much, "credentialsName": much }, "description": much },
+            "status": { "provisioning": { "state": "inspecting", "ID": much },
+                "hardware": { "systemVendor": { "manufacturer": much, "serialNumber": "S1" } } }
+        });
+        let view: HostView = serde_json::from_value(whole).unwrap();
+        let kept = format!("{view:?}");
+        assert!(kept.len() < 2000, "{} bytes", kept.len());
     }
 }

@@ -17,6 +17,9 @@ use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 
+/// More cards than any machine has.
+const MAX_CARDS: usize = 256;
+
 type Key = (String, String);
 
 /// An intent as last seen, and a way to wait for its next change.
@@ -87,6 +90,9 @@ pub async fn keep(
                 }
                 for key in known.take(seen, &intents) {
                     known.publish(&key, &index);
+                }
+                if listed.0 {
+                    index.settle();
                 }
                 if listed == (true, true) {
                     ready.send_replace(true);
@@ -200,7 +206,7 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     // Before somebody accepted it, a machine's word about its further addresses keeps no other machine from its own.
     let nics = found.filter(|_| !discovery.waiting).map_or(&[][..], |hardware| &hardware.nics);
     let mut macs: Vec<MacAddress> = Vec::new();
-    let texts = host.spec.boot_mac_address.iter().chain(nics.iter().map(|nic| &nic.mac));
+    let texts = host.spec.boot_mac_address.iter().chain(nics.iter().map(|nic| &nic.mac).take(MAX_CARDS));
     for mac in texts.filter_map(|text| text.parse().ok()) {
         if !macs.contains(&mac) {
             macs.push(mac);
@@ -228,7 +234,7 @@ fn discovery(host: &BareMetalHost) -> Discovery {
     Discovery {
         waiting: super::discovery::waits(host),
         counts: super::discovery::counts(host),
-        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).collect(),
+        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_CARDS).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ const GIVE_UP_AFTER: i64 = 3;
 impl Life<'_> {
     /// Whether the BMC cannot even be tried.
     pub(super) fn without_access(&self) -> bool {
-        matches!(self.world.access, Access::Broken(_) | Access::None)
+        matches!(self.world.access, Access::Broken(_) | Access::Taken(_) | Access::None)
     }
 
     /// Turns a host that was deleted towards its end; `None` when its state goes on as it is.
@@ -60,7 +60,7 @@ impl Life<'_> {
 
     fn give_up(&mut self, reason: &'static str, consequence: &str) {
         let why = match self.world.access {
-            Access::Broken(why) => why.as_str(),
+            Access::Broken(why) | Access::Taken(why) => why.as_str(),
             Access::None => "the host names no BMC",
             Access::Ready { .. } => self.status.error_message.as_str(),
         };

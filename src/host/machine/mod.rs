@@ -98,6 +98,8 @@ pub enum Access {
     },
     /// They cannot: the address or the secret is missing or wrong.
     Broken(String),
+    /// The machine behind the address is another host's.
+    Taken(String),
 }
 
 /// Name and namespace of a secret.
@@ -243,6 +245,7 @@ impl Effect {
 pub fn step(world: &World) -> Turn {
     let mut life = Life::new(world);
     let next = life.step();
+    life.yield_to_the_first();
     Turn { status: life.status, notes: life.notes, next }
 }
 

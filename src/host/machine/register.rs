@@ -44,6 +44,10 @@ impl Life<'_> {
         let (secret, version) = match self.world.access {
             Access::None => return Some(self.no_access("spec.bmc.address is missing")),
             Access::Broken(reason) => return Some(self.no_access(reason)),
+            Access::Taken(reason) => {
+                self.status.provisioning.id.clear();
+                return Some(self.no_access(reason));
+            }
             Access::Ready { secret, version } => (secret_reference(secret), version),
         };
         let tried = &mut self.status.tried_credentials;
@@ -136,10 +140,18 @@ impl Life<'_> {
         }
     }
 
+    /// A host that got another one's boot address after it was registered is registered no more. That lasts, so that it
+    /// does not come first after a restart because it is older.
+    pub(super) fn yield_to_the_first(&mut self) {
+        if !self.deleting() && !self.agent_is_up() && self.conflict().is_some() {
+            self.status.provisioning.id.clear();
+        }
+    }
+
     pub(super) fn conflict(&self) -> Option<String> {
         let owner = self.world.mac_owner?;
         let mac = self.world.host.spec.boot_mac_address.as_deref().unwrap_or_default();
-        Some(format!("MAC address {mac} is already that of BareMetalHost {owner}: correct one of the two"))
+        Some(format!("MAC address {mac} is already that of {owner}: correct one of the two"))
     }
 
     fn no_access(&mut self, reason: &str) -> Next {

@@ -24,6 +24,8 @@ impl Life<'_> {
             Ok(status) => {
                 let hardware = self.world.hardware.cloned().or(status.hardware.clone());
                 self.status = BareMetalHostStatus { hardware, ..status };
+                // Only a BMC that answers makes it this host's machine.
+                self.status.provisioning.id.clear();
                 self.without_alias();
                 Some(Next::Again)
             }

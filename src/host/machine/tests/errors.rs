@@ -190,17 +190,20 @@ fn a_boot_that_reached_another_machine_fails_with_that_and_is_tried_again() {
 
 #[test]
 fn nothing_boots_the_ramdisk_while_another_host_has_its_boot_address() {
-    for (state, error_type) in [("inspecting", ErrorType::Inspection), ("deprovisioning", ErrorType::Provisioning)] {
+    for (state, error_type) in
+        [("inspecting", ErrorType::Registration), ("deprovisioning", ErrorType::ProvisionedRegistration)]
+    {
         let mut model = Model::in_state(state);
         model.walk_until(|model| model.boots.last() == Some(&BootDevice::Pxe));
         // The address was given to the host only now, and is another's.
-        model.mac_owner = Some("ns/other".into());
+        model.mac_owner = Some("BareMetalHost ns/other".into());
         let (_, until) = model.settle();
         let intent = &model.intent.as_ref().expect("an intent").spec;
         assert_eq!((intent.target, intent.steps.len()), (BootTarget::Disk, 0), "{state}: what boots now is left alone");
         let status = model.status();
         assert_eq!((model.state(), status.error_type), (state, Some(error_type)));
         assert!(status.error_message.contains("is already that of BareMetalHost ns/other"), "{}", status.error_message);
+        assert_eq!(status.provisioning.id, "", "{state}: who gets another's address is registered no more");
         model.forget_what_happened();
         model.now = until;
         model.settle();

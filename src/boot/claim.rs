@@ -1,0 +1,96 @@
+//! Whose machine a MAC address is: one rule for DHCP, booting, sessions and the reconciler.
+
+use std::cmp::Ordering;
+
+/// How good a host's claim of a MAC address is. Of two the smaller one has the address.
+///
+/// A boot address goes before what inspection found, and a host whose BMC has let it in before one that only says what it
+/// is. Of two that are alike in this, the one has it that claimed it first while this process ran: a host that gets
+/// another's address later, by a slip or by intent, takes nothing from it. Then the older one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The host reported itself and was not accepted yet.
+    pub waiting: bool,
+    /// It is no boot address: inspection found it.
+    pub card: bool,
+    /// The host was not registered with the machine that it names now.
+    pub unregistered: bool,
+    /// Number of the claim since the start; 0 for those that were there then.
+    pub since: u64,
+    /// When the host was made, Unix time in seconds.
+    pub created: i64,
+    /// UID of the host.
+    pub uid: String,
+}
+
+impl Claim {
+    fn parts(&self) -> (bool, bool, bool, u64, i64, &str) {
+        (self.waiting, self.card, self.unregistered, self.since, self.created, &self.uid)
+    }
+}
+
+impl Ord for Claim {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
+}
+
+impl PartialOrd for Claim {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Numbers claims in the order in which they came. Those of the first list came in no order.
+#[derive(Debug, Default)]
+pub struct ClaimOrder {
+    listed: bool,
+    last: u64,
+}
+
+impl ClaimOrder {
+    /// The first list is complete.
+    pub fn settle(&mut self) {
+        self.listed = true;
+    }
+
+    /// The number of a claim: the one that the host has for this address already, or the next.
+    pub fn since(&mut self, already: Option<u64>) -> u64 {
+        already.unwrap_or_else(|| {
+            self.last += u64::from(self.listed);
+            self.last
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_first() {
+        let claim = |waiting, card, unregistered, since, created, uid: &str| Claim {
+            waiting,
+            card,
+            unregistered,
+            since,
+            created,
+            uid: uid.into(),
+        };
+        // Each row goes before the next.
+        let rows = [
+            claim(false, false, false, 0, 1, "a"),
+            claim(false, false, false, 0, 1, "b"),
+            claim(false, false, false, 0, 2, "a"),
+            claim(false, false, false, 7, 1, "a"),
+            claim(false, false, true, 0, 1, "a"),
+            claim(false, true, false, 0, 1, "a"),
+            claim(true, false, true, 0, 1, "a"),
+        ];
+        assert!(rows.windows(2).all(|pair| pair[0] < pair[1]));
+        let mut order = ClaimOrder::default();
+        assert_eq!((order.since(None), order.since(None)), (0, 0));
+        order.settle();
+        assert_eq!((order.since(None), order.since(Some(0)), order.since(None), order.since(Some(1))), (1, 0, 2, 1));
+    }
+}
