@@ -393,3 +393,62 @@ async fn what_agents_say_costs_nothing_before_they_are_known() {
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     door.is_well().await;
 }
+
+/// What packs well takes next to nothing on disk, and nobody holds it unpacked: a namespace of such objects costs as little
+/// memory after a restart as before.
+#[tokio::test]
+async fn a_namespace_of_long_words_is_kept_packed() {
+    const EACH: usize = 40;
+    const KINDS: [(&str, &str); 5] = [
+        ("metal3.io/v1alpha1", "DataImage"),
+        ("metal3.io/v1alpha1", "BareMetalHost"),
+        ("metal3.io/v1alpha1", "HardwareData"),
+        ("v1", "ConfigMap"),
+        ("v1", "Secret"),
+    ];
+    let mut door = Door::new().await;
+    let word = "A".repeat(1_000_000);
+    let mut sender = door.h2().await;
+    let mut made = 0_u64;
+    for (version, kind) in KINDS {
+        let plural = format!("{}s", kind.to_lowercase()).replace("hardwaredatas", "hardwaredata");
+        let group = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
+        for number in 0..EACH {
+            // In what is the kind's own, and in what every kind has.
+            let (word, many) = if number % 2 == 0 { (word.as_str(), "") } else { ("short", word.as_str()) };
+            let mut object = json!({
+                "apiVersion": version, "kind": kind,
+                "metadata": { "name": format!("n{number}"), "finalizers": [format!("test.invalid/{}", "a".repeat(60))],
+                    "ownerReferences": (0..many.len() / 250).map(|one| json!({ "apiVersion": "v1", "kind": "ConfigMap",
+                        "name": "a".repeat(150), "uid": format!("{one}") })).collect::<Vec<_>>() },
+            });
+            let (field, value) = match kind {
+                "DataImage" => ("spec", json!({ "url": format!("http://10.0.0.1/{word}") })),
+                "BareMetalHost" => (
+                    "spec",
+                    json!({ "online": false, "description": word,
+                    "image": { "url": format!("http://10.0.0.1/{word}"), "checksum": "0".repeat(64) },
+                    "rootDeviceHints": { "model": word } }),
+                ),
+                "HardwareData" => ("spec", json!({ "hardware": { "hostname": word } })),
+                _ => ("data", json!({ "a": STANDARD.encode(word) })),
+            };
+            object[field] = value;
+            let path = format!("{group}/namespaces/default/{plural}");
+            let answer = send(&mut sender, Method::POST, &path, &object.to_string()).await;
+            made += u64::from(answer.status() == StatusCode::CREATED);
+            answer.into_body().collect().await.unwrap();
+        }
+    }
+    assert!(made >= 2 * EACH as u64, "only {made} were taken: the test says nothing");
+    drop(sender);
+    door.is_well().await;
+    let before = door.memory();
+    door.appliance.restart(false).await;
+    door.appliance.client().await;
+    door.is_well().await;
+    let (after, peak) = (door.memory(), door.peak());
+    eprintln!("{made} objects; {before} KiB, after a restart {after} KiB, at most {peak} KiB");
+    assert!(before < 150_000, "{before} KiB");
+    assert!(after < 120_000 && peak < 200_000, "{after} KiB, at most {peak} KiB");
+}
