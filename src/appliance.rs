@@ -299,17 +299,6 @@ async fn start(
     } else {
         tokio::time::timeout(LISTING_DEADLINE, listed).await.context("hosts could not be listed in time")??;
     }
-    // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
-    let limits = apiserver::tls::Limits {
-        connections: shares.api,
-        per_address: config.api.connections_per_address.get(),
-        ..apiserver::tls::Limits::default()
-    };
-    let refused = audit.as_ref().map(apiserver::audit::Audit::refused_certificates);
-    let refused = refused.unwrap_or_else(|| Arc::new(|_, _| {}));
-    let api = apiserver::tls::serve_telling(api_listener, pki.server_config()?, router, token(), limits, refused);
-    services.spawn(named("API", api));
-
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;
     let leases = if config.networks.is_empty() {
@@ -320,6 +309,19 @@ async fn start(
     };
     let ranks = ranks(config, leases.as_ref(), &index);
     log.ranked_by(ranks.clone());
+
+    // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
+    let limits = apiserver::tls::Limits {
+        connections: shares.api,
+        per_address: config.api.connections_per_address.get(),
+        ..apiserver::tls::Limits::default()
+    };
+    let refused = audit.as_ref().map(apiserver::audit::Audit::refused_certificates);
+    let refused = refused.unwrap_or_else(|| Arc::new(|_, _| {}));
+    let callers = apiserver::tls::Callers { ranks: ranks.clone(), refused };
+    let api = apiserver::tls::serve_knowing(api_listener, pki.server_config()?, router, token(), limits, callers);
+    services.spawn(named("API", api));
+
     let media = Media {
         tokens: tokens.clone(),
         files: files.clone(),

@@ -50,4 +50,4 @@ where
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

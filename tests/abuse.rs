@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::join_all;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -20,8 +21,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, PostParams};
-use kube::config::Kubeconfig;
+use kube::api::{Api, PostParams, WatchEvent, WatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::json;
@@ -250,6 +251,12 @@ async fn thousands_of_watches_are_served_and_given_back() {
     assert_eq!(refused, 0, "watches that were refused");
     let one_more = send(&mut senders[0], Method::GET, &path, "").await;
     assert_eq!(one_more.status(), StatusCode::TOO_MANY_REQUESTS, "the share of others is kept");
+    // Another caller gets theirs meanwhile, and is told as all are.
+    let made = door.appliance.slipway(&["token", "create", "other", "--role", "view", "-o", "kubeconfig"]).await;
+    let other = Kubeconfig::from_yaml(&String::from_utf8(made.stdout).unwrap()).unwrap();
+    let other = kube::Config::from_custom_kubeconfig(other, &KubeConfigOptions::default()).await.unwrap();
+    let other: Api<ConfigMap> = Api::default_namespaced(kube::Client::try_from(other).unwrap());
+    let mut theirs = other.watch(&WatchParams::default(), "0").await.expect("another caller's watch").boxed();
     let during = door.memory();
 
     let api: Api<ConfigMap> = Api::default_namespaced(door.appliance.client().await);
@@ -267,14 +274,26 @@ async fn thousands_of_watches_are_served_and_given_back() {
     }))
     .await;
     assert_eq!(told.iter().filter(|told| !**told).count(), 0, "watches that were not told");
+    let told = async {
+        while let Some(event) = theirs.next().await {
+            match event.expect("another caller's watch goes on") {
+                WatchEvent::Added(map) if map.metadata.name.as_deref() == Some("told") => return,
+                WatchEvent::Error(error) => panic!("another caller's watch: {error:?}"),
+                _ => {}
+            }
+        }
+        panic!("another caller's watch ended");
+    };
+    timeout(DEADLINE, told).await.expect("another caller is told in time");
     let after = door.memory();
     println!("{} watches: {before} KiB before, {during} with them, {after} when all were told", watches.len());
     assert!(after < before + WATCHES_MEMORY, "{after} KiB");
     door.is_well().await;
 
     // Half of them go away without a word, the others with their connection.
-    drop(watches);
+    drop((watches, theirs));
     drop(senders);
+    drop(other);
     until("descriptors to be given back", || door.descriptors() <= descriptors + 5).await;
     println!("{} KiB when they are gone", door.memory());
     door.is_well().await;

@@ -1,5 +1,8 @@
-//! Ten strangers do their worst to the API's port, each from an address of its own; who is known gets on all the same.
+//! Strangers do their worst to the API's port: ten of them, or one from as many addresses as there are connections. Who has
+//! shown who they are gets on all the same, and so does a known host's agent, which has nothing to show but its address.
 
+#[path = "process/machine.rs"]
+mod machine;
 mod process;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,10 +28,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use machine::Machine;
 use process::{Appliance, DEADLINE, until};
 
-/// Where the one comes from who is known.
-const KNOWN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
+/// Where the administrator comes from.
+const ADMIN: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 20);
 /// Strangers, and the connections that each of them wants.
 const STRANGERS: u8 = 10;
 const EACH: usize = 120;
@@ -114,12 +118,16 @@ async fn clutch(from: Ipv4Addr, to: SocketAddr, nobody: &TlsConnector, way: usiz
     Some(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_is_known_gets_on_while_ten_strangers_do_their_worst() {
+/// This process is all of the strangers, and has descriptors for their connections.
+fn be_all_strangers() {
     slipway::appliance::install_tls_provider();
-    // This process is all of the strangers.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(16_384), hard).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_administrator_gets_on_while_ten_strangers_do_their_worst() {
+    be_all_strangers();
     // With few descriptors there are few connections: the strangers want more than there are.
     let mut appliance = Appliance::limited("ulimit -n 2048").await;
     appliance.client().await;
@@ -135,7 +143,7 @@ async fn who_is_known_gets_on_while_ten_strangers_do_their_worst() {
         }
     };
     let connect = || async {
-        let stream = tls(KNOWN, to, &keys.admin).await.expect("a connection");
+        let stream = tls(ADMIN, to, &keys.admin).await.expect("a connection");
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender
@@ -181,4 +189,63 @@ async fn who_is_known_gets_on_while_ten_strangers_do_their_worst() {
     println!("the strangers began {} further connections", opened.load(Ordering::Relaxed));
     assert!(appliance.runs() && !appliance.log().contains("panicked"), "{}", appliance.log());
     assert!(!appliance.log().contains("Too many open files"), "{}", appliance.log());
+}
+
+/// Connections that the listener has with 2048 descriptors, and a stranger's connections at once, which are more.
+const CONNECTIONS: usize = 768;
+const AT_ONCE: usize = 900;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_hosts_agent_opens_its_session_while_strangers_have_an_address_for_each_connection() {
+    be_all_strangers();
+    let (mut appliance, machine) = Machine::beside("ulimit -n 2048").await;
+    let keys = Arc::new(Keys::of(&appliance).await);
+    let token = machine.token(&appliance).await;
+    let to = appliance.address;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut strangers = JoinSet::new();
+    for way in 0..AT_ONCE {
+        let (keys, begun) = (keys.clone(), begun.clone());
+        strangers.spawn(async move {
+            loop {
+                let number = begun.fetch_add(1, Ordering::Relaxed);
+                // Some are in the machines' own network. Most do not say a word: that is the fastest.
+                let [high, low] = u16::try_from(number % 50_000).unwrap().to_be_bytes();
+                let from = if number % 64 == 0 { [127, 0, 0, 100 + low / 3] } else { [127, 1, high, low.max(1)] };
+                clutch(from.into(), to, &keys.nobody, [0, 0, 0, 0, 0, 1, 2, 3][way % 8]).await;
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let after = async |more: usize| {
+        let wanted = begun.load(Ordering::Relaxed) + more;
+        let what = format!("{more} further connections of strangers");
+        until(&what, async || (begun.load(Ordering::Relaxed) >= wanted).then_some(())).await;
+    };
+    let call = async |method: Method, path: &str, bearer: &str, body: String| {
+        // The machine of this test may be too busy for a handshake in time.
+        let connect = async || tls(machine::ADDRESS, to, &keys.nobody).await.ok();
+        let stream = until("a connection", connect).await;
+        // A slow agent: as many come meanwhile as there are places, each from an address of its own.
+        after(CONNECTIONS).await;
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::builder().method(method).uri(format!("https://127.0.0.1{path}"));
+        let request = request.header("content-type", "application/json").header("authorization", bearer);
+        let answer = sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap());
+        let answer = timeout(DEADLINE, answer).await.expect("an answer in time").expect("the connection is there");
+        let status = answer.status();
+        let text = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice::<serde_json::Value>(&text).unwrap_or_default())
+    };
+    after(2 * AT_ONCE).await;
+    let (status, session) = call(Method::POST, "/agent/v1/session", "", Machine::hello(&token)).await;
+    assert_eq!(status, StatusCode::OK, "{session}");
+    let bearer = format!("Bearer {}", session["session"].as_str().unwrap());
+    for round in 0..3 {
+        let (status, step) = call(Method::GET, "/agent/v1/step", &bearer, String::new()).await;
+        assert_eq!((status, &step["action"]), (StatusCode::OK, &"inspect".into()), "round {round}: {step}");
+    }
+    println!("the strangers began {} connections", begun.load(Ordering::Relaxed));
+    assert!(appliance.runs() && !appliance.log().contains("panicked"), "{}", appliance.log());
 }

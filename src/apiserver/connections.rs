@@ -1,10 +1,12 @@
-//! Who may have a connection: so many in all, so many from one address, and half of them at most for strangers, who have
+//! Who may have a connection: so many in all, so many from one address, and half of them at most for newcomers, who have
 //! not shown who they are.
 //!
-//! A connection begins as a stranger's, so one more stranger is always let in and another goes for it: the oldest one from
-//! the address that has most of them. Whoever comes from an address of their own has the time to show who they are,
-//! however many connections others open.
+//! A connection begins as a newcomer's. One more of them is always let in, and another goes for it: one of a
+//! [rank](crate::ration::Rank) that has more than its share, and there the oldest one from the address that has most of
+//! them. So a known host's agent has the time to show who it is however many addresses strangers have, and so has whoever
+//! comes from an address of their own while there are fewer of those than places.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +14,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::ration::{Rank, Shares};
+
 /// The connections of a listener.
 #[derive(Clone)]
 pub(super) struct Connections {
     per_address: usize,
-    strangers: usize,
     // std's lock: held to count only.
     table: Arc<Mutex<Table>>,
 }
 
-#[derive(Default)]
 struct Table {
     next: u64,
-    addresses: HashMap<IpAddr, Address>,
-    /// Connections of strangers.
-    strangers: usize,
+    /// Connections of each address.
+    addresses: HashMap<IpAddr, usize>,
+    /// Newcomers of each standing; the last gives way first.
+    newcomers: [Newcomers; 3],
+    /// Newcomers' connections at once.
+    most: usize,
 }
 
+/// Those of one standing.
 #[derive(Default)]
-struct Address {
-    connections: usize,
-    /// Those of strangers, oldest first.
-    strangers: BTreeMap<u64, CancellationToken>,
+struct Newcomers {
+    /// What they may have when others want places, too.
+    share: usize,
+    count: usize,
+    /// By address, oldest first.
+    of: HashMap<IpAddr, BTreeMap<u64, CancellationToken>>,
 }
 
 /// A place among the connections, until it is dropped.
@@ -41,40 +49,45 @@ pub(super) struct Place {
     connections: Connections,
     address: IpAddr,
     number: u64,
-    stranger: AtomicBool,
+    standing: usize,
+    newcomer: AtomicBool,
     dropped: CancellationToken,
 }
 
 impl Connections {
-    /// `most` in all, of which strangers get half; `per_address` from one address, or one network of IPv6 (/64). Only
+    /// `most` in all, of which newcomers get half; `per_address` from one address, or one network of IPv6 (/64). Only
     /// the machine itself (127.0.0.1, ::1) may have more.
     pub fn new(most: usize, per_address: usize) -> Self {
-        Self { per_address, strangers: (most / 2).max(1), table: Arc::default() }
+        let most = (most / 2).max(1);
+        let (unknown, strangers) = (Shares::of_unknown(most), Shares::of_strangers(most));
+        let shares = [most - unknown, unknown - strangers, strangers];
+        let newcomers = shares.map(|share| Newcomers { share, ..Newcomers::default() });
+        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most };
+        Self { per_address, table: Arc::new(Mutex::new(table)) }
     }
 
-    /// A place for a connection from an address, when it has one left.
-    pub fn enter(&self, address: IpAddr) -> Option<Place> {
-        let address = counted_as(address);
+    /// A place for a connection from an address of this rank, when the address has one left.
+    pub fn enter(&self, address: IpAddr, rank: Rank) -> Option<Place> {
+        let (address, standing) = (counted_as(address), standing(rank));
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
-        let of = table.addresses.entry(address).or_default();
-        if of.connections >= self.per_address && !is_this_machine(address) {
+        let count = table.addresses.entry(address).or_default();
+        if *count >= self.per_address && !is_this_machine(address) {
             return None;
         }
+        *count += 1;
         let dropped = CancellationToken::new();
-        of.connections += 1;
-        of.strangers.insert(number, dropped.clone());
-        table.strangers += 1;
-        if table.strangers > self.strangers {
-            table.drop_a_stranger();
+        table.newcomers[standing].add(address, number, dropped.clone());
+        if table.newcomers.iter().map(|of| of.count).sum::<usize>() > table.most {
+            table.drop_a_newcomer();
         }
-        Some(Place { connections: self.clone(), address, number, stranger: AtomicBool::new(true), dropped })
+        Some(Place { connections: self.clone(), address, number, standing, newcomer: AtomicBool::new(true), dropped })
     }
 
-    /// Ends a stranger's connection, if there is one, because there is no place left at all.
+    /// Ends a newcomer's connection, if there is one, because there is no place left at all.
     pub fn make_room(&self) {
-        self.lock().drop_a_stranger();
+        self.lock().drop_a_newcomer();
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -82,14 +95,48 @@ impl Connections {
     }
 }
 
+/// Where a rank stands among newcomers. The appliance itself is no better than what it knows.
+fn standing(rank: Rank) -> usize {
+    match rank {
+        Rank::Own | Rank::Known => 0,
+        Rank::Untold => 1,
+        Rank::Stranger => 2,
+    }
+}
+
 impl Table {
+    /// One of those who have more than their share, else of the least known that there are.
+    fn drop_a_newcomer(&mut self) {
+        let over = self.newcomers.iter().rposition(|of| of.count > of.share);
+        if let Some(standing) = over.or_else(|| self.newcomers.iter().rposition(|of| of.count > 0)) {
+            self.newcomers[standing].drop_one();
+        }
+    }
+}
+
+impl Newcomers {
+    fn add(&mut self, address: IpAddr, number: u64, dropped: CancellationToken) {
+        self.count += 1;
+        self.of.entry(address).or_default().insert(number, dropped);
+    }
+
+    fn remove(&mut self, address: IpAddr, number: u64) {
+        let Some(of) = self.of.get_mut(&address) else { return };
+        self.count -= usize::from(of.remove(&number).is_some());
+        if of.is_empty() {
+            self.of.remove(&address);
+        }
+    }
+
     /// The oldest of the address that has most.
-    fn drop_a_stranger(&mut self) {
-        let first = |of: &Address| of.strangers.keys().next().copied().unwrap_or(u64::MAX);
-        let most = self.addresses.values_mut().max_by_key(|of| (of.strangers.len(), std::cmp::Reverse(first(of))));
-        if let Some((_, dropped)) = most.and_then(|of| of.strangers.pop_first()) {
-            self.strangers -= 1;
+    fn drop_one(&mut self) {
+        let oldest = |of: &BTreeMap<u64, _>| of.keys().next().copied();
+        let most = self.of.iter().max_by_key(|(_, of)| (of.len(), Reverse(oldest(of))));
+        let Some((address, of)) = most else { return };
+        if let Some((number, dropped)) = of.first_key_value() {
+            let (address, number) = (*address, *number);
             dropped.cancel();
+            self.remove(address, number);
         }
     }
 }
@@ -97,17 +144,14 @@ impl Table {
 impl Place {
     /// Its caller has shown who it is.
     pub fn vouch(&self) {
-        if !self.stranger.swap(false, Ordering::Relaxed) {
-            return;
+        if self.newcomer.swap(false, Ordering::Relaxed) {
+            self.connections.lock().newcomers[self.standing].remove(self.address, self.number);
         }
-        let mut table = self.connections.lock();
-        let was = table.addresses.get_mut(&self.address).and_then(|of| of.strangers.remove(&self.number));
-        table.strangers -= usize::from(was.is_some());
     }
 
     /// Whether it has not.
-    pub fn is_stranger(&self) -> bool {
-        self.stranger.load(Ordering::Relaxed)
+    pub fn is_newcomer(&self) -> bool {
+        self.newcomer.load(Ordering::Relaxed)
     }
 
     /// Waits until the connection has to go for another one.
@@ -120,9 +164,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.vouch();
         let mut table = self.connections.lock();
-        if let Some(of) = table.addresses.get_mut(&self.address) {
-            of.connections -= 1;
-            if of.connections == 0 {
+        if let Some(count) = table.addresses.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
                 table.addresses.remove(&self.address);
             }
         }
@@ -150,7 +194,16 @@ mod tests {
     use super::*;
 
     fn enter(connections: &Connections, address: &str) -> Option<Place> {
-        connections.enter(address.parse().expect("an address"))
+        connections.enter(address.parse().expect("an address"), Rank::Untold)
+    }
+
+    fn is_empty(connections: &Connections) -> bool {
+        let table = connections.lock();
+        table.addresses.is_empty() && table.newcomers.iter().all(|of| of.count == 0 && of.of.is_empty())
+    }
+
+    fn held(places: &[Place]) -> usize {
+        places.iter().filter(|place| !place.dropped.is_cancelled()).count()
     }
 
     #[test]
@@ -173,12 +226,11 @@ mod tests {
         let _loopback = [take("127.0.0.2"), take("127.0.0.2")].map(|place| place.expect("a place"));
         assert!(take("127.0.0.2").is_none());
         drop((many, _second, _other, _third, _six, _loopback));
-        let table = connections.lock();
-        assert!(table.addresses.is_empty() && table.strangers == 0);
+        assert!(is_empty(&connections));
     }
 
     #[test]
-    fn the_oldest_stranger_of_the_address_with_most_goes() {
+    fn the_oldest_newcomer_of_the_address_with_most_goes() {
         let connections = Connections::new(8, 100);
         let take = |address: &str| enter(&connections, address).expect("a place");
         let gone = |places: &[Place]| places.iter().map(|place| place.dropped.is_cancelled()).collect::<Vec<_>>();
@@ -194,7 +246,7 @@ mod tests {
         // However much is opened from one address, it only takes from its own.
         let more: Vec<Place> = (0..50).map(|_| take("10.0.0.1")).collect();
         assert_eq!(gone(&flood), [true, true, true]);
-        assert_eq!(more.iter().filter(|place| !place.dropped.is_cancelled()).count(), 2);
+        assert_eq!(held(&more), 2);
         assert!(!gone(&[single, newcomer, known]).contains(&true));
         // All have gone but two: of many with one each the oldest goes.
         let each: Vec<Place> = (10..15).map(|number| take(&format!("10.0.1.{number}"))).collect();
@@ -202,11 +254,56 @@ mod tests {
         drop((flood, more));
         connections.make_room();
         assert_eq!(gone(&each), [true, true, false, false, false]);
-        // Who is known is never asked to go.
+        // Who has shown who they are is never asked to go.
         each[2].vouch();
         (0..9).for_each(|_| connections.make_room());
         assert_eq!(gone(&each), [true, true, false, true, true]);
         drop(each);
-        assert!(connections.lock().addresses.is_empty() && connections.lock().strangers == 0);
+        assert!(is_empty(&connections));
+    }
+
+    #[test]
+    fn each_rank_keeps_its_share_whatever_others_open() {
+        use Rank::{Known, Own, Stranger, Untold};
+        // Who opens many, each from an address of its own, in this order; how many of each are left of 32 places.
+        let rows: [(&[Rank], &[usize]); 8] = [
+            (&[Stranger], &[32]),
+            (&[Known], &[32]),
+            (&[Stranger, Known], &[8, 24]),
+            (&[Known, Stranger], &[24, 8]),
+            (&[Untold, Stranger], &[24, 8]),
+            (&[Stranger, Untold, Own], &[8, 16, 8]),
+            (&[Known, Untold, Stranger], &[8, 16, 8]),
+            (&[Known, Stranger, Untold], &[8, 8, 16]),
+        ];
+        for (order, wanted) in rows {
+            let connections = Connections::new(64, 1);
+            let open = |(network, rank): (usize, &Rank)| -> Vec<Place> {
+                let address = |last: u8| IpAddr::from([10, 0, network as u8, last]);
+                (0..100).map(|last| connections.enter(address(last), *rank).expect("a place")).collect()
+            };
+            let all: Vec<_> = order.iter().enumerate().map(open).collect();
+            let left: Vec<_> = all.iter().map(|places| held(places)).collect();
+            assert_eq!(left, wanted, "{order:?}");
+            drop(all);
+            assert!(is_empty(&connections));
+        }
+    }
+
+    #[test]
+    fn a_known_hosts_one_connection_stays_while_strangers_open_new_ones_for_ever() {
+        for rank in [Rank::Stranger, Rank::Untold] {
+            let connections = Connections::new(64, 8);
+            let agent = connections.enter([10, 0, 0, 1].into(), Rank::Known).expect("a place");
+            let mut all = Vec::new();
+            for number in 0..10_000_u16 {
+                let [high, low] = number.to_be_bytes();
+                all.push(connections.enter([10, 1, high, low].into(), rank).expect("a place"));
+            }
+            assert_eq!((held(&all), agent.dropped.is_cancelled()), (31, false), "{rank:?}");
+            // Nor does it go when others who have shown who they are have taken all the rest.
+            (0..31).for_each(|_| connections.make_room());
+            assert_eq!((held(&all), agent.dropped.is_cancelled()), (0, false), "{rank:?}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! `/healthz`, `/livez` and `/readyz`: named checks, answered in upstream's words
 //! (<https://kubernetes.io/docs/reference/using-api/health-checks/>).
 //!
-//! Everybody may ask, so that a failed check is named and its reason goes to the log only.
+//! Everybody may ask, so that a failed check is named and its reason goes to the log only: once for each reason, however
+//! often it is asked.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -27,12 +28,45 @@ pub enum Scope {
 #[derive(Default)]
 pub(super) struct Checks {
     // std's lock: held to copy the list only.
-    all: RwLock<Vec<(&'static str, Scope, Check)>>,
+    all: RwLock<Vec<Named>>,
+}
+
+/// A check. Cheap to clone.
+#[derive(Clone)]
+struct Named {
+    name: &'static str,
+    scope: Scope,
+    check: Check,
+    /// Why it failed when it was asked last, which the log says already.
+    // std's lock: held to compare and replace only.
+    said: Arc<Mutex<Option<String>>>,
+}
+
+impl Named {
+    /// Asks it, and says in the log what was not said before.
+    fn ask(&self) -> Result<(), String> {
+        let result = (self.check)();
+        let now = result.as_ref().err();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.as_ref() != now {
+            match now {
+                Some(reason) => tracing::warn!(check = self.name, reason, "a health check fails"),
+                None => tracing::info!(check = self.name, "a health check does not fail any more"),
+            }
+            *said = now.cloned();
+        }
+        result
+    }
 }
 
 impl Checks {
     pub fn add(&self, name: &'static str, scope: Scope, check: Check) {
-        self.all.write().unwrap_or_else(PoisonError::into_inner).push((name, scope, check));
+        self.all.write().unwrap_or_else(PoisonError::into_inner).push(Named {
+            name,
+            scope,
+            check,
+            said: Arc::default(),
+        });
     }
 
     /// Answers a path as `/readyz` or `/readyz/store`.
@@ -44,16 +78,9 @@ impl Checks {
             return Err(ApiError::no_such_path());
         }
         let checks = self.all.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let asked = checks.into_iter().filter(|(_, scope, _)| *scope == Scope::Life || endpoint == "readyz");
-        let results: Vec<(&str, Result<(), String>)> = asked
-            .filter(|(name, ..)| one.is_none_or(|one| one == *name))
-            .map(|(name, _, check)| (name, check()))
-            .collect();
-        for (name, result) in &results {
-            if let Err(reason) = result {
-                tracing::warn!(endpoint, check = name, reason, "a health check failed");
-            }
-        }
+        let asked = checks.iter().filter(|check| check.scope == Scope::Life || endpoint == "readyz");
+        let asked = asked.filter(|check| one.is_none_or(|one| one == check.name));
+        let results: Vec<(&str, Result<(), String>)> = asked.map(|check| (check.name, check.ask())).collect();
         match one {
             Some(_) => match results.first() {
                 None => Err(ApiError::no_such_path()),

@@ -1,6 +1,6 @@
 //! The HTTPS listener: handshakes, client certificates, limits, and an orderly end.
 //!
-//! Everything before the first complete request is bounded: connections, in all, from one address and from strangers, the
+//! Everything before the first complete request is bounded: connections, in all, from one address and of newcomers, the
 //! time of a handshake, of a request's head, of a connection without requests, and of an answer that nobody takes.
 
 use std::io;
@@ -27,6 +27,7 @@ use super::auth::Identity;
 use super::connections::{Connections, Place};
 use super::linger::Lingering;
 use super::progress::Progress;
+use crate::ration::{Ranks, all_alike};
 
 /// Connections at once, where there are descriptors for them.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -51,7 +52,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// What peers may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once, of which half may be those of strangers: callers who have not shown who they are.
+    /// Connections at once, of which half may be those of newcomers: callers who have not shown who they are.
     pub connections: usize,
     /// Connections at once from one address, or from one network of IPv6 (/64); there is no such bound for the machine
     /// itself.
@@ -76,7 +77,7 @@ pub struct Patience {
     /// Without requests.
     pub idle: Duration,
     /// The same, for who has not shown who they are.
-    pub stranger: Duration,
+    pub newcomer: Duration,
     /// Until a peer takes more of an answer that waits for it.
     pub stall: Duration,
 }
@@ -87,7 +88,7 @@ impl Default for Patience {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(90),
             idle: Duration::from_secs(180),
-            stranger: Duration::from_secs(30),
+            newcomer: Duration::from_secs(30),
             stall: STALL,
         }
     }
@@ -95,6 +96,21 @@ impl Default for Patience {
 
 /// Who is told, with the peer and the reason, that the handshake refused a client certificate.
 pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
+
+/// What the listener asks about its callers, and whom it tells of them.
+#[derive(Clone)]
+pub struct Callers {
+    /// What is known of an address: of newcomers, each rank keeps its [share](crate::ration::Shares) of connections.
+    pub ranks: Ranks,
+    /// Who is told of refused certificates.
+    pub refused: Refused,
+}
+
+impl Default for Callers {
+    fn default() -> Self {
+        Self { ranks: all_alike(), refused: Arc::new(|_, _| {}) }
+    }
+}
 
 /// Address of the peer, put into the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +121,7 @@ pub struct Peer(pub SocketAddr);
 pub struct Standing(Arc<Place>);
 
 impl Standing {
-    /// The caller has shown who it is: the connection is no stranger's any more.
+    /// The caller has shown who it is: the connection is no newcomer's any more.
     pub fn vouch(&self) {
         self.0.vouch();
     }
@@ -140,21 +156,21 @@ pub async fn serve_with(
     shutdown: CancellationToken,
     limits: Limits,
 ) -> io::Result<()> {
-    serve_telling(listener, tls, router, shutdown, limits, Arc::new(|_, _| {})).await
+    serve_knowing(listener, tls, router, shutdown, limits, Callers::default()).await
 }
 
-/// As [`serve_with`], telling of client certificates that are refused.
+/// As [`serve_with`], for who knows something of addresses, or is told of client certificates that are refused.
 ///
 /// # Errors
 ///
 /// As [`serve`].
-pub async fn serve_telling(
+pub async fn serve_knowing(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     router: Router,
     shutdown: CancellationToken,
     limits: Limits,
-    refused: Refused,
+    callers: Callers,
 ) -> io::Result<()> {
     let local = listener.local_addr()?;
     tracing::info!(address = %local, "HTTPS is served");
@@ -163,7 +179,7 @@ pub async fn serve_telling(
     let connections = Connections::new(limits.connections, limits.per_address);
     let tasks = TaskTracker::new();
     loop {
-        // A slot before a connection: what is too much waits in the kernel's queue, and a stranger makes room for it.
+        // A slot before a connection: what is too much waits in the kernel's queue, and a newcomer makes room for it.
         if slots.available_permits() == 0 {
             connections.make_room();
         }
@@ -183,18 +199,18 @@ pub async fn serve_telling(
             },
         };
         // Nobody has all the slots. What is too much is closed: to let it wait would hold up the others behind it.
-        let Some(place) = connections.enter(peer.ip()) else {
+        let Some(place) = connections.enter(peer.ip(), (callers.ranks)(peer.ip().to_canonical())) else {
             tracing::debug!(%peer, "too many connections from this address");
             continue;
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
-        let refused = Arc::clone(&refused);
+        let refused = Arc::clone(&callers.refused);
         tasks.spawn(async move {
             let place = Arc::new(place);
             let arrival = Arrival { peer, place: Arc::clone(&place), refused };
             tokio::select! {
                 () = connection(stream, arrival, acceptor, router, shutdown, limits.patience) => {}
-                () = place.dropped() => tracing::debug!(%peer, "a stranger's connection is dropped for another one"),
+                () = place.dropped() => tracing::debug!(%peer, "a newcomer's connection is dropped for another one"),
             }
             drop((slot, place));
         });
@@ -284,8 +300,8 @@ async fn connection(
     tokio::pin!(serving);
     let mut ending = false;
     loop {
-        let (idle, stall) = match place.is_stranger() {
-            true => (patience.stranger, patience.stall.min(patience.stranger)),
+        let (idle, stall) = match place.is_newcomer() {
+            true => (patience.newcomer, patience.stall.min(patience.newcomer)),
             false => (patience.idle, patience.stall),
         };
         let left = idle.saturating_sub(progress.idle()).min(stall.saturating_sub(progress.stalled()));

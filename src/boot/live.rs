@@ -22,15 +22,15 @@ use super::{Ends, HostIndex};
 use crate::agent::protocol::{CHUNK_SIZE, Manifest};
 use crate::image::{self, Library};
 
-/// ISOs that are remembered.
+/// Images of which is remembered whether they are ISOs.
 const KNOWN_ISOS: usize = 64;
 
 #[derive(Clone)]
 struct Shared {
     hosts: HostIndex,
     library: Library,
-    /// The last that were found to be ISOs: a digest never stands for anything else.
-    isos: Arc<Mutex<VecDeque<String>>>,
+    /// Whether the last that were looked at are ISOs: a digest never stands for anything else.
+    isos: Arc<Mutex<VecDeque<(String, bool)>>>,
 }
 
 /// `GET /boot/live/DIGEST.iso`.
@@ -59,9 +59,18 @@ async fn iso(
     let Ok(Some(manifest)) = tokio::task::spawn_blocking(move || library.manifest(&name)).await else {
         return not_found();
     };
-    if !is_iso(&shared, &digest, &manifest).await {
-        warn!(digest, "a host is to boot this as a live ISO, and it is none; it is not served");
-        return not_found();
+    let peer = ends.map(|Extension(ends)| ends.peer);
+    match is_iso(&shared, &digest, &manifest).await {
+        Ok(true) => {}
+        Ok(false) => {
+            let peer = peer.map(tracing::field::display);
+            warn!(peer, digest, "a host is to boot this as a live ISO, and it is none; it is not served");
+            return not_found();
+        }
+        Err(error) => {
+            cannot_be_read(peer, &error);
+            return not_found();
+        }
     }
     let total = manifest.virtual_size;
     let tag = format!("\"{digest}\"");
@@ -76,7 +85,6 @@ async fn iso(
             return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
         }
     };
-    let peer = ends.map(|Extension(ends)| ends.peer);
     let mut answer = Body::from_stream(read(shared.library, manifest, part.clone(), peer)).into_response();
     *answer.status_mut() = status;
     let mut fields = vec![
@@ -97,23 +105,29 @@ async fn iso(
     answer
 }
 
-/// Whether the image is an ISO 9660 one.
-async fn is_iso(shared: &Shared, digest: &str, manifest: &Arc<Manifest>) -> bool {
+/// Whether the image is an ISO 9660 one. It is looked at once, whoever asks how often.
+async fn is_iso(shared: &Shared, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
     let lock = || shared.isos.lock().unwrap_or_else(PoisonError::into_inner);
-    if lock().iter().any(|known| known == digest) {
-        return true;
+    let known = lock().iter().find(|(known, _)| known == digest).map(|(_, is_iso)| *is_iso);
+    if let Some(known) = known {
+        return Ok(known);
     }
     let (library, manifest) = (shared.library.clone(), manifest.clone());
     // A chunk is larger than where the identifier stands; an ISO is, too.
     let head =
         tokio::task::spawn_blocking(move || piece(&library, &manifest, 0, manifest.virtual_size.min(CHUNK_SIZE)));
-    let found = matches!(head.await, Ok(Ok(head)) if image::is_iso(&head));
-    if found {
-        let mut isos = lock();
+    let found = image::is_iso(&head.await.map_err(io::Error::other).flatten()?);
+    let mut isos = lock();
+    // Several may have looked at once.
+    if isos.iter().all(|(known, _)| known != digest) {
         isos.truncate(KNOWN_ISOS - 1);
-        isos.push_front(digest.to_owned());
+        isos.push_front((digest.to_owned(), found));
     }
-    found
+    Ok(found)
+}
+
+fn cannot_be_read(peer: Option<SocketAddr>, error: &io::Error) {
+    warn!(peer = peer.map(tracing::field::display), %error, "a live ISO cannot be read from the library");
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -159,9 +173,7 @@ fn read(
                 return Ok(None);
             }
             let read = tokio::task::spawn_blocking(move || piece(&library, &manifest, at, end)).await;
-            let bytes = read.map_err(io::Error::other).flatten().inspect_err(|error| {
-                warn!(peer = peer.map(tracing::field::display), %error, "a live ISO cannot be read from the library");
-            })?;
+            let bytes = read.map_err(io::Error::other).flatten().inspect_err(|error| cannot_be_read(peer, error))?;
             let next = at + bytes.len() as u64;
             Ok(Some((bytes, next)))
         }

@@ -108,6 +108,21 @@ async fn what_is_no_iso_is_not_served_and_what_no_host_boots_any_more_neither() 
         let (status, _, body) = get(&other, &secret, range).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{:?}", &body[..body.len().min(99)]);
     }
+    // It is not looked at again, and the line in the log is that of who asks.
+    std::fs::remove_dir_all(folder.path().join("other").join("chunks")).unwrap();
+    let log = crate::log::tests::log_while(async {
+        let peer = SocketAddr::from(([10, 9, 9, 9], 99));
+        for _ in 0..1_000 {
+            let request = Request::get(path(&secret)).extension(Ends { local: ([10, 0, 0, 1], 80).into(), peer });
+            let answer = other.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+        }
+    });
+    let log = log.await;
+    let about = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+    assert_eq!(about("cannot be read"), 0, "{log}");
+    // So many are one address's in a stretch of time, and a stretch may end meanwhile.
+    assert!((30..=90).contains(&about("peer=10.9.9.9:99")) && about("and it is none") <= 90, "{log}");
     let booted = host(&iso);
     let ended = IndexedIntent { target: BootTarget::Disk, ..booted.intent.clone().unwrap() };
     hosts.insert(booted.clone());

@@ -1,4 +1,7 @@
 //! At most so many lines of one: strangers cannot fill the disk, nor hide what known hosts say among their own lines.
+//!
+//! A line counts as that of the `peer` that it names, else of the `host`, else of the network card (`mac`). One that names
+//! none of them counts as that of its place in the program: whoever brings it about cannot crowd out lines of other places.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,8 +25,12 @@ pub(super) const LINES_OF_ONE: u32 = 30;
 pub(super) const LINES_OF_STRANGERS: u32 = 200;
 /// Lines of all together of whom nobody can tell, with those of strangers.
 pub(super) const LINES_OF_UNKNOWN: u32 = 600;
+/// Lines of one place in the program in a stretch, of those that name nobody. Strangers share it with all others.
+pub(super) const LINES_OF_A_PLACE: u32 = LINES_OF_STRANGERS;
 /// Known hosts that are counted one by one.
 const MOST_KNOWN: usize = 1 << 14;
+/// The fields that say who brought a line about.
+const WHO: [&str; 3] = ["peer", "host", "mac"];
 /// Those who are named with how much was left out of them.
 const MOST_NAMED: usize = 64;
 /// Of a host's name.
@@ -71,16 +78,16 @@ impl Ration {
     }
 
     fn may_say(&self, event: &Event<'_>) -> bool {
-        let fields = event.metadata().fields();
-        if ["peer", "host", "mac"].iter().all(|name| fields.field(name).is_none()) {
-            return true;
-        }
+        let metadata = event.metadata();
         let mut said = Said::default();
-        event.record(&mut said);
-        let Some(who) = said.who() else { return true };
+        // Most lines name nobody, and need not be read.
+        if WHO.iter().any(|name| metadata.fields().field(name).is_some()) {
+            event.record(&mut said);
+        }
+        let who = said.who().unwrap_or(Who::Place(metadata.name()));
         let rank = match &who {
             Who::Address(address) => self.0.ranks.get().map_or(Rank::Untold, |ranks| ranks(*address)),
-            Who::Host(_) => Rank::Known,
+            Who::Host(_) | Who::Place(_) => Rank::Known,
             Who::Machine(_) => Rank::Stranger,
         };
         rank == Rank::Own || self.lines().may_say(self.0.begun.elapsed().as_secs() / STRETCH.as_secs(), who, rank)
@@ -103,6 +110,8 @@ pub(super) enum Who {
     Address(IpAddr),
     Machine(MacAddress),
     Host(String),
+    /// A place in the program, as `tracing` names it: "event" with file and line.
+    Place(&'static str),
 }
 
 impl fmt::Display for Who {
@@ -111,6 +120,7 @@ impl fmt::Display for Who {
             Self::Address(address) => address.fmt(f),
             Self::Machine(mac) => mac.fmt(f),
             Self::Host(host) => host.fmt(f),
+            Self::Place(place) => place.trim_start_matches("event ").fmt(f),
         }
     }
 }
@@ -142,7 +152,7 @@ impl Visit for Said {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if matches!(field.name(), "peer" | "host" | "mac") {
+        if WHO.contains(&field.name()) {
             self.record_str(field, &format!("{value:?}"));
         }
     }
@@ -167,6 +177,8 @@ pub(super) struct Lines {
     known: HashMap<Who, u32>,
     /// Strangers and those of whom nobody can tell: at most one entry for each line that they may write.
     unknown: HashMap<Who, u32>,
+    /// At most as many as there are places in the program.
+    places: HashMap<Who, u32>,
     of_strangers: u32,
     of_unknown: u32,
     left_out: LeftOut,
@@ -187,16 +199,17 @@ impl Lines {
             *self = Self { stretch, left_out, ..Self::default() };
         }
         let known = matches!(rank, Rank::Own | Rank::Known);
-        let (table, room) = match rank {
-            Rank::Own | Rank::Known => (&mut self.known, true),
-            Rank::Untold => (&mut self.unknown, self.of_unknown < LINES_OF_UNKNOWN),
-            Rank::Stranger => {
+        let (table, most, room) = match (&who, rank) {
+            (Who::Place(_), _) => (&mut self.places, LINES_OF_A_PLACE, true),
+            (_, Rank::Own | Rank::Known) => (&mut self.known, LINES_OF_ONE, true),
+            (_, Rank::Untold) => (&mut self.unknown, LINES_OF_ONE, self.of_unknown < LINES_OF_UNKNOWN),
+            (_, Rank::Stranger) => {
                 let room = self.of_strangers < LINES_OF_STRANGERS && self.of_unknown < LINES_OF_UNKNOWN;
-                (&mut self.unknown, room)
+                (&mut self.unknown, LINES_OF_ONE, room)
             }
         };
         let said = table.get(&who).copied().unwrap_or_default();
-        if !room || said >= LINES_OF_ONE || (said == 0 && table.len() >= MOST_KNOWN) {
+        if !room || said >= most || (said == 0 && table.len() >= MOST_KNOWN) {
             self.left_out.add(who);
             return false;
         }

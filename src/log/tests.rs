@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tracing::{debug, error, info, warn};
 
-use super::ration::{LINES_OF_ONE, LINES_OF_STRANGERS};
+use super::ration::{LINES_OF_A_PLACE, LINES_OF_ONE, LINES_OF_STRANGERS};
 use super::*;
 use crate::ration::Rank;
 
@@ -37,6 +37,15 @@ fn log_of(format: LogFormat, colours: bool, ration: Ration, says: impl FnOnce())
     let written = Written::default();
     let subscriber = subscriber(EnvFilter::new("info"), format, colours, written.clone(), ration);
     tracing::subscriber::with_default(subscriber, says);
+    String::from_utf8(written.0.lock().expect("a lock").clone()).expect("UTF-8")
+}
+
+/// What is written, of what concerns this crate, while this is done.
+pub(crate) async fn log_while(done: impl Future<Output = ()>) -> String {
+    let written = Written::default();
+    let filter = EnvFilter::new("off,slipway=info");
+    let subscriber = subscriber(filter, LogFormat::Text, false, written.clone(), Ration::default());
+    tracing::instrument::WithSubscriber::with_subscriber(done, subscriber).await;
     String::from_utf8(written.0.lock().expect("a lock").clone()).expect("UTF-8")
 }
 
@@ -147,4 +156,42 @@ fn nobody_fills_the_log_and_what_was_left_out_is_told() {
         told.contains(&format!("{} lines were left out of the log, most of them of 10.0.0.1 (", 10_000 - lines)),
         "{told}"
     );
+}
+
+/// A line that any stranger can bring about and that does not say who did, or says it in words that nobody can read.
+fn nameless(way: u32) {
+    let nobody: Option<std::net::SocketAddr> = None;
+    match way % 4 {
+        0 => warn!(way, "no name"),
+        1 => warn!(mac = "not an address", "no name"),
+        2 => warn!(peer = ?nobody, host = "", "no name"),
+        _ => info!(peer = %"0.0.0.0:68", "no name"),
+    }
+}
+
+#[test]
+fn a_line_that_names_nobody_is_rationed_by_the_place_that_writes_it() {
+    let ration = ration();
+    let told = ration.clone();
+    let log = log_of(LogFormat::Text, false, ration, || {
+        for round in 0..10_000 {
+            nameless(round);
+            if round % 100 == 0 {
+                info!("a line of the appliance's own");
+                info!(peer = "10.0.0.1", "of a known host");
+            }
+        }
+        let shutdown = tokio_util::sync::CancellationToken::new();
+        shutdown.cancel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(told.report(shutdown));
+    });
+    let count = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+    let (most, names) = (LINES_OF_A_PLACE as usize, count("no name"));
+    // A stretch may end meanwhile.
+    assert!((4 * most..=3 * 4 * most).contains(&names), "{names}");
+    assert_eq!(count("of the appliance's own"), 100, "other places have their own");
+    assert!(count("of a known host") >= LINES_OF_ONE as usize);
+    let told = log.lines().last().expect("a line");
+    assert!(told.contains("lines were left out") && told.contains("src/log/tests.rs:"), "{told}");
 }

@@ -54,8 +54,13 @@ impl Appliance {
 
     /// With limits of its process, as sh's `ulimit` takes them, the hard ones included.
     pub async fn limited(ulimit: &str) -> Self {
+        Self::limited_with(ulimit, "").await
+    }
+
+    /// The same, with these tables more in its configuration.
+    pub async fn limited_with(ulimit: &str, more: &str) -> Self {
         let mut made = Self::prepared();
-        made.configure("");
+        made.configure(more);
         let mut limited = Command::new("/bin/sh");
         limited.arg("-c").arg(format!("{ulimit}; exec \"$0\" \"$@\"")).arg(program());
         made.process = Some(spawn(limited, made.folder.path()));
@@ -190,7 +195,7 @@ impl Appliance {
 }
 
 /// A port below those that the kernel gives to outgoing connections: none takes it while the appliance is restarted.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let port = rand::random_range(20_000..32_000);
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {

@@ -182,7 +182,7 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Patience { idle: short, stranger: short, stall: short, ..tls::Patience::default() };
+    let patience = tls::Patience { idle: short, newcomer: short, stall: short, ..tls::Patience::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,

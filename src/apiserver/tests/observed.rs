@@ -34,6 +34,34 @@ async fn health_is_told_to_everybody_and_metrics_to_those_who_may() {
 }
 
 #[tokio::test]
+async fn a_check_that_fails_is_told_once_for_each_reason_however_often_anybody_asks() {
+    let rig = Rig::new().await;
+    let reason = Arc::new(std::sync::Mutex::new(Err("the first reason".to_owned())));
+    let now = Arc::clone(&reason);
+    rig.api.add_check("informer-sync", health::Scope::Readiness, Arc::new(move || now.lock().unwrap().clone()));
+    let ask = async |code| {
+        for at in ["/readyz", "/readyz/informer-sync", "/readyz?verbose"] {
+            for _ in 0..100 {
+                assert_eq!(rig.send(None, http::Request::get(at), Body::empty()).await.code, code, "{at}");
+            }
+        }
+    };
+    let log = crate::log::tests::log_while(async {
+        ask(500).await;
+        *reason.lock().unwrap() = Err("the second reason".to_owned());
+        ask(500).await;
+        *reason.lock().unwrap() = Ok(());
+        ask(200).await;
+    });
+    let log = log.await;
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("informer-sync")).collect();
+    assert_eq!(lines.len(), 3, "{log}");
+    for (line, part) in lines.iter().zip(["the first reason", "the second reason", "not fail any more"]) {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn metrics_count_what_was_asked_and_kept() {
     let rig = Rig::new().await;
     rig.call("POST", HOSTS, &host("a")).await.expect(201);
