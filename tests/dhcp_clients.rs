@@ -87,6 +87,19 @@ fn a_declined_address_is_not_given_again_and_the_operator_is_told() {
     assert!(log.contains("10.77.0.100 is in use") && log.contains(MAC), "{log}");
 }
 
+/// What a known machine declines is looked at: here another machine does answer there.
+#[test]
+fn an_address_that_another_card_answers_for_is_taken_from_its_machine() {
+    let macs = [MAC, "02:00:00:00:00:02"];
+    let options = Options { network: POOL, hosts: &[(MAC, "web-1", false)], macs: &macs, ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    lab.ip_client(1, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
+    assert_eq!(lab.udhcpc(0, &["-a"]), Some(Ipv4Addr::new(10, 77, 0, 101)));
+    let view = lab.ask_until("view 10.77.0.100", |view| view.contains("declined"));
+    assert!(view.contains(MAC), "{view}");
+    assert!(lab.log().contains("10.77.0.100 is in use by a machine that did not get it here"), "{}", lab.log());
+}
+
 #[test]
 fn two_machines_with_one_mac_address_get_one_address_and_a_warning() {
     let options = Options { network: POOL, hosts: &[(MAC, "web-1", true)], macs: &[MAC, MAC], ..Options::default() };

@@ -299,6 +299,11 @@ impl Lab {
         must(&[&["-n", &server][..], arguments].concat());
     }
 
+    pub fn ip_client(&self, index: usize, arguments: &[&str]) {
+        let client = self.client_name(index);
+        must(&[&["-n", &client][..], arguments].concat());
+    }
+
     fn in_client(&self, index: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.client_name(index), program]).stdin(Stdio::null());
