@@ -1,7 +1,7 @@
 //! `slipway serve`: builds every service from the configuration, runs them, and shuts them down in order.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::{self, Library};
 use crate::log::Ration;
 use crate::pki::Pki;
-use crate::ration::{Rank, Ranks};
 use crate::store::{Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
 mod bmc_addresses;
 mod ownership;
+mod ranks;
 mod signals;
 
 use signals::Signals;
@@ -45,10 +45,6 @@ const HISTORY: usize = 10_000;
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
 /// How long the first listing of hosts may take before machines are answered.
 const LISTING_DEADLINE: Duration = Duration::from_secs(30);
-
-/// A program on the appliance.
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
 pub fn install_tls_provider() {
@@ -307,7 +303,7 @@ async fn start(
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let ranks = ranks(config, leases.as_ref(), &index);
+    let ranks = ranks::ranks(config, leases.as_ref(), &index);
     log.ranked_by(ranks.clone());
 
     // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
@@ -385,25 +381,15 @@ fn image_sources(config: &Config) -> image::Sources {
     }
 }
 
-/// Which network card answers at an address of a network that this appliance gives the addresses of.
+/// Which network card answers at an address of a network of the configuration.
 fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
-    let ours = config.networks.iter().filter(|network| network.check_cards);
-    boot::neighbour::kernel(ours.map(|network| (network.subnet, network.interface.clone())).collect())
+    boot::neighbour::kernel(checked(config))
 }
 
-/// What is known of an address. On another API server another appliance may give the addresses.
-fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> Ranks {
-    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
-    let (networks, hosts) = (config.networks.clone(), hosts.clone());
-    let interfaces = dhcp::interfaces().unwrap_or_default();
-    let own: HashSet<IpAddr> =
-        interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
-    Arc::new(move |address| {
-        if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
-            return Rank::Own;
-        }
-        dhcp::rank(&networks, leases.as_ref(), &hosts, address)
-    })
+/// The networks where the card that answers must be the machine's, with their interfaces.
+fn checked(config: &Config) -> Vec<(ipnetwork::Ipv4Network, String)> {
+    let checked = config.networks.iter().filter(|network| network.check_cards);
+    checked.map(|network| (network.subnet, network.interface.clone())).collect()
 }
 
 /// The embedded API server.

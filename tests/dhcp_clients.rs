@@ -87,6 +87,19 @@ fn a_declined_address_is_not_given_again_and_the_operator_is_told() {
     assert!(log.contains("10.77.0.100 is in use") && log.contains(MAC), "{log}");
 }
 
+/// What a known machine declines is looked at: here another machine does answer there.
+#[test]
+fn an_address_that_another_card_answers_for_is_taken_from_its_machine() {
+    let macs = [MAC, "02:00:00:00:00:02"];
+    let options = Options { network: POOL, hosts: &[(MAC, "web-1", false)], macs: &macs, ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    lab.ip_client(1, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
+    assert_eq!(lab.udhcpc(0, &["-a"]), Some(Ipv4Addr::new(10, 77, 0, 101)));
+    let view = lab.ask_until("view 10.77.0.100", |view| view.contains("declined"));
+    assert!(view.contains(MAC), "{view}");
+    assert!(lab.log().contains("10.77.0.100 is in use by a machine that did not get it here"), "{}", lab.log());
+}
+
 #[test]
 fn two_machines_with_one_mac_address_get_one_address_and_a_warning() {
     let options = Options { network: POOL, hosts: &[(MAC, "web-1", true)], macs: &[MAC, MAC], ..Options::default() };
@@ -169,6 +182,78 @@ fn hostile_packets_harm_no_known_machine() {
     let log = lab.log();
     assert!(log.contains("a DHCP message cannot be read") && log.contains("peer="), "{log}");
     assert!(log.lines().count() < 300, "{} lines", log.lines().count());
+}
+
+/// All that it takes is the machine's MAC address, which everybody on the network has seen. The pool is small: each of its
+/// addresses is declined.
+#[test]
+fn who_gives_back_and_declines_in_a_known_machines_name_keeps_it_from_nothing() {
+    const OTHER: &str = "02:00:00:00:00:03";
+    let hosts = [(MAC, "web-1", true), (OTHER, "web-3", true)];
+    let macs = [MAC, "02:00:00:00:00:02", OTHER];
+    let network = "pool = ['10.77.0.100-10.77.0.101']";
+    let Some(mut lab) = lab(Options { network, hosts: &hosts, macs: &macs, ..Options::default() }) else { return };
+    let pool = [Ipv4Addr::new(10, 77, 0, 100), Ipv4Addr::new(10, 77, 0, 101)];
+    let script = |lab: &Lab, client, address, mac: &str| {
+        lab.fetch(client, address, &format!("/boot/ipxe?mac={}&uuid=&arch=7", mac.replace(':', "-")))
+    };
+    assert_eq!(lab.udhcpc(0, &[]), Some(pool[0]));
+    let told = script(&lab, 0, pool[0], MAC);
+    assert!(told.contains("slipway.token="), "before: {told}");
+    // Between its lease and its script.
+    let mut attack = lab.forge(1, MAC, &pool);
+    for round in 0..3 {
+        let told = script(&lab, 0, pool[0], MAC);
+        assert!(told.contains("slipway.token="), "round {round}: {told}");
+        assert_eq!(lab.ask("rank 10.77.0.100"), "Known", "round {round}");
+    }
+    // After the appliance has looked who answers there.
+    let log = lab.log_until("no other is seen there: the address stays the machine's");
+    assert!(log.contains("default/web-1") && log.contains(MAC), "{log}");
+    let told = script(&lab, 0, pool[0], MAC);
+    assert!(told.contains("slipway.token="), "after: {told}");
+    // It begins again, and so does another one that comes for the first time, in whose name it is done as well.
+    assert_eq!(lab.udhcpc(0, &[]), Some(pool[0]));
+    let mut others = lab.forge(1, OTHER, &pool);
+    assert_eq!(lab.udhcpc(2, &[]), Some(pool[1]));
+    let told = script(&lab, 2, pool[1], OTHER);
+    assert!(told.contains("slipway.token="), "the other: {told}");
+    assert!(attack.is_running() && others.is_running(), "the attack ended before the good clients were done");
+    drop((attack, others));
+    assert!(lab.server_is_running());
+    let log = lab.log();
+    assert!(log.lines().count() < 100, "{} lines", log.lines().count());
+}
+
+/// What it gives back itself it finds again.
+#[test]
+fn a_known_machine_that_gives_its_address_back_finds_it_again() {
+    let options = Options { network: POOL, hosts: &[(MAC, "web-1", true)], macs: &[MAC], ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    let client = lab.udhcpc_daemon(0);
+    client.wait_for("bound 10.77.0.100");
+    client.signal(nix::sys::signal::Signal::SIGUSR2);
+    let said = lab.ask_until(&format!("explain {MAC}"), |said| said.contains("released 10.77.0.100, which stays"));
+    assert!(said.contains("released 10.77.0.100, which stays its own"), "{said}");
+    drop(client);
+    assert_eq!(lab.udhcpc(0, &[]), Some(Ipv4Addr::new(10, 77, 0, 100)));
+}
+
+/// Who takes the address of a host that is off has its place with strangers, whatever the lease says.
+#[test]
+fn an_address_where_another_card_answers_is_a_strangers() {
+    let options = Options { network: POOL, hosts: &[(MAC, "web-1", true)], macs: &[MAC], ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    assert_eq!(lab.udhcpc(0, &[]), Some(Ipv4Addr::new(10, 77, 0, 100)));
+    let add = |mac: &str, lab: &Lab| {
+        lab.ip_server(&["neigh", "replace", "10.77.0.100", "lladdr", mac, "dev", "br0", "nud", "reachable"]);
+    };
+    add(MAC, &lab);
+    assert_eq!(lab.ask_until("rank 10.77.0.100", |rank| rank == "Known"), "Known");
+    add("02:aa:aa:aa:aa:01", &lab);
+    assert_eq!(lab.ask_until("rank 10.77.0.100", |rank| rank == "Stranger"), "Stranger");
+    add(MAC, &lab);
+    assert_eq!(lab.ask_until("rank 10.77.0.100", |rank| rank == "Known"), "Known");
 }
 
 #[test]

@@ -41,6 +41,12 @@ const CLONED_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x12]);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Somebody on a network where another server gives the addresses.
 const BESIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
+/// Somebody else there.
+const BESIDE_TOO: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 78);
+/// The machine there, as the neighbour table says.
+const BESIDE_NODE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 79);
+/// Somebody there with a card of his own.
+const BESIDE_CLONE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 80);
 /// Somebody on no network of the configuration: whoever reaches the appliance's port.
 const OUTSIDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 88);
 const USER_DATA: &str = "the secret user data";
@@ -109,7 +115,7 @@ impl Appliance {
                 NODE => Holder::Machine(MAC),
                 OTHER => Holder::Machine(OTHER_MAC),
                 CLONE => Holder::Machine(CLONED_MAC),
-                BESIDE => Holder::Elsewhere,
+                BESIDE | BESIDE_TOO | BESIDE_NODE | BESIDE_CLONE => Holder::Elsewhere,
                 OUTSIDER => Holder::Outside,
                 _ => Holder::Nobody,
             })),
@@ -246,8 +252,8 @@ impl Appliance {
 /// What the kernel's neighbour table knows.
 fn cards() -> boot::neighbour::Neighbours {
     let card = |address| match address {
-        NODE => Some(MAC),
-        CLONE => Some(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
+        NODE | BESIDE_NODE => Some(MAC),
+        CLONE | BESIDE_CLONE => Some(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
         _ => None,
     };
     Arc::new(move |address| Box::pin(async move { card(address) }))
@@ -277,8 +283,37 @@ async fn s2_a_script_with_a_token_goes_only_to_the_address_that_was_leased_to_th
     let script = appliance.token(OUTSIDER, MAC).await.unwrap_err();
     assert!(script.contains("127.0.0.88 asks for the script") && script.contains("in no network"), "{script}");
     appliance.token(NODE, MAC).await.unwrap();
-    // The limit: where another server gives the addresses nobody can say whose they are.
+}
+
+/// Where another server gives the addresses nobody can say whose they are, unless the machine's card is seen.
+#[tokio::test]
+async fn s2a_where_another_server_gives_the_addresses_one_address_gets_a_boots_script() {
+    let appliance = Appliance::new(false).await;
+    appliance.intend("node", MAC, 7).await;
+    let script = appliance.token(BESIDE_CLONE, MAC).await.unwrap_err();
+    assert!(script.contains("answers at 127.0.0.80 is 02:aa:aa:aa:aa:01"), "{script}");
+    // The limit: somebody of whom nothing is seen is first, and keeps others out for a while.
+    let token = appliance.token(BESIDE, MAC).await.unwrap();
     appliance.token(BESIDE, MAC).await.unwrap();
+    let script = appliance.token(BESIDE_TOO, MAC).await.unwrap_err();
+    assert!(script.contains("127.0.0.78 asks for the script") && script.contains("127.0.0.77 asked first"), "{script}");
+    // Who overheard it has nothing of it: not while the machine boots, and never by a card of his own.
+    for (address, refused) in [(BESIDE_TOO, 503), (STRANGER, 503), (BESIDE_CLONE, 403)] {
+        let (status, refusal) = appliance.open(address, &token, MAC).await;
+        assert!(status == refused && reason(&refusal).contains("was given to 127.0.0.77"), "{address}: {refusal}");
+    }
+    // The machine itself is kept out by nobody: it gets a script, and from then on it is the first.
+    let own = appliance.token(BESIDE_NODE, MAC).await.unwrap();
+    let script = appliance.token(BESIDE, MAC).await.unwrap_err();
+    assert!(script.contains("127.0.0.79 asked first"), "{script}");
+    // Nor when its ramdisk has another address than its firmware had.
+    let (status, session) = appliance.open(BESIDE_NODE, &token, MAC).await;
+    assert_eq!(status, 200, "{session}");
+    let (status, refusal) = appliance.open(BESIDE_NODE, &own, MAC).await;
+    assert!(status == 403 && reason(&refusal).contains("used already"), "{refusal}");
+    // Another boot is another matter.
+    appliance.intend("node", MAC, 8).await;
+    appliance.token(BESIDE_TOO, MAC).await.unwrap();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{Ended, SHUTDOWN_DEADLINE, named, spawn};
 use crate::bmc;
-use crate::boot::HostIndex;
+use crate::boot::{HostIndex, neighbour};
 use crate::config::Config;
 use crate::dhcp::{self, Views};
 use crate::engine::election::Timing;
@@ -53,7 +53,8 @@ impl Parts {
                 tftp_port: config.boot.tftp.port(),
                 dhcp_port: config.dhcp.port,
             };
-            let server = dhcp::Server::bind(ports, leases.clone(), self.index.clone(), views)?;
+            let cards = neighbour::remembered(super::checked(config));
+            let server = dhcp::Server::bind(ports, leases.clone(), self.index.clone(), views)?.with_cards(cards);
             services.spawn(named("DHCP", server.run(stop.clone())));
         }
         let images = image::controller::run(client.clone(), self.library.clone(), config.image.imports, stop.clone());

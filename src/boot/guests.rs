@@ -1,24 +1,30 @@
 //! Who may have a connection to boot HTTP, and who gives way when there are too many.
+//!
+//! Whoever opens the most gives way first: of many addresses each keeps as much as the others, whatever one of them does.
+//! An address that is known may be forged as well as any other, so this holds for them, too.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
-use tokio::sync::futures::OwnedNotified;
 use tokio_util::sync::CancellationToken;
 
 use crate::ration::{Rank, Shares};
 
 /// Connections at once from one address. iPXE opens one or two.
 pub(super) const MAX_OF_AN_ADDRESS: usize = 64;
+/// How long a connection of a known host waits for a place. Firmware waits as long for an answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Of so many places one more connection may wait.
+const PLACES_TO_ONE_WAITING: usize = 8;
 
 /// Connections. Cheap to clone; all clones are the same.
 #[derive(Clone)]
@@ -28,22 +34,33 @@ struct Inner {
     places: usize,
     // std's lock: held for a look, never across an await.
     table: Mutex<Table>,
-    freed: Arc<Notify>,
+    freed: Notify,
 }
 
 #[derive(Default)]
 struct Table {
     addresses: HashMap<IpAddr, usize>,
     shares: Shares,
-    /// Those whose next request has not come yet, the one that waits longest first.
-    idle: BTreeMap<u64, Idle>,
+    seats: HashMap<u64, Taken>,
+    waiting: HashMap<u64, Waiting>,
     last: u64,
 }
 
-struct Idle {
+/// A place that is taken.
+struct Taken {
+    address: IpAddr,
     rank: Rank,
-    gone: Arc<AtomicBool>,
+    /// Whether a request is answered, or the next one has not come yet.
+    busy: bool,
+    /// Since when: a number that grows.
+    since: u64,
     end: CancellationToken,
+}
+
+/// A connection without a place yet.
+struct Waiting {
+    address: IpAddr,
+    pushed_out: CancellationToken,
 }
 
 /// A connection that is counted until the last clone is dropped.
@@ -52,13 +69,7 @@ pub(super) struct Guest(Arc<Seat>);
 
 struct Seat {
     guests: Guests,
-    address: IpAddr,
-    rank: Rank,
-    /// Whether its place was given to another.
-    gone: Arc<AtomicBool>,
-    end: CancellationToken,
-    /// Its number among the idle.
-    idle: Mutex<Option<u64>>,
+    number: u64,
 }
 
 /// Why a connection is refused.
@@ -68,23 +79,89 @@ pub(super) enum Full {
     #[error("there are {MAX_OF_AN_ADDRESS} from this address")]
     Address,
     /// The share of this rank.
-    #[error("too many are busy, and this machine is not known")]
+    #[error("too many are busy")]
     Places,
+    /// Those that wait for a place.
+    #[error("too many are busy, and too many wait")]
+    Line,
+}
+
+impl Table {
+    /// The place that a newcomer gets when there is none left for it. Never that of somebody better known.
+    ///
+    /// First of those who have more than their part, then of those who are asking for nothing now, then of who is worse known,
+    /// then of who has most; and of these whose it is for longest.
+    fn gives_way(&self, address: IpAddr, rank: Rank, places: usize) -> Option<u64> {
+        let has = |address: &IpAddr| self.addresses.get(address).copied().unwrap_or_default();
+        let own = has(&address);
+        let part = places / (self.addresses.len() + usize::from(own == 0)).max(1);
+        let others = self.seats.iter().filter(|(_, other)| other.rank >= rank);
+        let judged = others.filter_map(|(number, other)| {
+            let theirs = has(&other.address);
+            // From who has no more than the newcomer will have, nothing is taken: the two would only change places.
+            let may = match (other.busy, other.rank > rank) {
+                (false, true) => true,
+                (false, false) => theirs >= own,
+                (true, true) => theirs > own,
+                (true, false) => theirs > own + 1,
+            };
+            let over = theirs > part.max(own + 1);
+            may.then_some(((over, !other.busy, other.rank, theirs, Reverse(other.since)), *number))
+        });
+        judged.max().map(|(_, number)| number)
+    }
+
+    /// Takes a place back. Whether somebody had it.
+    fn remove(&mut self, number: u64) -> Option<Taken> {
+        let taken = self.seats.remove(&number)?;
+        self.shares.remove(taken.rank);
+        if let Some(count) = self.addresses.get_mut(&taken.address) {
+            *count -= 1;
+            if *count == 0 {
+                self.addresses.remove(&taken.address);
+            }
+        }
+        Some(taken)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// A place among those that wait; the address that has most of them there gives way.
+    fn wait(&mut self, address: IpAddr, most: usize) -> Result<(u64, CancellationToken), Full> {
+        if self.waiting.len() >= most {
+            let mut count: HashMap<IpAddr, usize> = HashMap::new();
+            self.waiting.values().for_each(|one| *count.entry(one.address).or_default() += 1);
+            let has = |address: &IpAddr| count.get(address).copied().unwrap_or_default();
+            let others = self.waiting.iter().filter(|(_, one)| has(&one.address) > has(&address) + 1);
+            let other = others.max_by_key(|(number, one)| (has(&one.address), Reverse(**number)));
+            let other = other.map(|(number, _)| *number).ok_or(Full::Line)?;
+            if let Some(one) = self.waiting.remove(&other) {
+                one.pushed_out.cancel();
+            }
+        }
+        let (number, pushed_out) = (self.next_number(), CancellationToken::new());
+        self.waiting.insert(number, Waiting { address, pushed_out: pushed_out.clone() });
+        Ok((number, pushed_out))
+    }
 }
 
 impl Guests {
+    /// For so many connections, those that wait for a place included.
+    pub fn of(connections: usize) -> Self {
+        let waiting = connections / (PLACES_TO_ONE_WAITING + 1);
+        Self::new((connections - waiting).max(1))
+    }
+
     /// As many places, none taken.
-    pub fn new(places: usize) -> Self {
-        Self(Arc::new(Inner { places, table: Mutex::default(), freed: Arc::default() }))
+    fn new(places: usize) -> Self {
+        Self(Arc::new(Inner { places, table: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// Done when a place becomes free after this call.
-    pub fn freed(&self) -> OwnedNotified {
-        self.0.freed.clone().notified_owned()
-    }
-
-    /// A place for a connection, which `end` ends. When there is none, the place of one that has not sent its request for
-    /// longest, of strangers first, never of somebody better known.
+    /// A place for a connection, which `end` ends. When there is none, that of somebody who has more of them, or does
+    /// nothing with it; never of somebody better known.
     pub fn enter(&self, address: IpAddr, rank: Rank, end: &CancellationToken) -> Result<Guest, Full> {
         // The appliance itself is no better than what it knows.
         let rank = rank.max(Rank::Known);
@@ -93,22 +170,46 @@ impl Guests {
             return Err(Full::Address);
         }
         if !table.shares.may_take(rank, self.0.places) {
-            let others = table.idle.iter().filter(|(_, other)| other.rank >= rank);
-            let longest = others.max_by_key(|(number, other)| (other.rank, Reverse(**number)));
-            let number = longest.map(|(number, _)| *number).ok_or(Full::Places)?;
-            if let Some(other) = table.idle.remove(&number) {
-                other.gone.store(true, Ordering::Relaxed);
-                table.shares.remove(other.rank);
+            let number = table.gives_way(address, rank, self.0.places).ok_or(Full::Places)?;
+            if let Some(other) = table.remove(number) {
                 other.end.cancel();
             }
         }
         *table.addresses.entry(address).or_default() += 1;
         table.shares.add(rank);
+        let number = table.next_number();
+        table.seats.insert(number, Taken { address, rank, busy: false, since: number, end: end.clone() });
         drop(table);
-        let (guests, gone, end, idle) = (self.clone(), Arc::default(), end.clone(), Mutex::default());
-        let guest = Guest(Arc::new(Seat { guests, address, rank, gone, end, idle }));
-        guest.0.becomes_idle();
-        Ok(guest)
+        Ok(Guest(Arc::new(Seat { guests: self.clone(), number })))
+    }
+
+    /// Waits for a place, for so long.
+    ///
+    /// # Errors
+    /// Too many wait, or it took too long.
+    pub async fn wait(
+        &self,
+        address: IpAddr,
+        rank: Rank,
+        end: &CancellationToken,
+        patience: Duration,
+    ) -> Result<Guest, Full> {
+        let (number, pushed_out) = self.table().wait(address, self.0.places / PLACES_TO_ONE_WAITING)?;
+        let _in_line = InLine { guests: self, number };
+        let admitted = async {
+            loop {
+                self.0.freed.notified().await;
+                match self.enter(address, rank, end) {
+                    Err(Full::Places) => {}
+                    other => return other,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = pushed_out.cancelled() => Err(Full::Line),
+            admitted = tokio::time::timeout(patience, admitted) => admitted.unwrap_or(Err(Full::Places)),
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -116,52 +217,39 @@ impl Guests {
     }
 }
 
+struct InLine<'g> {
+    guests: &'g Guests,
+    number: u64,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.guests.table().waiting.remove(&self.number);
+    }
+}
+
 impl Seat {
-    fn number(&self) -> MutexGuard<'_, Option<u64>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn becomes_idle(&self) {
+    fn is(&self, busy: bool) {
         let mut table = self.guests.table();
-        if self.gone.load(Ordering::Relaxed) {
-            return;
-        }
-        table.last += 1;
-        let number = table.last;
-        table.idle.insert(number, Idle { rank: self.rank, gone: self.gone.clone(), end: self.end.clone() });
-        *self.number() = Some(number);
-    }
-
-    fn is_busy(&self) {
-        let mut table = self.guests.table();
-        if let Some(number) = self.number().take() {
-            table.idle.remove(&number);
+        let since = table.next_number();
+        if let Some(taken) = table.seats.get_mut(&self.number) {
+            (taken.busy, taken.since) = (busy, since);
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.is_busy();
-        let mut table = self.guests.table();
-        if !self.gone.load(Ordering::Relaxed) {
-            table.shares.remove(self.rank);
-        }
-        if let Some(count) = table.addresses.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                table.addresses.remove(&self.address);
-            }
-        }
-        drop(table);
-        self.guests.0.freed.notify_waiters();
+        self.guests.table().remove(self.number);
+        // Also when its place was given to another: who was woken up looks for himself.
+        self.guests.0.freed.notify_one();
     }
 }
 
 impl Guest {
     /// Its request's head has come.
     pub fn asks(&self) -> Asked {
-        self.0.is_busy();
+        self.0.is(true);
         Asked(self.0.clone())
     }
 }
@@ -178,7 +266,7 @@ impl Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.0.becomes_idle();
+        self.0.is(false);
     }
 }
 
@@ -226,7 +314,7 @@ mod tests {
         assert!(enter(&guests, 1, Rank::Known).is_ok());
         drop(some);
         let table = guests.table();
-        assert!(table.addresses.is_empty() && table.idle.is_empty() && table.shares.taken() == 0);
+        assert!(table.addresses.is_empty() && table.seats.is_empty() && table.shares.taken() == 0);
     }
 
     #[test]
@@ -254,5 +342,116 @@ mod tests {
         drop((idle, third, fourth));
         assert_eq!(guests.table().shares.taken(), 8, "who lost a place gives none back");
         drop(asked);
+    }
+
+    /// All of them busy: as many known addresses, each with so many connections.
+    fn busy(guests: &Guests, addresses: u8, each: usize) -> Vec<(Guest, Asked, CancellationToken)> {
+        let mut taken = Vec::new();
+        for last in 0..addresses {
+            for _ in 0..each {
+                let (guest, end) = enter(guests, last, Rank::Known).expect("room");
+                let asked = guest.asks();
+                taken.push((guest, asked, end));
+            }
+        }
+        taken
+    }
+
+    fn ended(taken: &[(Guest, Asked, CancellationToken)]) -> Vec<usize> {
+        (0..taken.len()).filter(|index| taken[*index].2.is_cancelled()).collect()
+    }
+
+    #[test]
+    fn when_all_are_busy_the_address_with_most_gives_way_so_that_each_keeps_a_part() {
+        // places, addresses that have them, the newcomer's own before, whether it gets one more
+        let rows = [(64, 8, 0, true), (64, 8, 4, true), (64, 8, 6, false), (64, 64, 0, false), (48, 24, 0, true)];
+        for (places, addresses, own, gets) in rows {
+            let guests = Guests::new(places);
+            let each = (places - own) / usize::from(addresses);
+            let mine: Vec<_> = (0..own).map(|_| enter(&guests, 200, Rank::Known).expect("room")).collect();
+            let asked: Vec<_> = mine.iter().map(|(guest, _)| guest.asks()).collect();
+            let taken = busy(&guests, addresses, each);
+            let fills: Vec<_> = (0..places - own - taken.len())
+                .map(|_| enter(&guests, 202, Rank::Known).map(|(guest, end)| (guest.asks(), guest, end)).expect("room"))
+                .collect();
+            let got = enter(&guests, 200, Rank::Known);
+            assert_eq!(got.is_ok(), gets, "{places} {addresses} {own}");
+            assert!(mine.iter().all(|(_, end)| !end.is_cancelled()), "nobody ends his own");
+            let all = ended(&taken).len() + fills.iter().filter(|(_, _, end)| end.is_cancelled()).count();
+            assert_eq!(all, usize::from(gets), "{places} {addresses} {own}");
+            drop(asked);
+        }
+    }
+
+    #[test]
+    fn an_attackers_further_connections_end_his_own_and_no_honest_ones() {
+        let guests = Guests::new(96);
+        let taken = busy(&guests, 2, 48);
+        // An honest machine gets on, asks nothing for a while, and has its place still after all that they open more.
+        let (honest, end) = enter(&guests, 100, Rank::Known).expect("in the place of one of theirs");
+        assert_eq!(ended(&taken).len(), 1);
+        let mut more = Vec::new();
+        for number in 0..200 {
+            more.push(enter(&guests, number % 2, Rank::Known));
+            assert!(!end.is_cancelled(), "{number}");
+        }
+        // Nor do fresh addresses of theirs, as long as others have more.
+        for last in 2..10 {
+            more.push(enter(&guests, last, Rank::Known));
+            assert!(more.last().is_some_and(Result::is_ok) && !end.is_cancelled(), "{last}");
+        }
+        drop((honest, taken));
+    }
+
+    #[test]
+    fn a_known_host_has_its_first_place_before_a_stranger_who_is_busy() {
+        let guests = Guests::new(8);
+        let strangers: Vec<_> = (0..2).map(|last| enter(&guests, last, Rank::Stranger).expect("room")).collect();
+        let asked: Vec<_> = strangers.iter().map(|(guest, _)| guest.asks()).collect();
+        let known: Vec<_> = (10..16).map(|last| enter(&guests, last, Rank::Known).expect("room")).collect();
+        let known_asked: Vec<_> = known.iter().map(|(guest, _)| guest.asks()).collect();
+        let _first = enter(&guests, 20, Rank::Known).expect("a stranger's place");
+        assert!(strangers[0].1.is_cancelled() && known.iter().all(|(_, end)| !end.is_cancelled()));
+        assert_eq!(enter(&guests, 3, Rank::Stranger).err(), Some(Full::Places), "but not the other way round");
+        drop((asked, known_asked));
+    }
+
+    #[tokio::test]
+    async fn known_hosts_wait_for_a_place_in_a_line_that_no_address_fills() {
+        let guests = Guests::new(32);
+        let mut taken = busy(&guests, 32, 1);
+        let token = CancellationToken::new();
+        let wait_for = |last: u8, patience| {
+            let (guests, token) = (guests.clone(), token.clone());
+            let address = [10, 0, 0, last].into();
+            tokio::spawn(async move { guests.wait(address, Rank::Known, &token, patience).await.map(drop) })
+        };
+        let wait = |last| wait_for(last, PATIENCE);
+        let in_line = async |wanted: usize| {
+            while guests.table().waiting.len() != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let greedy: Vec<_> = (0..4).map(|_| wait(100)).collect();
+        in_line(4).await;
+        assert_eq!(wait(100).await.expect("no panic").err(), Some(Full::Line), "it has most of them");
+        let honest = wait(101);
+        while guests.table().waiting.values().all(|one| one.address != IpAddr::from([10, 0, 0, 101])) {
+            tokio::task::yield_now().await;
+        }
+        in_line(4).await;
+        // Places become free: those in line get them, one after the other.
+        taken.clear();
+        assert_eq!(honest.await.expect("no panic"), Ok(()));
+        let mut got = Vec::new();
+        for one in greedy {
+            got.push(one.await.expect("no panic"));
+        }
+        assert_eq!(got.iter().filter(|got| **got == Err(Full::Line)).count(), 1, "{got:?}");
+        // Nobody waits for ever.
+        let taken = busy(&guests, 32, 1);
+        assert_eq!(wait_for(100, Duration::from_millis(1)).await.expect("no panic"), Err(Full::Places));
+        assert!(guests.table().waiting.is_empty());
+        drop(taken);
     }
 }

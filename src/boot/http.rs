@@ -14,6 +14,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -37,12 +38,14 @@ use crate::ration::Rank;
 use super::cached::Cached;
 use super::condition::if_range_holds;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
+use super::first::Firsts;
 use super::lanes::{Client, Lanes};
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
 use super::neighbour::{Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
+use super::token::{BOOT_TOKEN_LIFE, Bound, FIRST_HOLDS};
 use super::{
     Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
 };
@@ -158,35 +161,39 @@ impl Site {
         }
     }
 
+    pub(super) fn grounds(&self) -> &Grounds {
+        &self.grounds
+    }
+
     fn discovers(&self, peer: IpAddr) -> bool {
         let networks = &self.grounds.discovery;
         matches!(peer.to_canonical(), IpAddr::V4(peer) if networks.iter().any(|network| network.contains(peer)))
     }
 
-    /// The address that a token for this machine is bound to.
+    /// What a token for this machine is bound to.
     ///
     /// # Errors
     ///
     /// Why the machine cannot be the one that asks.
-    fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Option<Ipv4Addr>, String> {
+    fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Bound, String> {
         let peer = ends.peer.ip().to_canonical();
         if ends.same() {
             // A program on this box, which may ask for somebody else: good for who is on this box, too.
             return match peer {
-                IpAddr::V4(peer) => Ok(Some(peer)),
+                IpAddr::V4(peer) => Ok(Bound::Leased(peer)),
                 IpAddr::V6(_) => Err(format!("{peer} asks for the script of {mac} by IPv6: ask by IPv4")),
             };
         }
-        let Some(holders) = &self.grounds.holders else { return Ok(None) };
+        let Some(holders) = &self.grounds.holders else { return Ok(Bound::Nowhere) };
         let holder = match peer {
             IpAddr::V4(peer) => holders(peer),
             // DHCP is of IPv4: no machine learns its script's address over the other.
             IpAddr::V6(_) => Holder::Outside,
         };
         match (holder, peer) {
-            (Holder::Elsewhere, _) => Ok(None),
-            (Holder::Machine(holder), IpAddr::V4(peer)) if holder == mac => Ok(Some(peer)),
-            (Holder::Machine(_) | Holder::Nobody, _) => {
+            (Holder::Elsewhere, IpAddr::V4(peer)) => Ok(Bound::First(peer)),
+            (Holder::Machine(holder), IpAddr::V4(peer)) if holder == mac => Ok(Bound::Leased(peer)),
+            (Holder::Machine(_) | Holder::Nobody | Holder::Elsewhere, _) => {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }
             (Holder::Outside, _) => Err(format!(
@@ -212,7 +219,7 @@ pub struct Ends {
 
 impl Ends {
     /// Whether both are on this box.
-    fn same(&self) -> bool {
+    pub(super) fn same(&self) -> bool {
         self.local.ip().to_canonical() == self.peer.ip().to_canonical()
     }
 }
@@ -223,6 +230,8 @@ pub(super) struct Shared {
     pub tokens: Arc<Tokens>,
     pub files: BootFiles,
     pub lanes: Lanes,
+    /// Who asked first for a boot's script, where another server gives the addresses, and for a medium.
+    pub firsts: Firsts,
 }
 
 /// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
@@ -236,7 +245,7 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/explain", get(explanation))
         .route("/boot/explain/dhcp", get(dhcp))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
-        .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes }))
+        .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes, firsts: Firsts::default() }))
 }
 
 /// What is of one boot is no image: an appliance that fetches images for its users, this one or another, is refused.
@@ -293,26 +302,30 @@ async fn ipxe(
     let script = match (&decision.boot, host.as_deref()) {
         (Boot::Ramdisk { generation }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
-            let archive = match shared.site.network_data(host).await {
-                Ok(None) => None,
-                Ok(Some(_)) => Some(media::archive_path(&shared.tokens.mint_media(&host.uid, *generation)?)),
+            let network = match shared.site.network_data(host).await {
+                Ok(network) => network,
                 Err(reason) => {
                     warn!(mac = %client.mac, who, reason, "network data");
                     let reason = format!("its network data cannot be used: {reason}");
                     return Ok(text(script::error(client.mac, &reason)?));
                 }
             };
+            let archive = match &network {
+                Some(_) => Some(media::archive_path(&shared.tokens.mint_media(&host.uid, *generation)?)),
+                None => None,
+            };
             shared
-                .ramdisk(&client, ends, &who, archive.as_deref(), |address| {
+                .ramdisk(&client, ends, &who, archive.as_deref(), |bound| {
                     // Network data may give it another address, but to no program of this box.
-                    let address = address.filter(|_| archive.is_none() || ends.same());
-                    shared.tokens.mint_at(&host.uid, *generation, address)
+                    let moves = network.as_deref().filter(|_| !ends.same());
+                    let bound = moves.map_or(bound, media::bound_by);
+                    shared.tokens.mint_bound(&host.uid, *generation, bound)
                 })
                 .await?
         }
         (Boot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
-            shared.ramdisk(&client, ends, &who, None, |address| shared.tokens.mint_visit(client.mac, address)).await?
+            shared.ramdisk(&client, ends, &who, None, |bound| shared.tokens.mint_visit_bound(client.mac, bound)).await?
         }
         (Boot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
@@ -333,16 +346,40 @@ fn text(script: String) -> Response {
 }
 
 impl Shared {
-    /// Why the machine that asks, from the address that was leased to this MAC address, has not this card nor another of
-    /// its host's.
-    async fn another_card(&self, mac: MacAddress, ends: Ends, leased: Ipv4Addr) -> Option<String> {
-        if ends.local.ip().to_canonical() == ends.peer.ip().to_canonical() {
-            return None;
-        }
-        let answers = self.site.grounds.neighbours.as_ref()?(leased).await;
+    /// The card that answers at the address of whoever asks, and the cards that he may have as this machine.
+    async fn seen(&self, mac: MacAddress, ends: Ends, address: Ipv4Addr) -> (Option<MacAddress>, Vec<MacAddress>) {
         let host = self.hosts.by_mac(mac);
         let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
-        another_card(leased, answers, &own)
+        let card = match &self.site.grounds.neighbours {
+            Some(neighbours) if !ends.same() => neighbours(address).await,
+            _ => None,
+        };
+        (card, own)
+    }
+
+    /// What a token for the machine that asks is bound to.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be the machine, as far as its address says: it was leased to another, it has none of the machine's
+    /// network cards, or another one was first.
+    async fn asks(&self, mac: MacAddress, ends: Ends) -> Result<Bound, String> {
+        let bound = self.site.bound(mac, ends)?;
+        let Some(address) = bound.address() else { return Ok(bound) };
+        let (card, own) = self.seen(mac, ends, address).await;
+        if let Some(reason) = another_card(address, card, &own) {
+            return Err(reason);
+        }
+        let host = self.hosts.by_mac(mac);
+        let intent = host.as_deref().and_then(|host| Some((host, host.intent.as_ref()?.generation)));
+        // Unknown machines have as many names as anybody likes: who is first is remembered of hosts only.
+        if let (Bound::First(_), Some((host, generation))) = (bound, intent) {
+            let (proven, what) = (card.is_some(), format!("{} {generation}", host.uid));
+            let lasts = if proven { BOOT_TOKEN_LIFE } else { FIRST_HOLDS };
+            let asked = self.firsts.ask(&what, address.into(), lasts, proven, Instant::now());
+            asked.map_err(|taken| format!("{address} asks for the script of {mac}, and {taken}"))?;
+        }
+        Ok(bound)
     }
 
     /// The script with a token for `who`, or one that says why there is none.
@@ -352,20 +389,18 @@ impl Shared {
         ends: Ends,
         who: &str,
         archive: Option<&str>,
-        token: impl FnOnce(Option<Ipv4Addr>) -> Result<String, MintError>,
+        token: impl FnOnce(Bound) -> Result<String, MintError>,
     ) -> Result<String, Refused> {
         let has_ramdisk = {
             let files = self.files.clone();
             tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
         };
-        let no_ramdisk = || "the appliance has no ramdisk, make one with slipway ramdisk build".to_owned();
-        let bound = if has_ramdisk { self.site.bound(client.mac, ends) } else { Err(no_ramdisk()) };
-        let card = match &bound {
-            Ok(Some(address)) => self.another_card(client.mac, ends, *address).await,
-            _ => None,
+        let asked = match has_ramdisk {
+            true => self.asks(client.mac, ends).await,
+            false => Err("the appliance has no ramdisk, make one with slipway ramdisk build".to_owned()),
         };
-        let address = match card.map_or(bound, Err) {
-            Ok(address) => address,
+        let bound = match asked {
+            Ok(bound) => bound,
             Err(reason) => {
                 warn!(mac = %client.mac, peer = %ends.peer, who, reason, "boot script: error");
                 return Ok(script::error(client.mac, &reason)?);
@@ -378,7 +413,7 @@ impl Shared {
             boot: ends.local,
             api_port: self.site.api_port,
             ca_sha256: &self.site.ca_sha256,
-            token: &token(address)?,
+            token: &token(bound)?,
             mac: client.mac,
             kernel_args: &self.site.kernel_args,
         })?)

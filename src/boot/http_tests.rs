@@ -107,9 +107,10 @@ async fn a_script_with_a_good_token_for_a_ramdisk_intent_and_the_disk_otherwise(
 async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_token_is_good_there_only() {
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     let other = MacAddress([2, 0, 0, 0, 0, 1]);
-    for (holder, address) in [
-        (Holder::Machine(MAC), Some(Some([172, 22, 0, 100].into()))),
-        (Holder::Elsewhere, Some(None)),
+    let own: Ipv4Addr = [172, 22, 0, 100].into();
+    for (holder, wanted) in [
+        (Holder::Machine(MAC), Some((Some(own), false))),
+        (Holder::Elsewhere, Some((Some(own), true))),
         (Holder::Machine(other), None),
         (Holder::Nobody, None),
         (Holder::Outside, None),
@@ -120,8 +121,8 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
         let (status, body) = setup.get(URI).await;
         assert_eq!(status, StatusCode::OK);
         let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());
-        let bound = token.map(|token| setup.tokens.verify(token).expect("good").address);
-        assert_eq!(bound, address, "{holder:?}");
+        let claims = token.map(|token| setup.tokens.verify(token).expect("good"));
+        assert_eq!(claims.map(|claims| (claims.address, claims.first)), wanted, "{holder:?}");
         assert_eq!(token.is_none(), body.contains("172.22.0.100 asks for the script of 52:54:00:12:34:56"), "{body}");
     }
 }

@@ -171,13 +171,17 @@ impl<T> Table<T> {
         lately || self.deploy.shares.taken() > 0 || !self.deploy.waiting.is_empty()
     }
 
+    fn boot_places(&self, now: Instant) -> usize {
+        if self.deploying(now) { BOOT_PLACES_BESIDE } else { BOOT_PLACES }
+    }
+
     /// Everybody who may go now, in order.
     fn admit(&mut self, now: Instant) -> Vec<Waiting<T>> {
         let mut admitted = Vec::new();
         while let Some(next) = self.deploy.next(DEPLOY_PLACES, OF_A_HOST) {
             admitted.push(next);
         }
-        let places = if self.deploying(now) { BOOT_PLACES_BESIDE } else { BOOT_PLACES };
+        let places = self.boot_places(now);
         while let Some(next) = self.boot.next(places, OF_AN_ADDRESS) {
             admitted.push(next);
         }
@@ -202,6 +206,34 @@ impl<T> Table<T> {
                 one.hangup.cancel();
             }
         }
+    }
+
+    /// Takes the second place of somebody for one who waits, has none, and is as well known: of those who have most, the
+    /// one that began last. Whether there was one to take.
+    fn share(&mut self, now: Instant) -> bool {
+        let places = self.boot_places(now);
+        let has = |client: &Client| self.boot.running.get(client).copied().unwrap_or_default();
+        let without = self.boot.waiting.iter().filter(|one| has(&one.client) == 0);
+        let Some(rank) = without.map(|one| one.rank).min() else { return false };
+        let makes_room = |one: &Sending| {
+            let mut after = self.boot.shares;
+            after.remove(one.rank);
+            after.may_take(rank, places)
+        };
+        let more = self.sending.iter().enumerate().filter(|(_, one)| {
+            !one.left.load(Ordering::Relaxed) && has(&one.client) > 1 && one.rank >= rank && makes_room(one)
+        });
+        let Some((index, _)) = more.max_by_key(|(index, one)| (has(&one.client), one.rank, *index)) else {
+            return false;
+        };
+        let one = self.sending.remove(index);
+        one.left.store(true, Ordering::Relaxed);
+        if let Client::Machine(peer) = &one.client {
+            warn!(%peer, "a second boot file at once gives way to a machine that has none: the connection is ended");
+        }
+        self.leave(&one.client, one.rank, now);
+        one.hangup.cancel();
+        true
     }
 
     fn leave(&mut self, client: &Client, rank: Rank, now: Instant) {
@@ -255,7 +287,11 @@ impl Lanes {
         let admitted = {
             let (mut state, now) = (self.state(), Instant::now());
             state.hang_up(now);
-            state.admit(now)
+            let mut admitted = state.admit(now);
+            while state.share(now) {
+                admitted.extend(state.admit(now));
+            }
+            admitted
         };
         for Waiting { client, rank, waiter } in admitted {
             // Who does not wait any more gives it back at once: the place comes back with the error and is dropped.
@@ -403,6 +439,48 @@ mod tests {
         assert_eq!(table.admit(now).len(), BOOT_PLACES - OF_AN_ADDRESS);
         table.leave(&machine(1), Rank::Known, now);
         assert_eq!(table.admit(now)[0].client, machine(BOOT_PLACES as u8));
+    }
+
+    #[test]
+    fn who_has_two_gives_one_to_who_has_none() {
+        // deployments under way, rank of those who have two, of who comes, whether one gives way
+        let rows = [
+            (false, Rank::Known, Rank::Known, true),
+            (false, Rank::Untold, Rank::Untold, true),
+            (false, Rank::Known, Rank::Stranger, false),
+            (true, Rank::Known, Rank::Known, false),
+        ];
+        for (deploying, rank, comes, gives) in rows {
+            let now = Instant::now();
+            let mut table = Table::<u8>::default();
+            let mut ends = Vec::new();
+            let places = if rank == Rank::Known { BOOT_PLACES } else { Shares::of_unknown(BOOT_PLACES) };
+            for number in 0..places as u8 {
+                let client = machine(number / 2);
+                table.boot.waiting.push_back(Waiting { client: client.clone(), rank, waiter: number });
+                assert_eq!(table.admit(now).len(), 1);
+                let (hangup, left) = (CancellationToken::new(), Arc::<AtomicBool>::default());
+                let (taken, looked) = (Arc::default(), (now, 0));
+                table.sending.push(Sending { client, rank, left, taken, looked, hangup: hangup.clone() });
+                ends.push(hangup);
+            }
+            if deploying {
+                table.deploy.waiting.push_back(waits(host(1), 0));
+                assert_eq!(table.admit(now).len(), 1);
+            }
+            // Those who have some wait for more, which ends nobody's.
+            table.boot.waiting.push_back(Waiting { client: machine(0), rank, waiter: 250 });
+            assert!(table.admit(now).is_empty() && !table.share(now));
+            table.boot.waiting.push_back(Waiting { client: machine(200), rank: comes, waiter: 251 });
+            assert!(table.admit(now).is_empty());
+            assert_eq!(table.share(now), gives, "{deploying} {rank:?} {comes:?}");
+            let ended: Vec<_> = (0..ends.len()).filter(|index| ends[*index].is_cancelled()).collect();
+            let last = if gives { vec![ends.len() - 1] } else { Vec::new() };
+            assert_eq!(ended, last, "the one that began last");
+            let next: Vec<_> = table.admit(now).into_iter().map(|one| one.waiter).collect();
+            assert_eq!(next, if gives { vec![251] } else { Vec::new() }, "and not who had some");
+            assert!(!table.share(now));
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::guests::{Full, Guests};
+use super::guests::{Full, Guest, Guests, PATIENCE};
 use super::http::Ends;
 use crate::ration::{Rank, Ranks};
 
-/// Connections at once, where there are descriptors for them. Who is not known has [a share](crate::ration::Shares) of them.
+/// Connections at once, where there are descriptors for them, with those of known hosts that wait for a place. Who is not
+/// known has [a share](crate::ration::Shares) of them.
 pub const MAX_CONNECTIONS: usize = 1536;
 /// How long a client may take for a request's head, and how long it may idle between requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(15);
@@ -42,20 +44,26 @@ pub async fn serve(
     connections_at_once: usize,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let guests = Guests::new(connections_at_once);
+    let guests = Guests::of(connections_at_once);
     let mut connections = JoinSet::new();
+    // Those that wait for a place: who is next in the kernel's line does not wait behind them.
+    let mut waiting = JoinSet::new();
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD);
     loop {
-        let (stream, peer) = tokio::select! {
+        let admitted = tokio::select! {
             () = shutdown.cancelled() => break,
+            Some(waited) = waiting.join_next() => waited.unwrap_or_else(|error| {
+                warn!(%error, "a boot HTTP connection failed");
+                None
+            }),
             accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
+                Ok((stream, peer)) => arrive(stream, peer, &ranks, &guests, &mut waiting),
                 Err(error) => {
                     warn!(%error, "boot HTTP cannot accept");
                     tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
+                    None
                 }
             },
         };
@@ -64,33 +72,8 @@ pub async fn serve(
                 warn!(%error, "a boot HTTP connection failed");
             }
         }
-        let local = match prepare(&stream) {
-            Ok(local) => local,
-            Err(error) => {
-                debug!(%peer, %error, "boot HTTP connection gone");
-                continue;
-            }
-        };
-        let address = peer.ip().to_canonical();
-        let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
-        let ended = CancellationToken::new();
-        let entered = loop {
-            let freed = guests.freed();
-            match guests.enter(address, rank, &ended) {
-                // All are known hosts' and busy, or nearly all: what is over waits, here and in the kernel.
-                Err(Full::Places) if rank <= Rank::Known => tokio::select! {
-                    () = shutdown.cancelled() => break None,
-                    () = freed => {}
-                },
-                Err(full) => {
-                    warn!(%peer, reason = %full, "boot HTTP connection refused");
-                    break None;
-                }
-                Ok(guest) => break Some(guest),
-            }
-        };
-        let Some(guest) = entered else { continue };
-        let ends = Ends { local, peer };
+        let Some(Admitted { stream, ends, rank, ended, guest }) = admitted else { continue };
+        let peer = ends.peer;
         let (router, hangup, guest_of) = (router.clone(), Hangup(ended.clone()), guest.clone());
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let asked = guest_of.asks();
@@ -112,6 +95,7 @@ pub async fn serve(
             drop(guest);
         });
     }
+    waiting.shutdown().await;
     drop(listener);
     if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
         debug!("boot HTTP downloads were cut off");
@@ -120,16 +104,56 @@ pub async fn serve(
     Ok(())
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<std::net::SocketAddr> {
+/// A connection that has its place.
+struct Admitted {
+    stream: TcpStream,
+    ends: Ends,
+    rank: Rank,
+    /// Ends it.
+    ended: CancellationToken,
+    guest: Guest,
+}
+
+/// Gives a connection its place. A known host's waits for one where there is none.
+fn arrive(
+    stream: TcpStream,
+    peer: SocketAddr,
+    ranks: &Ranks,
+    guests: &Guests,
+    waiting: &mut JoinSet<Option<Admitted>>,
+) -> Option<Admitted> {
+    let local = prepare(&stream).inspect_err(|error| debug!(%peer, %error, "boot HTTP connection gone")).ok()?;
+    let address = peer.ip().to_canonical();
+    let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
+    let (ends, ended) = (Ends { local, peer }, CancellationToken::new());
+    let refuse = move |full: Full| warn!(%peer, reason = %full, "boot HTTP connection refused");
+    match guests.enter(address, rank, &ended) {
+        Ok(guest) => Some(Admitted { stream, ends, rank, ended, guest }),
+        Err(Full::Places) if rank <= Rank::Known => {
+            let guests = guests.clone();
+            waiting.spawn(async move {
+                let guest = guests.wait(address, rank, &ended, PATIENCE).await.map_err(refuse).ok()?;
+                Some(Admitted { stream, ends, rank, ended, guest })
+            });
+            None
+        }
+        Err(full) => {
+            refuse(full);
+            None
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<SocketAddr> {
     stream.set_nodelay(true)?;
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(STALL_DEADLINE))?;
     let local = stream.local_addr()?;
-    Ok(std::net::SocketAddr::new(local.ip().to_canonical(), local.port()))
+    Ok(SocketAddr::new(local.ip().to_canonical(), local.port()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use std::net::{IpAddr, Ipv4Addr};
     use std::sync::Arc;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -209,6 +233,47 @@ mod tests {
         }
         assert!(open <= crate::ration::Shares::of_strangers(MAX_CONNECTIONS), "{open} are open");
         shutdown.cancel();
+        served.await.expect("no panic").expect("an orderly end");
+    }
+
+    #[tokio::test]
+    async fn addresses_that_are_known_and_keep_all_places_busy_stop_nobody() {
+        let began = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = began.clone();
+        // `/` waits for ever, as somebody in line for the initrd does.
+        let hold = move || {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::future::pending::<&'static str>()
+        };
+        let router = Router::new()
+            .route("/hold", axum::routing::get(hold))
+            .route("/", axum::routing::get(|| async { "the boot script" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shutdown = CancellationToken::new();
+        // Everybody is known: the attacker has taken the addresses of hosts that are off.
+        let ranks: Ranks = Arc::new(|_| Rank::Known);
+        const CONNECTIONS: usize = 288;
+        let served = tokio::spawn(serve(listener, router, ranks, CONNECTIONS, shutdown.clone()));
+        let mut held = Vec::new();
+        for number in 0..2 * CONNECTIONS {
+            let last = u8::try_from(number % 24).expect("small");
+            let mut stream = connect(Ipv4Addr::new(127, 0, 9, last), address).await;
+            stream.write_all(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n").await.ok();
+            held.push(stream);
+        }
+        let busy = async {
+            while began.load(std::sync::atomic::Ordering::Relaxed) < CONNECTIONS * 8 / 9 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, busy).await.expect("the places are taken");
+        for last in 1..40 {
+            let answer = ask(&mut connect(Ipv4Addr::new(127, 0, 8, last), address).await).await;
+            assert!(answer.ends_with("the boot script"), "{last}: {answer:?}");
+        }
+        shutdown.cancel();
+        drop(held);
         served.await.expect("no panic").expect("an orderly end");
     }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use axum::body::Body;
@@ -22,7 +23,8 @@ use crate::api::slipway::BootTarget;
 
 use super::http::{Ends, Refused, Shared};
 use super::iso::{self, ARCHIVE_LENGTH, IsoLayout, Orders, Patch};
-use super::{BootFiles, BootHost, Claims, ISO, MANIFEST};
+use super::token::BOOT_TOKEN_LIFE;
+use super::{BootFiles, BootHost, Bound, Claims, ISO, MANIFEST};
 
 /// Bytes of the ISO read at once.
 const PIECE: u64 = 256 << 10;
@@ -81,6 +83,33 @@ impl BootFiles {
     }
 }
 
+/// What the token of a machine with this network data is bound to: the one fixed address that it names. Of several, or of
+/// none, nobody here knows which one the machine will call from.
+pub(super) fn bound_by(network: &[u8]) -> Bound {
+    let plan = Plan::parse(network).ok().flatten();
+    let mut fixed = plan.iter().flat_map(Plan::addresses).map(|one| one.ip());
+    match (fixed.next(), fixed.next()) {
+        (Some(IpAddr::V4(address)), None) => Bound::First(address),
+        _ => Bound::Nowhere,
+    }
+}
+
+/// Binds a ticket to the address that used it first. A program on this box looks at whatever it likes; the machine itself,
+/// where the neighbour table knows its card, is not kept out by who was faster.
+async fn claim(shared: &Shared, ends: Ends, claims: &Claims, host: &BootHost) -> Result<(), Refused> {
+    if ends.same() {
+        return Ok(());
+    }
+    let peer = ends.peer.ip().to_canonical();
+    let card = match (peer, &shared.site.grounds().neighbours) {
+        (IpAddr::V4(peer), Some(neighbours)) => neighbours(peer).await,
+        _ => None,
+    };
+    let proven = card.is_some_and(|card| host.macs.contains(&card));
+    let asked = shared.firsts.ask(&claims.nonce_hex(), peer, BOOT_TOKEN_LIFE, proven, Instant::now());
+    asked.map_err(|taken| Refused::new(StatusCode::FORBIDDEN, format!("this medium is another's: {taken}")))
+}
+
 /// The host that a ticket was made for, as long as its boot intent is the ramdisk and nobody opened its session.
 fn redeem(shared: &Shared, ticket: &str) -> Result<(Claims, Arc<BootHost>), Refused> {
     // All alike for who guesses.
@@ -101,9 +130,9 @@ pub(super) async fn iso(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let ticket = name.strip_suffix(".iso").unwrap_or_default();
-    let (claims, host) = redeem(&shared, ticket).inspect_err(|refused| {
-        warn!(peer = %ends.peer, reason = refused.message(), "ISO refused");
-    })?;
+    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "ISO refused");
+    let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
+    claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
     let files = shared.files.clone();
     let layout = tokio::task::spawn_blocking(move || files.iso_layout()).await.map_err(internal)?.map_err(internal)?;
     let layout = layout.ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "there is no ISO on the appliance"))?;
@@ -162,9 +191,9 @@ pub(super) async fn archive(
     Path(name): Path<String>,
 ) -> Result<Response, Refused> {
     let ticket = name.strip_suffix(".cpio").unwrap_or_default();
-    let (_, host) = redeem(&shared, ticket).inspect_err(|refused| {
-        warn!(peer = %ends.peer, reason = refused.message(), "archive refused");
-    })?;
+    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "archive refused");
+    let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
+    claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
     let network = shared.site.network_data(&host).await.map_err(|reason| Refused::new(StatusCode::CONFLICT, reason))?;
     let orders = Orders { args: String::new(), network };
     let bytes = iso::archive(&orders, ARCHIVE_LENGTH as u64).map_err(internal)?;
@@ -183,7 +212,7 @@ async fn orders(shared: &Shared, host: &BootHost, claims: &Claims, local: Socket
     let mut args = format!(
         "{CMDLINE_SERVER}=https://{api} {CMDLINE_CA}={} {CMDLINE_TOKEN}={}",
         shared.site.ca_sha256(),
-        shared.tokens.boot_token(claims)
+        shared.tokens.boot_token(&claims.bound_to(network.as_deref().map_or(Bound::Nowhere, bound_by)))
     );
     if let Some(mac) = host.macs.first() {
         args.push_str(&format!(" {CMDLINE_MAC}={mac}"));

@@ -30,10 +30,15 @@ struct Setup {
 }
 
 fn setup(network: Result<Option<Vec<u8>>, String>) -> Setup {
+    setup_on(network, crate::boot::Grounds::default())
+}
+
+fn setup_on(network: Result<Option<Vec<u8>>, String>, grounds: crate::boot::Grounds) -> Setup {
     let folder = tempfile::tempdir().expect("folder");
     let key = rcgen::KeyPair::generate().expect("key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
-    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site").with_network_data(Arc::new(Fixed(network)));
+    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site").on(grounds);
+    let site = site.with_network_data(Arc::new(Fixed(network)));
     let region = |offset, length: usize| Region { offset, length: length as u64 };
     let layout = IsoLayout {
         size: SIZE,
@@ -74,12 +79,22 @@ impl Setup {
     }
 
     async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, HeaderMap, Vec<u8>) {
+        self.send_from([10, 0, 0, 21], method, path, headers).await
+    }
+
+    async fn send_from(
+        &self,
+        peer: [u8; 4],
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> (StatusCode, HeaderMap, Vec<u8>) {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let mut request = request.body(Body::empty()).expect("request");
-        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([10, 0, 0, 21], 5000).into() };
+        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() };
         request.extensions_mut().insert(ends);
         let (parts, body) = self.router.clone().oneshot(request).await.expect("answer").into_parts();
         (parts.status, parts.headers, body.collect().await.expect("body").to_bytes().to_vec())
@@ -104,6 +119,7 @@ async fn the_iso_is_one_machines_whole_or_in_parts() {
     let token = archive.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next()).expect("token");
     let claims = setup.tokens.verify(token).expect("a good boot token");
     assert_eq!((claims.uid.as_str(), claims.generation), ("uid-1", 7));
+    assert_eq!((claims.address, claims.first), (Some([127, 9, 9, 9].into()), true), "its network data's");
     assert!(String::from_utf8_lossy(&whole[4096..8192]).contains("console=ttyS0"));
     // Everything else is the file.
     assert!(whole.iter().enumerate().all(|(at, byte)| {
@@ -157,6 +173,63 @@ async fn a_name_is_good_for_one_boot_of_one_host() {
 }
 
 #[tokio::test]
+async fn a_medium_is_of_the_address_that_read_it_first_or_of_the_machine_itself() {
+    use futures::FutureExt;
+    const MACHINE: [u8; 4] = [10, 0, 0, 30];
+    let mac = MacAddress([0x52, 0x54, 0, 0, 0, 1]);
+    let cards: crate::boot::neighbour::Neighbours =
+        Arc::new(move |address| async move { (address.octets() == MACHINE).then_some(mac) }.boxed());
+    let grounds = crate::boot::Grounds { neighbours: Some(cards), ..Default::default() };
+    let setup = setup_on(Ok(Some(NETWORK.into())), grounds);
+    let (bmc, other, own) = ([10, 0, 0, 21], [10, 0, 0, 22], [172, 22, 0, 1]);
+    let ticket = setup.tokens.mint_media("uid-1", 7).expect("ticket");
+    for path in [setup.path(), archive_path(&ticket)] {
+        let get = async |peer: [u8; 4]| {
+            let (status, _, body) = setup.send_from(peer, "GET", &path, &[]).await;
+            if status.is_success() {
+                "served".to_owned()
+            } else {
+                format!("{status} {}", String::from_utf8_lossy(&body))
+            }
+        };
+        // A program on the appliance looks at it and is not the first.
+        assert_eq!(get(own).await, "served");
+        for _ in 0..3 {
+            assert_eq!(get(bmc).await, "served");
+            let refused = get(other).await;
+            assert!(refused.starts_with("403") && refused.contains("10.0.0.21 asked first"), "{refused}");
+        }
+        assert_eq!(get(own).await, "served");
+        // Whoever was faster does not keep the machine out, as firmware that boots by a URL.
+        assert_eq!(get(MACHINE).await, "served");
+        assert!(get(bmc).await.contains("10.0.0.30 asked first"));
+    }
+}
+
+#[test]
+fn network_data_with_one_fixed_address_binds_the_token_to_it() {
+    let link = r#"{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}"#;
+    let four = |last: u8| format!(r#"{{"id":"n{last}","type":"ipv4","link":"a","ip_address":"10.1.0.{last}/24"}}"#);
+    let (dhcp, six) = (
+        r#"{"id":"d","type":"ipv4_dhcp","link":"a"}"#.to_owned(),
+        r#"{"id":"s","type":"ipv6","link":"a","ip_address":"2001:db8::5/64"}"#.to_owned(),
+    );
+    let rows = [
+        (vec![four(5)], Bound::First([10, 1, 0, 5].into())),
+        (vec![four(5), four(6)], Bound::Nowhere),
+        (vec![four(5), six.clone()], Bound::Nowhere),
+        (vec![six], Bound::Nowhere),
+        (vec![dhcp], Bound::Nowhere),
+        (vec![], Bound::Nowhere),
+    ];
+    for (networks, wanted) in rows {
+        let text = format!(r#"{{"links":[{link}],"networks":[{}]}}"#, networks.join(","));
+        assert_eq!(bound_by(text.as_bytes()), wanted, "{text}");
+    }
+    assert_eq!(bound_by(b"nonsense"), Bound::Nowhere);
+}
+
+#[tokio::test]
 async fn network_data_that_cannot_be_had_is_told() {
     let setup = setup(Err("there is no secret net".into()));
     let (status, _, body) = setup.send("GET", &setup.path(), &[]).await;
@@ -172,6 +245,9 @@ async fn a_boot_script_brings_network_data_beside_the_initrd() {
     let setup = setup(Ok(Some(NETWORK.into())));
     let (_, _, script) = setup.send("GET", "/boot/ipxe?mac=52:54:00:00:00:01&arch=7", &[]).await;
     let script = String::from_utf8_lossy(&script).into_owned();
+    let token = script.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next()).expect("token");
+    let claims = setup.tokens.verify(token).expect("a good boot token");
+    assert_eq!((claims.address, claims.first), (Some([127, 9, 9, 9].into()), true), "its network data's");
     let at = script.find("/boot/host/").expect("archive");
     let path = script[at..].split_whitespace().next().expect("path");
     let (status, _, archive) = setup.send("GET", path, &[]).await;

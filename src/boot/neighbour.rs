@@ -4,25 +4,35 @@
 //! which card the answers go. When that is none of the host's, somebody else has its address. It takes no more than a
 //! forged ARP answer to deceive this as well; a switch that binds MAC addresses to its ports keeps that from arriving.
 
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
 use ipnetwork::Ipv4Network;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use tracing::debug;
 
 use crate::api::MacAddress;
 
-/// How long the kernel may take. It answers from memory.
-const DEADLINE: Duration = Duration::from_millis(500);
+/// How long an answer of the kernel's is believed where each packet asks.
+const FRESH: Duration = Duration::from_secs(1);
+/// Answers remembered; more addresses of known hosts than these do not ask within a second.
+const MOST_REMEMBERED: usize = 4096;
+/// Of one entry of the neighbour table; it takes about a hundred bytes.
+const MAX_ENTRY: usize = 4096;
 
 /// Says which network card answers at an address; none when that is not known now, as behind a router.
 pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Option<MacAddress>> + Send + Sync>;
+
+/// As [`Neighbours`], for who asks at each packet and cannot wait: from memory, a second old at most. An address is asked for by
+/// itself, and the kernel answers from its own memory.
+pub type Cards = Arc<dyn Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync>;
 
 /// Why the machine at an address is not the one that has these network cards. What the kernel does not know refuses
 /// nobody: a machine boots in doubt.
@@ -35,35 +45,75 @@ pub fn another_card(address: Ipv4Addr, answers: Option<MacAddress>, own: &[MacAd
 
 /// The kernel's neighbour table on these networks' interfaces.
 pub fn kernel(networks: Vec<(Ipv4Network, String)>) -> Neighbours {
-    let networks = Arc::new(networks);
+    let look = looking(networks);
+    Arc::new(move |address| std::future::ready(look(address)).boxed())
+}
+
+/// As [`kernel`], remembered for a second.
+pub fn remembered(networks: Vec<(Ipv4Network, String)>) -> Cards {
+    let (look, remembered) = (looking(networks), Mutex::new(Remembered::default()));
     Arc::new(move |address| {
-        let networks = networks.clone();
-        async move {
-            let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
-            let asked = tokio::time::timeout(DEADLINE, ask(interface, address)).await;
-            asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).unwrap_or_else(|error| {
-                debug!(%address, %error, "the neighbour table cannot be read");
-                None
-            })
-        }
-        .boxed()
+        let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().get(address, Instant::now());
+        known.unwrap_or_else(|| {
+            let card = look(address);
+            lock().put(address, card, Instant::now());
+            card
+        })
     })
 }
 
-/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH).
-async fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>> {
-    let (connection, mut handle, _) = rtnetlink::new_connection()?;
-    let connection = tokio::spawn(connection);
+/// What the kernel said of late.
+#[derive(Debug, Default)]
+struct Remembered(HashMap<Ipv4Addr, (Instant, Option<MacAddress>)>);
+
+impl Remembered {
+    fn get(&self, address: Ipv4Addr, now: Instant) -> Option<Option<MacAddress>> {
+        let (since, card) = self.0.get(&address)?;
+        (now.saturating_duration_since(*since) < FRESH).then_some(*card)
+    }
+
+    fn put(&mut self, address: Ipv4Addr, card: Option<MacAddress>, now: Instant) {
+        if self.0.len() >= MOST_REMEMBERED {
+            self.0.retain(|_, (since, _)| now.saturating_duration_since(*since) < FRESH);
+        }
+        if self.0.len() < MOST_REMEMBERED {
+            self.0.insert(address, (now, card));
+        }
+    }
+}
+
+fn looking(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
+    move |address| {
+        let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
+        ask(interface, address).unwrap_or_else(|error| {
+            debug!(%address, %error, "the neighbour table cannot be read");
+            None
+        })
+    }
+}
+
+/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH). It answers within the call that asks, so nobody waits here.
+fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.ifindex = nix::net::if_::if_nametoindex(interface)?;
     message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
     let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(message));
     request.header.flags = NLM_F_REQUEST;
-    let answer = handle.request(request).map_err(std::io::Error::other)?.next().await;
-    connection.abort();
-    match answer.map(|answer| answer.payload) {
-        Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry))) => Ok(card(&entry)),
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    socket.send(&bytes, 0)?;
+    let mut answer = Vec::with_capacity(MAX_ENTRY);
+    socket.recv(&mut answer, 0)?;
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(std::io::Error::other)?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(card(&entry)),
         // There is no entry: nobody spoke with it, or a router stands between.
         _ => Ok(None),
     }
@@ -125,6 +175,25 @@ mod tests {
         for odd in [&[][..], &[1; 5], &[1; 20]] {
             assert_eq!(card_in(Reachable, odd), Option::None, "no Ethernet");
         }
+    }
+
+    #[test]
+    fn an_answer_is_remembered_for_a_second_and_no_more_than_so_many_are() {
+        let (mut remembered, begin) = (Remembered::default(), Instant::now());
+        let address = |number: usize| Ipv4Addr::from_bits(0x0a00_0000 + number as u32);
+        remembered.put(address(0), None, begin);
+        remembered.put(address(1), Some(mac(1)), begin);
+        for (number, after, wanted) in [(0, 0, Some(None)), (1, 999, Some(Some(mac(1)))), (1, 1000, None), (2, 0, None)]
+        {
+            let known = remembered.get(address(number), begin + Duration::from_millis(after));
+            assert_eq!(known, wanted, "{number} after {after} ms");
+        }
+        for number in 0..2 * MOST_REMEMBERED {
+            remembered.put(address(number), None, begin);
+        }
+        assert_eq!(remembered.0.len(), MOST_REMEMBERED);
+        remembered.put(address(7), Some(mac(7)), begin + FRESH);
+        assert_eq!((remembered.0.len(), remembered.get(address(7), begin + FRESH)), (1, Some(Some(mac(7)))));
     }
 
     #[tokio::test]

@@ -24,6 +24,9 @@ use crate::api::MacAddress;
 /// How long a boot token can be used: firmware, iPXE and ramdisk of a slow machine, several times over.
 pub const BOOT_TOKEN_LIFE: Duration = Duration::from_secs(30 * 60);
 
+/// How long whoever asked first keeps others out, where nothing else says who the machine is.
+pub const FIRST_HOLDS: Duration = Duration::from_secs(2 * 60);
+
 const KEY_FILE: &str = "boot-token.key";
 const KEY: usize = 32;
 const MAC: usize = 32;
@@ -31,6 +34,8 @@ const MAC: usize = 32;
 const FIXED: usize = 1 + 8 + 8 + 16 + 4;
 const MAX_UID: usize = 64;
 const VERSION: u8 = 2;
+/// The same, and the address is that of whoever asked first.
+const VERSION_FIRST: u8 = 3;
 const BOOT: &[u8] = b"slipway boot token\0";
 const MEDIA: &[u8] = b"slipway medium\0";
 const SESSION: &[u8] = b"slipway session token\0";
@@ -97,8 +102,32 @@ pub struct Claims {
     pub nonce: [u8; 16],
     /// Unix time it was made, in seconds.
     pub issued_at: i64,
-    /// The one address that it may be used from, where Slipway gave the machine its address.
+    /// The one address that it may be used from.
     pub address: Option<Ipv4Addr>,
+    /// Whether that is only the address of whoever asked first: nobody here gave it to the machine, which may have another
+    /// one by now. It can show so ([`Claims::others_wait`]).
+    pub first: bool,
+}
+
+/// What a token is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Nothing: it is good anywhere.
+    Nowhere,
+    /// The address that Slipway gave the machine.
+    Leased(Ipv4Addr),
+    /// The address of whoever asked first.
+    First(Ipv4Addr),
+}
+
+impl Bound {
+    /// The address, if there is one.
+    pub fn address(self) -> Option<Ipv4Addr> {
+        match self {
+            Self::Nowhere => None,
+            Self::Leased(address) | Self::First(address) => Some(address),
+        }
+    }
 }
 
 impl Claims {
@@ -107,9 +136,22 @@ impl Claims {
         self.nonce.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// The same, bound to this.
+    #[must_use]
+    pub fn bound_to(&self, bound: Bound) -> Self {
+        Self { address: bound.address(), first: matches!(bound, Bound::First(_)), ..self.clone() }
+    }
+
+    /// How much longer nobody but the address of who asked first may use it, of whom nothing else says that he is the
+    /// machine: as long as a boot takes from its script to its session, mostly.
+    pub fn others_wait(&self, now: i64) -> Option<Duration> {
+        let passed = Duration::from_secs(now.saturating_sub(self.issued_at).try_into().unwrap_or_default());
+        FIRST_HOLDS.checked_sub(passed).filter(|left| !left.is_zero())
+    }
+
     fn payload(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIXED + self.uid.len() + MAC);
-        bytes.push(VERSION);
+        bytes.push(if self.first { VERSION_FIRST } else { VERSION });
         bytes.extend_from_slice(&self.generation.to_be_bytes());
         bytes.extend_from_slice(&self.issued_at.to_be_bytes());
         bytes.extend_from_slice(&self.nonce);
@@ -125,7 +167,8 @@ impl Claims {
         let (nonce, rest) = rest.split_first_chunk::<16>()?;
         let (address, uid) = rest.split_first_chunk::<4>()?;
         let address = Ipv4Addr::from(*address);
-        if *version != VERSION || uid.is_empty() || uid.len() > MAX_UID {
+        let first = *version == VERSION_FIRST;
+        if (*version != VERSION && !first) || uid.is_empty() || uid.len() > MAX_UID {
             return None;
         }
         Some(Self {
@@ -134,6 +177,7 @@ impl Claims {
             issued_at: i64::from_be_bytes(*issued_at),
             nonce: *nonce,
             address: (!address.is_unspecified()).then_some(address),
+            first,
         })
     }
 }
@@ -180,33 +224,44 @@ impl Tokens {
     /// A boot token for the host with this UID (1 to 64 bytes) and this generation of its boot intent, good from any
     /// address.
     pub fn mint(&self, uid: &str, generation: i64) -> Result<String, MintError> {
-        self.mint_at(uid, generation, None)
+        self.mint_bound(uid, generation, Bound::Nowhere)
     }
 
-    /// As [`Tokens::mint`]; good from this address only, when one is given.
+    /// As [`Tokens::mint`]; good from this address only, when one is given, which Slipway gave the machine.
     pub fn mint_at(&self, uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
-        self.make(BOOT, uid, generation, address)
+        self.mint_bound(uid, generation, address.map_or(Bound::Nowhere, Bound::Leased))
+    }
+
+    /// As [`Tokens::mint`], bound to this.
+    pub fn mint_bound(&self, uid: &str, generation: i64, bound: Bound) -> Result<String, MintError> {
+        self.make(BOOT, uid, generation, bound)
     }
 
     /// A visitor's token for a machine that no host has: for this MAC address, from this address only when one is given.
     pub fn mint_visit(&self, mac: MacAddress, address: Option<Ipv4Addr>) -> Result<String, MintError> {
-        self.make(VISIT, &mac.to_string(), 0, address)
+        self.mint_visit_bound(mac, address.map_or(Bound::Nowhere, Bound::Leased))
     }
 
-    fn make(&self, label: &[u8], uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
+    /// As [`Tokens::mint_visit`], bound to this.
+    pub fn mint_visit_bound(&self, mac: MacAddress, bound: Bound) -> Result<String, MintError> {
+        self.make(VISIT, &mac.to_string(), 0, bound)
+    }
+
+    fn make(&self, label: &[u8], uid: &str, generation: i64, bound: Bound) -> Result<String, MintError> {
         if !(1..=MAX_UID).contains(&uid.len()) {
             return Err(MintError::Uid(uid.len()));
         }
         let mut nonce = [0; 16];
         rand::rngs::OsRng.try_fill_bytes(&mut nonce).map_err(|error| MintError::Random(error.to_string()))?;
-        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address };
+        let (address, first) = (bound.address(), matches!(bound, Bound::First(_)));
+        let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address, first };
         Ok(self.seal(label, &claims))
     }
 
     /// A ticket for the medium of one boot: the name that its URL has. It stands for the boot token on the medium and
     /// does not tell it.
     pub fn mint_media(&self, uid: &str, generation: i64) -> Result<String, MintError> {
-        self.make(MEDIA, uid, generation, None)
+        self.make(MEDIA, uid, generation, Bound::Nowhere)
     }
 
     /// Checks a ticket.
@@ -354,6 +409,22 @@ mod tests {
         assert_eq!(tokens.verify_at(&token, claims.issued_at + life + 1), Err(TokenError::Expired));
         let other = tokens.verify(&tokens.mint(UID, 7).expect("token")).expect("good");
         assert_ne!(claims.nonce, other.nonce);
+    }
+
+    #[test]
+    fn who_asked_first_keeps_others_out_for_two_minutes() {
+        let tokens = tokens(1);
+        let address = Ipv4Addr::new(10, 0, 0, 7);
+        for (bound, at, first) in [
+            (Bound::Nowhere, None, false),
+            (Bound::Leased(address), Some(address), false),
+            (Bound::First(address), Some(address), true),
+        ] {
+            let claims = tokens.verify(&tokens.mint_bound(UID, 7, bound).expect("token")).expect("good");
+            assert_eq!((claims.address, claims.first), (at, first), "{bound:?}");
+            let seconds = |passed: i64| claims.others_wait(claims.issued_at + passed).map(|left| left.as_secs());
+            assert_eq!([-5, 0, 1, 119, 120, 5000].map(seconds), [Some(120), Some(120), Some(119), Some(1), None, None]);
+        }
     }
 
     #[test]

@@ -186,23 +186,33 @@ pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4
     }
 }
 
-/// What is known of an address: it is a known host's when this appliance leased it to one. A machine that reported itself
-/// and was not accepted yet is no better known for its word.
-pub fn rank(networks: &[NetworkConfig], leases: Option<&Leases>, hosts: &HostIndex, address: IpAddr) -> Rank {
-    let holder = match address {
-        IpAddr::V4(address) => holder(networks, leases, address),
-        // DHCP is of IPv4.
-        IpAddr::V6(_) => Holder::Outside,
+/// What is known of an address: it is a known host's when this appliance leased it to one, and no other card answers there
+/// by what `cards` say. A machine that reported itself and was not accepted yet is no better known for its word.
+pub fn rank(
+    networks: &[NetworkConfig],
+    leases: Option<&Leases>,
+    hosts: &HostIndex,
+    cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>,
+    address: IpAddr,
+) -> Rank {
+    // DHCP is of IPv4.
+    let IpAddr::V4(address) = address else {
+        return if networks.is_empty() { Rank::Untold } else { Rank::Stranger };
     };
-    match holder {
+    match holder(networks, leases, address) {
         Holder::Elsewhere => Rank::Untold,
         // Nobody is told of any network, so nobody can be known.
         Holder::Outside if networks.is_empty() => Rank::Untold,
         Holder::Outside | Holder::Nobody => Rank::Stranger,
         Holder::Machine(mac) => {
-            let host = hosts.by_mac(mac).is_some_and(|host| !host.discovery.waiting);
+            let host = hosts.by_mac(mac).filter(|host| !host.discovery.waiting);
             let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
-            if host || reserved() { Rank::Known } else { Rank::Stranger }
+            if host.is_none() && !reserved() {
+                return Rank::Stranger;
+            }
+            let own = |card: MacAddress| card == mac || host.as_ref().is_some_and(|host| host.macs.contains(&card));
+            // Only now: of the known there are so many, strangers' addresses are without number.
+            if cards(address).is_none_or(own) { Rank::Known } else { Rank::Stranger }
         }
     }
 }
@@ -311,16 +321,23 @@ mod tests {
                 standing: Default::default(),
             });
         };
-        let ranked = |address: Ipv4Addr| rank(&networks, Some(&leases), &hosts, address.into());
+        let by = |cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>, address: Ipv4Addr| {
+            rank(&networks, Some(&leases), &hosts, cards, address.into())
+        };
+        let ranked = |address: Ipv4Addr| by(&|_| None, address);
         assert_eq!(ranked(at(101)), Rank::Stranger, "an unknown machine's");
         machine("a", 1, true);
         assert_eq!(ranked(at(101)), Rank::Stranger, "it only says that it is there");
         machine("a", 1, false);
         assert_eq!(ranked(at(101)), Rank::Known);
+        // Who has its address without being it, is nobody.
+        assert_eq!(by(&|_| Some(mac(1)), at(101)), Rank::Known, "its own card");
+        assert_eq!(by(&|_| Some(mac(0x66)), at(101)), Rank::Stranger, "another card");
+        assert_eq!(by(&|asked| panic!("{asked} is asked for"), at(102)), Rank::Stranger, "known without looking");
         assert_eq!((ranked(at(9)), ranked(at(102))), (Rank::Stranger, Rank::Stranger), "nobody has them now");
         assert_eq!((ranked(elsewhere), ranked(Ipv4Addr::new(10, 2, 0, 7))), (Rank::Stranger, Rank::Untold));
-        assert_eq!(rank(&networks, None, &hosts, at(101).into()), Rank::Untold);
-        assert_eq!(rank(&[], None, &hosts, at(101).into()), Rank::Untold);
+        assert_eq!(rank(&networks, None, &hosts, &|_| None, at(101).into()), Rank::Untold);
+        assert_eq!(rank(&[], None, &hosts, &|_| None, at(101).into()), Rank::Untold);
         // Beside other appliances leases say nothing; that a network is none of ours is known all the same.
         assert_eq!(holder(&networks, None, at(101)), Holder::Elsewhere);
         assert_eq!(holder(&networks, None, elsewhere), Holder::Outside);

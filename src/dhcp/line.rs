@@ -6,7 +6,8 @@
 //! reading, and the kernel's queue drops what does not fit, as any full queue on the way does; clients ask again.
 
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,12 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::MacAddress;
 use crate::boot::HostIndex;
+use crate::boot::neighbour::Cards;
 
+use super::doubt::{Doubts, is_anothers, set_aside};
 use super::interface::interfaces;
 use super::leases::{CommitError, Leases, unix_now};
 use super::log::Log;
 use super::network::{Network, select};
-use super::outcome::{LeaseWrite, Outcome};
+use super::outcome::{LeaseWrite, Note, Outcome};
 use super::pace::Pace;
 use super::packet::Request;
 use super::respond::{Arrival, Ground, Port, respond};
@@ -59,7 +62,8 @@ impl Line {
     /// A line without networks.
     pub fn new(place: Place, sockets: Opened, leases: Leases, hosts: HostIndex) -> Self {
         let log = Log::new(place.interface.clone());
-        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log };
+        let (doubts, cards): (_, Cards) = (Doubts::default(), Arc::new(|_| None));
+        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log, doubts, cards };
         Self { place, sockets, desk }
     }
 
@@ -69,9 +73,14 @@ impl Line {
     }
 
     /// What this machine goes by on an interface, if this line is there.
-    pub fn server_at(&self, interface: &str) -> Option<std::net::Ipv4Addr> {
+    pub fn server_at(&self, interface: &str) -> Option<Ipv4Addr> {
         let first = self.desk.networks.first().filter(|_| self.place.interface == interface)?;
         Some(first.1.server)
+    }
+
+    /// Looks with these which machine answers at an address.
+    pub fn look_with(&mut self, cards: Cards) {
+        self.desk.cards = cards;
     }
 
     /// Adds a network, with its number in the leases.
@@ -118,6 +127,7 @@ impl Line {
                 written = &mut under_way => desk.finish(written, &mut tray.ready),
                 _ = housekeeping.tick() => {
                     tray.writes.extend(desk.let_leases_end());
+                    tray.writes.extend(desk.settle_doubts());
                     post.follow_interface();
                 }
                 ready = post.sockets.readable(), if reads => {
@@ -282,6 +292,9 @@ struct Desk {
     leases: Leases,
     hosts: HostIndex,
     log: Log,
+    /// Addresses of known machines that others are said to use.
+    doubts: Doubts,
+    cards: Cards,
 }
 
 impl Desk {
@@ -304,6 +317,12 @@ impl Desk {
         let outcome = respond(now, &request, arrival, ground, &mut leases.table());
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
         let Outcome { reply, writes, note, .. } = outcome;
+        if let Note::Doubted(address) = note
+            && self.doubts.put(now, index, request.mac, address)
+            && let Err(error) = provoke_arp(network.server, address)
+        {
+            tracing::debug!(%address, %error, "nothing can be sent there");
+        }
         self.leases.saw(request.mac, Message { at: now, network: index, kind: request.kind, note });
         let answer = reply.map(|reply| Outgoing { server: network.server, reply });
         if writes.is_empty() {
@@ -312,6 +331,24 @@ impl Desk {
             tray.writes.extend(writes);
             tray.waiting.extend(answer);
         }
+    }
+
+    /// Decides about the addresses that were looked at. Returns the records of those that others have.
+    fn settle_doubts(&mut self) -> Vec<LeaseWrite> {
+        let now = unix_now();
+        let mut writes = Vec::new();
+        for doubt in self.doubts.ripe(now) {
+            let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == doubt.network) else { continue };
+            let Some(leases) = self.leases.networks().get(doubt.network) else { continue };
+            let host = self.hosts.by_mac(doubt.mac);
+            let own = [&[doubt.mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
+            let ours = || interfaces().is_ok_and(|all| all.values().any(|one| one.addresses.contains(&doubt.address)));
+            let taken = is_anothers((self.cards)(doubt.address), &own) || ours();
+            let write = taken.then(|| set_aside(now, &doubt, &mut leases.table())).flatten();
+            self.log.doubt(network, host.as_deref(), &doubt, write.is_some());
+            writes.extend(write);
+        }
+        writes
     }
 
     fn finish(&mut self, written: Written, ready: &mut Vec<Outgoing>) {
@@ -336,6 +373,14 @@ impl Desk {
         }
         all
     }
+}
+
+/// Sends an empty datagram to the discard port (RFC 863), so that the kernel asks by ARP who is there.
+fn provoke_arp(from: Ipv4Addr, to: Ipv4Addr) -> io::Result<()> {
+    const DISCARD: u16 = 9;
+    let socket = UdpSocket::bind((from, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.send_to(&[], (to, DISCARD)).map(drop)
 }
 
 fn select_indexed<'n>(networks: &'n [(usize, Network)], request: &Request<'_>) -> Option<&'n (usize, Network)> {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::api::MacAddress;
 use crate::boot::BootHost;
 
+use super::doubt::Doubt;
 use super::leases::CommitError;
 use super::network::Network;
 use super::outcome::{Level, Note, Outcome};
@@ -17,6 +18,7 @@ use super::quiet::Quiet;
 #[derive(Hash, PartialEq, Eq)]
 enum Subject {
     Machine(MacAddress, std::mem::Discriminant<Note>),
+    Doubt(MacAddress, bool),
     Twin(MacAddress),
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
@@ -72,6 +74,24 @@ impl Log {
     pub fn receive_failed(&mut self, error: &io::Error) {
         if self.may_say(Subject::Receive) {
             tracing::warn!(interface = %self.interface, %error, "DHCP cannot receive");
+        }
+    }
+
+    /// What came of looking at an address that a known machine declined.
+    pub fn doubt(&mut self, network: &Network, host: Option<&BootHost>, doubt: &Doubt, taken: bool) {
+        let Doubt { mac, address, .. } = *doubt;
+        if !self.said_of_known.may_say(Instant::now(), Subject::Doubt(mac, taken)).0 {
+            return;
+        }
+        let host = host.map_or_else(String::new, |host| format!("{}/{}", host.namespace, host.name));
+        if taken {
+            let note = Note::Declined { address, reserved: false };
+            tracing::warn!(network = %network.name, %mac, host, "{note}");
+        } else {
+            tracing::warn!(
+                network = %network.name, %mac, host,
+                "a message in this machine's name says that another one uses {address}, and no other is seen there: the address stays the machine's"
+            );
         }
     }
 

@@ -87,6 +87,10 @@ pub enum Note {
     BootOnly(String),
     /// An address was given back.
     Released(Ipv4Addr),
+    /// A known machine gave its address back, which stays its own.
+    Kept(Ipv4Addr),
+    /// A known machine's message says that another one uses its address, which is looked at.
+    Doubted(Ipv4Addr),
     /// The client found another machine using its address.
     Declined {
         /// The address.
@@ -152,6 +156,9 @@ pub enum Silence {
     /// The message is about an address that the client does not have.
     #[error("{0} is not the client's address")]
     NotTheirs(Ipv4Addr),
+    /// The message gives back an address and comes from another.
+    #[error("the message gives back {0} and does not come from there")]
+    NotFrom(Ipv4Addr),
     /// There is no pool.
     #[error("the network has no pool: give the machine a reservation in slipway.toml, or the network a pool")]
     NoPool,
@@ -210,6 +217,8 @@ impl fmt::Display for Note {
             Self::Informed(address) => write!(f, "informed {address}"),
             Self::BootOnly(boot) => f.write_str(boot),
             Self::Released(address) => write!(f, "released {address}"),
+            Self::Kept(address) => write!(f, "released {address}, which stays its own"),
+            Self::Doubted(address) => write!(f, "declined {address}; which machine answers there is looked at"),
             Self::Declined { address, reserved: false } => {
                 write!(f, "{address} is in use by a machine that did not get it here; it is not given out for a while")
             }

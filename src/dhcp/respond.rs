@@ -292,6 +292,8 @@ impl Exchange<'_> {
         Outcome { reply, writes: Vec::new(), note: Note::Refused { address, reason }, twin: None }
     }
 
+    /// Anybody can decline in a known machine's name. So what its message says of its address is looked at first, and until then
+    /// the address stays the machine's, as it does when it is reserved.
     fn decline(&mut self) -> Outcome {
         let Some(address) = self.request.address(code::REQUESTED_ADDRESS) else {
             return Outcome::silent(Silence::NoAddress);
@@ -301,6 +303,9 @@ impl Exchange<'_> {
             Err(reason) => return Outcome::silent(reason),
         };
         let reserved = self.ground.network.reserved_for(address).is_some();
+        if self.client.known && !reserved {
+            return Outcome { reply: None, writes: Vec::new(), note: Note::Doubted(address), twin: None };
+        }
         let mut writes = Vec::new();
         // A reservation stays what it is: only the operator can end the conflict.
         if !reserved {
@@ -312,13 +317,22 @@ impl Exchange<'_> {
         Outcome { reply: None, writes, note: Note::Declined { address, reserved }, twin: None }
     }
 
+    /// A client sends this from the address that it gives back (RFC 2131 section 4.4.6), or a relay passes it on. Who is known
+    /// has its address as long as it is known: for such a machine it changes nothing, whoever sent it.
     fn release(&mut self) -> Outcome {
         let address = self.request.ciaddr;
+        let source = *self.arrival.source.ip();
+        if source != address && (source != self.request.giaddr || source.is_unspecified()) {
+            return Outcome::silent(Silence::NotFrom(address));
+        }
         let lease = match self.theirs(address) {
             Ok(lease) if lease.state == LeaseState::Bound => lease,
             Ok(_) => return Outcome::silent(Silence::NotTheirs(address)),
             Err(reason) => return Outcome::silent(reason),
         };
+        if self.client.known {
+            return Outcome { reply: None, writes: Vec::new(), note: Note::Kept(address), twin: None };
+        }
         let released = Lease { state: LeaseState::Released, ends: self.now, ..lease };
         let writes = vec![LeaseWrite { address, record: Some(record::encode(&released)) }];
         self.leases.put(released);

@@ -360,32 +360,93 @@ fn an_offer_is_given_up_when_the_client_chooses_another_server_or_waits_too_long
     assert_eq!(world.select(2, at(100), vec![]).kind(), Some(MessageType::Nak));
 }
 
+fn release(number: u8, address: Ipv4Addr) -> Message {
+    let mut release = message_of(mac(number), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
+    release.set_ciaddr(address);
+    release
+}
+
+fn decline(number: u8, address: Ipv4Addr) -> Message {
+    message_of(mac(number), MessageType::Decline, vec![DhcpOption::RequestedIpAddress(address)])
+}
+
+fn from(address: Ipv4Addr) -> SocketAddrV4 {
+    SocketAddrV4::new(address, 68)
+}
+
 #[test]
 fn release_decline_and_their_limits() {
-    let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n").host(1, None).host(2, None);
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.102']\n").host(9, None);
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
-    let mut release = message_of(mac(2), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
-    release.set_ciaddr(at(100));
-    assert_eq!(world.send(&release).outcome.note, Note::Silent(Silence::NotTheirs(at(100))), "a stranger's");
-    let mut release = message_of(mac(1), MessageType::Release, vec![DhcpOption::ServerIdentifier(SERVER)]);
-    release.set_ciaddr(at(100));
-    let back = world.send(&release);
+    let note = |back: Back| back.outcome.note;
+    let anothers = world.send_by(&release(2, at(100)), Port::Server, from(at(100)));
+    assert_eq!(note(anothers), Note::Silent(Silence::NotTheirs(at(100))), "a stranger's");
+    let mut other_id = message_of(mac(1), MessageType::Release, vec![id(&[7, 7, 7])]);
+    other_id.set_ciaddr(at(100));
+    let back = world.send_by(&other_id, Port::Server, from(at(100)));
+    assert_eq!(note(back), Note::Silent(Silence::NotTheirs(at(100))), "under another client identifier");
+    for source in [Ipv4Addr::UNSPECIFIED, at(66), Ipv4Addr::new(192, 0, 2, 1)] {
+        let back = world.send_by(&release(1, at(100)), Port::Server, from(source));
+        assert_eq!(note(back), Note::Silent(Silence::NotFrom(at(100))), "{source}");
+    }
+    let back = world.send_by(&release(1, at(100)), Port::Server, from(at(100)));
     assert_eq!((back.outcome.note, back.outcome.writes.len()), (Note::Released(at(100)), 1));
     assert!(back.message.is_none());
     assert_eq!(world.lease(1, vec![]), Some(at(100)), "it returns to its address");
-    let decline = |number: u8, address: Ipv4Addr| {
-        message_of(mac(number), MessageType::Decline, vec![DhcpOption::RequestedIpAddress(address)])
-    };
-    assert_eq!(world.send(&decline(2, at(100))).outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
-    assert_eq!(world.send(&decline(1, at(101))).outcome.note, Note::Silent(Silence::NotTheirs(at(101))));
+    // Some relays pass on what a client sends to the server.
+    let mut relayed = release(1, at(100));
+    relayed.set_giaddr(at(254));
+    assert_eq!(note(world.send_by(&relayed, Port::Server, from(at(254)))), Note::Released(at(100)));
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
+
+    assert_eq!(note(world.send(&decline(2, at(100)))), Note::Silent(Silence::NotTheirs(at(100))));
+    assert_eq!(note(world.send(&decline(1, at(101)))), Note::Silent(Silence::NotTheirs(at(101))));
     let back = world.send(&decline(1, at(100)));
     assert_eq!(back.outcome.note, Note::Declined { address: at(100), reserved: false });
     assert_eq!(back.outcome.writes.len(), 1);
     assert_eq!(world.lease(1, vec![]), Some(at(101)), "another address");
     assert!(world.discover(3).message.is_none(), "declined addresses are nobody's");
-    assert_eq!(world.discover(2).message().yiaddr(), at(100), "but a host's before it has none");
+    assert_eq!(world.discover(9).message().yiaddr(), at(102), "what is kept for hosts");
+    assert_eq!(world.discover(9).message().yiaddr(), at(102));
     world.now += QUARANTINE;
-    assert_eq!(world.discover(2).message().yiaddr(), at(100));
+    assert_eq!(world.select(3, at(100), vec![]).kind(), Some(MessageType::Ack));
+}
+
+/// Its MAC address is all that it takes to send them.
+#[test]
+fn no_release_and_no_decline_takes_a_known_machines_address() {
+    let reserved = "[[network.reservation]]\nmac='02:00:00:00:00:02'\naddress='10.0.0.50'\n";
+    let mut world = World::new(&format!("pool=['10.0.0.100-10.0.0.101']\n{reserved}")).host(1, None);
+    for (number, address) in [(1, at(100)), (2, at(50))] {
+        assert_eq!(world.lease(number, vec![]), Some(address));
+        let before = world.table.get(address).expect("leased").clone();
+        for round in 0..30 {
+            for (message, source) in [
+                (release(number, address), at(66)),
+                (release(number, address), address),
+                (decline(number, address), Ipv4Addr::UNSPECIFIED),
+                (message_of(mac(number), MessageType::Discover, vec![]), Ipv4Addr::UNSPECIFIED),
+                (decline(number, at(101)), Ipv4Addr::UNSPECIFIED),
+            ] {
+                let back = world.send_by(&message, Port::Server, from(source));
+                assert!(back.outcome.writes.is_empty(), "{:?}", back.outcome.note);
+                assert_eq!(world.table.get(address), Some(&before), "{number} {round}: {:?}", back.outcome.note);
+            }
+        }
+        let back = world.send_by(&release(number, address), Port::Server, from(address));
+        assert_eq!(back.outcome.note, Note::Kept(address));
+        // Whoever sent it: the machine finds its address again, and renews it.
+        assert_eq!(world.discover(number).message().yiaddr(), address);
+        assert_eq!(world.renew(number, address).kind(), Some(MessageType::Ack));
+    }
+    assert_eq!(world.send(&decline(1, at(100))).outcome.note, Note::Doubted(at(100)));
+    // An offer that it did not take yet is no different.
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n").host(1, None);
+    for _ in 0..30 {
+        assert_eq!(world.discover(1).message().yiaddr(), at(100));
+        assert_eq!(world.send(&decline(1, at(100))).outcome.note, Note::Doubted(at(100)));
+    }
+    assert_eq!(world.lease(1, vec![]), Some(at(100)));
 }
 
 #[test]
@@ -612,9 +673,8 @@ fn what_a_server_does_not_answer() {
     }
     let back = world.send(&message_of(mac(1), MessageType::Request, vec![]));
     assert_eq!(back.outcome.note, Note::Silent(Silence::NoAddress));
-    let mut release = message_of(mac(1), MessageType::Release, vec![]);
-    release.set_ciaddr(at(100));
-    assert_eq!(world.send(&release).outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
+    let back = world.send_by(&release(1, at(100)), Port::Server, from(at(100)));
+    assert_eq!(back.outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::boot::HostIndex;
+use crate::boot::neighbour::Cards;
 use crate::config::NetworkMode;
 
 use super::BootSite;
@@ -152,6 +153,15 @@ impl Server {
             tracing::warn!(port = site.tftp_port, "PXE firmware asks TFTP on port 69 only; it will find nothing there");
         }
         Ok(Self { lines, leases, hosts, views })
+    }
+
+    /// Looks with these which machine answers at an address that a known machine declines. Without, nobody is seen there.
+    #[must_use]
+    pub fn with_cards(mut self, cards: Cards) -> Self {
+        for line in &mut self.lines {
+            line.look_with(cards.clone());
+        }
+        self
     }
 
     /// Serves until told to stop; then finishes the writes under way.

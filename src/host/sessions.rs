@@ -3,7 +3,7 @@
 //! A session lives as long as the boot intent's generation that its token was made for. The session's record
 //! is in the intent's status, so that a restart of the appliance costs an agent nothing but a repeated call.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -269,11 +269,32 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-/// Why a token that was given to one address is of no use at another.
-pub(super) fn bound_elsewhere(claims: &Claims, peer: IpAddr) -> Option<String> {
-    let address = claims.address?;
-    (peer.to_canonical() != IpAddr::V4(address))
-        .then(|| format!("this boot's token was given to {address}, and this call comes from {peer}"))
+/// Why a token that was given to one address is of no use at another. `card` is the network card that answers at the other,
+/// `own` are the machine's. Where nobody here gave the first address, the machine may have another by now: its card shows
+/// so, and where no card can be seen it has to wait.
+pub(super) fn bound_elsewhere(
+    claims: &Claims,
+    peer: IpAddr,
+    card: Option<MacAddress>,
+    own: &[MacAddress],
+    now: i64,
+) -> Result<(), Refused> {
+    let Some(address) = claims.address.filter(|address| peer.to_canonical() != IpAddr::V4(*address)) else {
+        return Ok(());
+    };
+    let reason = format!("this boot's token was given to {address}, and this call comes from {peer}");
+    match (claims.first, card) {
+        (true, Some(card)) if own.contains(&card) => Ok(()),
+        (true, None) => match claims.others_wait(now) {
+            None => Ok(()),
+            // The agent asks again for as long as its token is good.
+            Some(left) => {
+                let reason = format!("{reason}: it can be used there in {} s", left.as_secs() + 1);
+                Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason))
+            }
+        },
+        _ => Err(Refused(StatusCode::FORBIDDEN, reason)),
+    }
 }
 
 fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
@@ -305,16 +326,16 @@ impl Sessions {
     async fn open(&self, peer: IpAddr, call: &OpenSession) -> Result<Session, Refused> {
         let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
         if let (Some(discovery), Ok(claims)) = (self.0.discovery.get(), self.0.tokens.verify_visit(&call.token)) {
+            let own: Vec<MacAddress> = claims.uid.parse().into_iter().collect();
+            self.here(&claims, peer, &own).await?;
             let host = discovery.open(&claims, peer, call).await?;
             let session = self.0.tokens.visit_session(&claims);
             return Ok(Session { session, host, generation: 0, now: Timestamp::now().as_second() });
         }
         let claims = self.0.tokens.verify(&call.token).map_err(|error| refuse(error.to_string()))?;
-        if let Some(reason) = bound_elsewhere(&claims, peer) {
-            return Err(refuse(reason));
-        }
-        let answers = self.neighbour(&claims).await;
         let host = self.0.index.by_uid(&claims.uid);
+        self.here(&claims, peer, host.as_deref().map_or(&[], |host| &host.macs)).await?;
+        let answers = self.neighbour(claims.address.filter(|_| !claims.first)).await;
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
         if host.standing.paused {
             // It may be for a moment only: the agent asks again for as long as its token is good.
@@ -328,7 +349,7 @@ impl Sessions {
                 return Err(refuse("the boot intent is that of a former host of this name".into()));
             }
             may_open(&intent, &claims, peer).map_err(&refuse)?;
-            if let Some(address) = claims.address {
+            if let Some(address) = claims.address.filter(|_| !claims.first) {
                 let own = caller::cards(&host, &intent, call);
                 another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
             }
@@ -374,9 +395,18 @@ impl Sessions {
 }
 
 impl Sessions {
-    /// The network card that answers at the address which a token was given to.
-    async fn neighbour(&self, claims: &Claims) -> Option<MacAddress> {
-        self.0.neighbours.get()?(claims.address?).await
+    /// The network card that answers at an address.
+    async fn neighbour(&self, address: Option<Ipv4Addr>) -> Option<MacAddress> {
+        self.0.neighbours.get()?(address?).await
+    }
+
+    /// Whether a token may be used from here; the machine has these network cards.
+    async fn here(&self, claims: &Claims, peer: IpAddr, own: &[MacAddress]) -> Result<(), Refused> {
+        let card = match peer.to_canonical() {
+            IpAddr::V4(peer) if claims.first => self.neighbour(Some(peer)).await,
+            _ => None,
+        };
+        bound_elsewhere(claims, peer, card, own, Timestamp::now().as_second())
     }
 
     /// Why the machine that calls is not the host's.

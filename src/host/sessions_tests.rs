@@ -419,6 +419,37 @@ async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
     }
 }
 
+#[test]
+fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
+    use super::bound_elsewhere;
+    use crate::api::MacAddress;
+    use crate::boot::{Bound, Claims};
+    let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));
+    let (own, at): (_, std::net::Ipv4Addr) = ([mac], [10, 0, 0, 5].into());
+    let elsewhere = [10, 0, 0, 6];
+    // what it is bound to, who calls, the card there, seconds since it was made, the answer
+    type Row = (Bound, [u8; 4], Option<MacAddress>, i64, Option<u16>);
+    let rows: [Row; 11] = [
+        (Bound::Nowhere, elsewhere, None, 0, None),
+        (Bound::Leased(at), [10, 0, 0, 5], Some(other), 0, None),
+        (Bound::Leased(at), elsewhere, Some(mac), 1_000, Some(403)),
+        (Bound::Leased(at), elsewhere, None, 1_000, Some(403)),
+        (Bound::First(at), [10, 0, 0, 5], None, 0, None),
+        (Bound::First(at), elsewhere, Some(mac), 0, None),
+        (Bound::First(at), elsewhere, Some(other), 0, Some(403)),
+        (Bound::First(at), elsewhere, Some(other), 1_000, Some(403)),
+        (Bound::First(at), elsewhere, None, 0, Some(503)),
+        (Bound::First(at), elsewhere, None, 119, Some(503)),
+        (Bound::First(at), elsewhere, None, 120, None),
+    ];
+    for (bound, peer, card, after, wanted) in rows {
+        let plain =
+            Claims { uid: "u".into(), generation: 1, nonce: [0; 16], issued_at: 100, address: None, first: false };
+        let refused = bound_elsewhere(&plain.bound_to(bound), peer.into(), card, &own, 100 + after).err();
+        assert_eq!(refused.map(|refused| refused.0.as_u16()), wanted, "{bound:?} {peer:?} {card:?} {after}");
+    }
+}
+
 #[tokio::test]
 async fn a_liars_list_of_cards_is_a_short_line_of_the_log() {
     use tracing_subscriber::fmt::MakeWriter;

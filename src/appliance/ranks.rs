@@ -1,0 +1,35 @@
+//! What the appliance knows of an address, put together from leases, hosts and the kernel's neighbour table.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::checked;
+use crate::boot::{HostIndex, neighbour};
+use crate::config::Config;
+use crate::dhcp;
+use crate::ration::{Rank, Ranks};
+
+/// A program on the appliance.
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// What is known of an address. On another API server another appliance may give the addresses.
+pub(super) fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> Ranks {
+    let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
+    let (networks, hosts) = (config.networks.clone(), hosts.clone());
+    let interfaces = dhcp::interfaces().unwrap_or_default();
+    let own: HashSet<IpAddr> =
+        interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
+    let cards = neighbour::remembered(checked(config));
+    Arc::new(move |address| {
+        if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
+            return Rank::Own;
+        }
+        dhcp::rank(&networks, leases.as_ref(), &hosts, &*cards, address)
+    })
+}
+
+#[cfg(test)]
+#[path = "ranks_tests.rs"]
+mod tests;
