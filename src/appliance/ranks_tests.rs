@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::MacAddress;
-use crate::boot::{self, BootFiles, BootHost, Lanes, Site, Tokens};
+use crate::boot::{self, BootFiles, BootHost, Lanes, Site, Standing, Tokens};
 use crate::store::{Store, StoreOptions};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ fn host(mac: MacAddress) -> BootHost {
         way: Default::default(),
         intent: None,
         discovery: Default::default(),
-        standing: Default::default(),
+        standing: Standing { boot_mac: Some(mac), registered: true, paused: false },
     }
 }
 

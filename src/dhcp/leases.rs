@@ -186,8 +186,9 @@ pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4
     }
 }
 
-/// What is known of an address: it is a known host's when this appliance leased it to one, and no other card answers there
-/// by what `cards` say. A machine that reported itself and was not accepted yet is no better known for its word.
+/// What is known of an address: it is a known host's when this appliance leased it to the boot address of a registered one,
+/// or to a reservation, and no other card answers there by what `cards` say. What a host, a machine or whoever may make
+/// hosts says of further addresses makes nobody known.
 pub fn rank(
     networks: &[NetworkConfig],
     leases: Option<&Leases>,
@@ -205,7 +206,7 @@ pub fn rank(
         Holder::Outside if networks.is_empty() => Rank::Untold,
         Holder::Outside | Holder::Nobody => Rank::Stranger,
         Holder::Machine(mac) => {
-            let host = hosts.by_mac(mac).filter(|host| !host.discovery.waiting);
+            let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
             let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
             if host.is_none() && !reserved() {
                 return Rank::Stranger;
@@ -307,7 +308,7 @@ mod tests {
             assert_eq!(holder(&networks, Some(&leases), address), wanted, "{address}");
         }
         let hosts = HostIndex::default();
-        let machine = |name: &str, last: u8, waiting| {
+        let machine = |name: &str, last: u8, waiting, registered| {
             let discovery = crate::boot::Discovery { waiting, ..Default::default() };
             hosts.insert(crate::boot::BootHost {
                 namespace: "ns".into(),
@@ -318,7 +319,7 @@ mod tests {
                 way: Default::default(),
                 intent: None,
                 discovery,
-                standing: Default::default(),
+                standing: crate::boot::Standing { boot_mac: Some(mac(last)), registered, paused: false },
             });
         };
         let by = |cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>, address: Ipv4Addr| {
@@ -326,9 +327,11 @@ mod tests {
         };
         let ranked = |address: Ipv4Addr| by(&|_| None, address);
         assert_eq!(ranked(at(101)), Rank::Stranger, "an unknown machine's");
-        machine("a", 1, true);
+        machine("a", 1, true, true);
         assert_eq!(ranked(at(101)), Rank::Stranger, "it only says that it is there");
-        machine("a", 1, false);
+        machine("a", 1, false, false);
+        assert_eq!(ranked(at(101)), Rank::Stranger, "somebody wrote its address into a host");
+        machine("a", 1, false, true);
         assert_eq!(ranked(at(101)), Rank::Known);
         // Who has its address without being it, is nobody.
         assert_eq!(by(&|_| Some(mac(1)), at(101)), Rank::Known, "its own card");

@@ -309,7 +309,7 @@ impl Desk {
         };
         let Some(leases) = self.leases.networks().get(index) else { return };
         let hosts = &self.hosts;
-        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
+        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
         let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
@@ -364,7 +364,7 @@ impl Desk {
         let mut all = Vec::new();
         for (index, network) in self.networks.iter().filter(|_| self.port == Port::Server) {
             let Some(leases) = self.leases.networks().get(*index) else { continue };
-            let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.by_mac(mac).is_some();
+            let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.is_registered(mac);
             let gone = leases.table().advance(now, &known);
             if !gone.is_empty() {
                 tracing::debug!(network = %network.name, leases = gone.len(), "old leases are forgotten");

@@ -54,10 +54,16 @@ pub struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Whether a machine is neither reserved for nor an accepted host. One that only reported itself is a guest still:
-    /// anybody can do that, under as many names as he likes.
+    /// Whether a machine goes by its hardware address, whatever client identifier it sends: it has a reservation or is
+    /// some host's.
+    fn is_named(&self, mac: MacAddress) -> bool {
+        self.host.is_some() || self.network.reservation(mac).is_some()
+    }
+
+    /// Whether nothing is kept for a machine. Whoever reports himself, or may make hosts, can name as many hardware
+    /// addresses as he likes.
     fn is_guest(&self, mac: MacAddress) -> bool {
-        self.network.reservation(mac).is_none() && self.host.is_none_or(|host| host.discovery.waiting)
+        !(self.known)(mac)
     }
 }
 
@@ -76,7 +82,7 @@ pub fn respond(
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => return Outcome::silent(Silence::Off),
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Server) => {}
     }
-    let client = LeaseClient::of(request, (ground.known)(request.mac));
+    let client = LeaseClient::of(request, ground.is_named(request.mac));
     if ground.network.mode == NetworkMode::Reservations && !client.known {
         return Outcome::silent(Silence::NotKnown);
     }

@@ -8,7 +8,7 @@ use dhcproto::{Decodable, Decoder};
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
-use crate::boot::{BootHost, HostIndex, IndexedIntent};
+use crate::boot::{BootHost, HostIndex, IndexedIntent, Standing};
 use crate::config::{Config, NetworkConfig};
 
 use super::BootSite;
@@ -71,6 +71,11 @@ impl Back {
     }
 }
 
+/// Of a host with this boot address, whose BMC let the appliance in.
+fn registered(number: u8) -> Standing {
+    Standing { boot_mac: Some(MacAddress(mac(number))), registered: true, paused: false }
+}
+
 impl World {
     fn new(more: &str) -> Self {
         let config = config(more);
@@ -84,9 +89,9 @@ impl World {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Default::default(),
+            standing: registered(number),
             name: format!("web-{number}"),
-            uid: "u".into(),
+            uid: format!("u{number}"),
             macs: vec![MacAddress(mac(number))],
             intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false, live_iso: None }),
             way: Default::default(),
@@ -104,7 +109,7 @@ impl World {
         let request = Request::parse(&packet).expect("well formed");
         let network = &self.network;
         let hosts = &self.hosts;
-        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.by_mac(mac).is_some();
+        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
         let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
@@ -764,10 +769,10 @@ fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
         assert_eq!((back.kind(), lease(&back)), (Some(MessageType::Ack), 300));
     }
     // It reported itself: its own word changes nothing.
-    let known = |waiting| BootHost {
+    let known = |waiting, registered| BootHost {
         namespace: "default".into(),
         created: 0,
-        standing: Default::default(),
+        standing: Standing { boot_mac: Some(MacAddress(mac(1))), registered, paused: false },
         name: "web-1".into(),
         uid: "u".into(),
         macs: vec![MacAddress(mac(1))],
@@ -775,11 +780,47 @@ fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
         way: Default::default(),
         discovery: crate::boot::Discovery { waiting, ..Default::default() },
     };
-    world.hosts.insert(known(true));
+    world.hosts.insert(known(true, true));
     assert_eq!(lease(&world.renew(1, at(100))), 300);
-    world.hosts.insert(known(false));
+    // Somebody wrote its address into a host, and no BMC let the appliance in.
+    world.hosts.insert(known(false, false));
+    assert_eq!(lease(&world.renew(1, at(100))), 300);
+    world.hosts.insert(known(false, true));
     assert_eq!(lease(&world.renew(1, at(100))), 3600);
     let mut world = World::new("pool=['10.0.0.100-10.0.0.109']\nunknown_lease='2h'\nlease='30m'\n");
     assert_eq!(lease(&world.discover(1)), 1800, "never longer than the others'");
     assert_eq!(lease(&world.select(1, at(100), vec![DhcpOption::AddressLeaseTime(1)])), 60);
+}
+
+#[test]
+fn addresses_that_somebody_wrote_into_hosts_leave_room_for_a_new_host() {
+    let mut world = World::new("pool=['10.0.0.100-10.0.0.119']\n");
+    let named: Vec<_> = (20..=120).map(|number| MacAddress(mac(number))).collect();
+    let tenant = |name: &str, standing: Standing, macs: &[MacAddress]| BootHost {
+        namespace: "tenant".into(),
+        created: 0,
+        standing,
+        name: name.into(),
+        uid: name.into(),
+        macs: macs.to_vec(),
+        intent: None,
+        way: Default::default(),
+        discovery: Default::default(),
+    };
+    // Further cards of a registered host, and a boot address of one that never was.
+    world.hosts.insert(tenant("cards", registered(20), &named[..60]));
+    for one in &named[60..] {
+        let standing = Standing { boot_mac: Some(*one), ..Standing::default() };
+        world.hosts.insert(tenant(&one.to_string(), standing, &[*one]));
+    }
+    let taken = (21..=120).filter(|number| world.discover(*number).kind().is_some()).count();
+    assert_eq!(taken, 18, "a tenth of the pool is kept");
+    let mut world = world.host(1, None);
+    let offered = world.discover(1).kind();
+    assert_eq!(offered, Some(MessageType::Offer));
+    world.lease(20, vec![]);
+    // What they had is nobody's when it is over, also while their hosts are there.
+    world.now += 8 * 3600;
+    let back = (2..=9).filter(|number| world.discover(*number).kind().is_some()).count();
+    assert_eq!(back, 8);
 }

@@ -72,7 +72,7 @@ struct Entry {
     alarm: u64,
 }
 
-/// Who is known: has a reservation or is a host.
+/// Who is known: has a reservation, or is the boot address of a registered host.
 pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
 
 /// The leases of one network.
@@ -242,7 +242,7 @@ impl LeaseTable {
             .map(|(_, number)| *number)
             .find(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
         left.or_else(|| {
-            if !client.known {
+            if !known(client.mac) {
                 return None;
             }
             self.timers.iter().take(OFFERS_LOOKED_AT).map(|(_, number)| *number).find(|number| {
@@ -253,7 +253,7 @@ impl LeaseTable {
             })
         })
         .or_else(|| {
-            let mut declined = self.declined.iter().filter(|_| client.known).map(|(_, number)| *number);
+            let mut declined = self.declined.iter().filter(|_| known(client.mac)).map(|(_, number)| *number);
             declined.find(|number| self.in_pool(Ipv4Addr::from_bits(*number)))
         })
         .map(Ipv4Addr::from_bits)

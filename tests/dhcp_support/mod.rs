@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use rand::Rng;
 use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
-use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, neighbour};
+use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, Standing, neighbour};
 use slipway::config::Config;
 use slipway::dhcp::{BootSite, Leases, Server, Views};
 use slipway::store::{Store, StoreOptions};
@@ -576,13 +576,14 @@ fn serve() {
     for host in known.split(',').filter(|host| !host.is_empty()) {
         let [mac, name, boots] = host.split('=').collect::<Vec<_>>().try_into().expect("three parts");
         let intent = IndexedIntent { generation: 1, target: BootTarget::Ramdisk, session_open: false, live_iso: None };
+        let mac = mac.parse().expect("a MAC address");
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Default::default(),
+            standing: Standing { boot_mac: Some(mac), registered: true, paused: false },
             name: name.into(),
             uid: name.into(),
-            macs: vec![mac.parse().expect("a MAC address")],
+            macs: vec![mac],
             intent: (boots == "true").then_some(intent),
             way: Default::default(),
             discovery: Default::default(),
