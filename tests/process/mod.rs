@@ -31,6 +31,8 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 /// `slipway serve` on loopback, without networks. Killed when it is dropped.
 pub struct Appliance {
     folder: tempfile::TempDir,
+    /// Where its data folder is, if not in there.
+    elsewhere: Option<PathBuf>,
     /// None before it was started.
     process: Option<Child>,
     /// Address of the API.
@@ -52,6 +54,14 @@ impl Appliance {
         made
     }
 
+    /// With its data folder elsewhere, and these tables more in its configuration.
+    pub async fn with_data(data: PathBuf, more: &str) -> Self {
+        let mut made = Self { elsewhere: Some(data), ..Self::prepared() };
+        made.configure(more);
+        made.process = Some(start(made.folder.path()));
+        made
+    }
+
     /// With limits of its process, as sh's `ulimit` takes them, the hard ones included.
     pub async fn limited(ulimit: &str) -> Self {
         let mut made = Self::prepared();
@@ -65,11 +75,11 @@ impl Appliance {
     fn prepared() -> Self {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (address, boot) = (address(free_port()), address(free_port()));
-        Self { folder: tempfile::tempdir().unwrap(), process: None, address, boot }
+        Self { folder: tempfile::tempdir().unwrap(), elsewhere: None, process: None, address, boot }
     }
 
     fn configure(&self, more: &str) {
-        let (data, api, boot) = (self.folder.path().join("data"), self.address, self.boot);
+        let (data, api, boot) = (self.data(), self.address, self.boot);
         let text = format!(
             "data_dir = {data:?}\n[api]\nlisten = \"{api}\"\n[boot]\nlisten = \"{boot}\"\ntftp = \"{boot}\"\n\
              [log]\nlevel = \"warn\"\n{more}"
@@ -79,7 +89,7 @@ impl Appliance {
 
     /// Its data folder.
     pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.elsewhere.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
     /// SIGTERM, and a new process with the same data and other tables in its configuration.
@@ -120,7 +130,7 @@ impl Appliance {
     /// largest one is by now, but for `room` bytes.
     pub async fn restart_full(&mut self, room: u64) {
         self.stop(false).await;
-        let most = largest(&self.folder.path().join("data")) + room;
+        let most = largest(&self.data()) + room;
         // A file over its limit gets EFBIG; signal 25, SIGXFSZ, would end the process instead.
         let limit = format!("trap '' 25; ulimit -f {}; exec \"$0\" \"$@\"", most.div_ceil(512));
         let mut limited = Command::new("/bin/sh");
