@@ -30,6 +30,7 @@ use crate::api::metal3::{
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
 use crate::engine::ending::to_its_end;
+use crate::image::web_url;
 
 /// How often a host is looked for that is not there, or must let go first.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
@@ -215,6 +216,11 @@ pub(super) async fn before_power_on(
 ) -> Result<(), EffectError> {
     let Some(image) = images.get_opt(host).await? else { return Ok(()) };
     if image.metadata.deletion_timestamp.is_none() && installed {
+        // The API server may have let anything through, and it is not only a BMC that has files.
+        if let Err(why) = web_url(&image.spec.url) {
+            let refused = BmcError::Refused(format!("spec.url of the DataImage {why}"));
+            return settle(images, &image, Some(&image.spec.url), Err(refused)).await;
+        }
         // Also when it is known to be in: something else may have been in the drive meanwhile.
         let done = bmc.insert_media(&image.spec.url).await;
         return settle(images, &image, Some(&image.spec.url), done).await;
