@@ -387,6 +387,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_reserved_is_there_after_it_was_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path, 1).unwrap();
+        journal.reserve(4 << 20).unwrap();
+        journal.append(&[7; 10_000]).unwrap();
+        let before = journal.sizes().unwrap();
+        drop(journal);
+        let (mut journal, _) = open(&path, 1).unwrap();
+        // sled may cut its file a moment later.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while journal.reserved() < (2 << 20) {
+            assert!(std::time::Instant::now() < until, "{before:?} {:?} {}", journal.sizes(), journal.held);
+            journal.hold(4 << 20).unwrap();
+        }
+    }
+
+    #[test]
     fn a_group_that_could_not_be_read_back_is_not_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
