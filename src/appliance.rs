@@ -28,7 +28,7 @@ use crate::host::{admission, log_upkeep, log_view, watches};
 use crate::image::{self, Library};
 use crate::log::Ration;
 use crate::pki::Pki;
-use crate::store::{Store, StoreOptions};
+use crate::store::{self, Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
@@ -133,7 +133,7 @@ pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
 fn open(config: &Config) -> anyhow::Result<(Pki, Store)> {
     ownership::check(&config.data_dir)?;
     let folder = &config.data_dir.0;
-    make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
+    store::make_private_folder(folder).with_context(|| format!("data_dir {}", folder.display()))?;
     backup::restore::refuse_unfinished(folder)?;
     let pki = Pki::open(&config.data_dir.pki(), &certificate_names(config))?;
     Ok((pki, Store::open(store_options(config))?))
@@ -143,11 +143,6 @@ fn open(config: &Config) -> anyhow::Result<(Pki, Store)> {
 pub fn store_options(config: &Config) -> StoreOptions {
     let key_file = config.data_dir.pki().join("store.key");
     StoreOptions { path: config.data_dir.db(), key_file, history: HISTORY }
-}
-
-fn make_private_folder(folder: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// What was made ready before keys and database were opened.

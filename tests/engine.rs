@@ -1,8 +1,11 @@
 //! Two appliances on a real kube-apiserver: the same controllers, one acting.
 //!
+//! What users write there past Slipway's admission is judged where it is acted on: the rows are in `hostile`.
+//!
 //! The API server is that of `tests/api/servers.py peer`, built once into the user's cache folder. Where it is not there
 //! the test says so and does nothing: building it takes minutes.
 
+mod hostile;
 mod needs;
 
 use std::path::{Path, PathBuf};
@@ -101,6 +104,7 @@ struct Appliance {
     process: Process,
     folder: PathBuf,
     port: u16,
+    boot: u16,
 }
 
 fn free_port() -> u16 {
@@ -109,12 +113,16 @@ fn free_port() -> u16 {
 
 impl Appliance {
     fn start(folder: PathBuf, kubeconfig: &Path) -> Self {
-        std::fs::create_dir(&folder).unwrap();
+        Self::with(folder, kubeconfig, "[bmc]\nallow = [\"127.0.0.1\"]\n")
+    }
+
+    /// With these tables more in its configuration.
+    fn with(folder: PathBuf, kubeconfig: &Path, more: &str) -> Self {
+        std::fs::create_dir_all(&folder).unwrap();
         let (port, boot) = (free_port(), free_port());
         let config = format!(
             "data_dir = {data:?}\n[api]\nlisten = \"127.0.0.1:{port}\"\n[boot]\nlisten = \"127.0.0.1:{boot}\"\n\
-             tftp = \"127.0.0.1:{boot}\"\n[engine]\nkubeconfig = {kubeconfig:?}\nlease = \"6s\"\n\
-             [bmc]\nallow = [\"127.0.0.1\"]\n",
+             tftp = \"127.0.0.1:{boot}\"\n[engine]\nkubeconfig = {kubeconfig:?}\nlease = \"6s\"\n{more}",
             data = folder.join("data"),
         );
         std::fs::write(folder.join("slipway.toml"), config).unwrap();
@@ -122,7 +130,7 @@ impl Appliance {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin("slipway"));
         command.args(["serve", "--config"]).arg(folder.join("slipway.toml")).env_remove("SLIPWAY_LOG");
         let process = Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        Self { process, folder, port }
+        Self { process, folder, port, boot }
     }
 
     fn log(&self) -> String {
@@ -311,6 +319,48 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     second.process.end();
     assert_eq!(rack.holder().await, "", "{}", second.log());
     stop.cancel();
+}
+
+/// The rows of `engine_hostile.rs`, on a kube-apiserver.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_to_a_real_api_server_is_judged_where_it_is_acted_on() {
+    slipway::appliance::install_tls_provider();
+    let folder = tempfile::tempdir().unwrap();
+    let (_peer, kubeconfig) = match peer(folder.path()).await {
+        Ok(peer) => peer,
+        Err(reason) => return needs::lacks_what_takes_long(&reason),
+    };
+    let text = std::fs::read_to_string(&kubeconfig).unwrap();
+    let crds = folder.path().join("crds");
+    let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/config/engine-rbac.yaml");
+    for arguments in [
+        ["crds", "--output-dir", crds.to_str().unwrap()].as_slice(),
+        &["apply", "-f", crds.to_str().unwrap(), "--wait"],
+        &["apply", "-f", rbac],
+    ] {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin("slipway"));
+        let output =
+            command.args(arguments).env_remove("SLIPWAY_CONFIG").env("KUBECONFIG", &kubeconfig).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut own: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    own["users"][0]["user"]["as"] = "slipway".into();
+    let own_file = folder.path().join("own");
+    std::fs::write(&own_file, own.to_string()).unwrap();
+
+    let data = folder.path().join("a/data");
+    let boot = data.join("boot");
+    std::fs::create_dir_all(&boot).unwrap();
+    for name in ["vmlinuz", "initrd", "ramdisk.json"] {
+        std::fs::write(boot.join(name), "nothing").unwrap();
+    }
+    let mut site = hostile::Site::new(&data).await;
+    let appliance = Appliance::with(folder.path().join("a"), &own_file, &site.tables());
+    appliance.says("this appliance leads", 1).await;
+    let log = || appliance.log();
+    let local = |port| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let acting = hostile::Acting { data, boot: local(appliance.boot), api: local(appliance.port), log: &log };
+    hostile::rows(&text, &mut site, acting).await;
 }
 
 /// `slipway apply` as a real API server takes it.

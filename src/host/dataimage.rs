@@ -218,6 +218,11 @@ pub(super) async fn before_power_on(
 ) -> Result<(), EffectError> {
     let Some(image) = images.get_opt(host).await? else { return Ok(()) };
     if image.metadata.deletion_timestamp.is_none() && installed {
+        // The API server may have let anything through, and it is not only a BMC that has files.
+        if let Err(why) = web_url(&image.spec.url) {
+            let refused = BmcError::Refused(format!("spec.url of the DataImage {why}"));
+            return settle(images, &image, Some(&image.spec.url), Err(refused)).await;
+        }
         // Also when it is known to be in: something else may have been in the drive meanwhile.
         let done = bmc.insert_media(&image.spec.url).await;
         return settle(images, &image, Some(&image.spec.url), done).await;

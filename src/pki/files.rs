@@ -49,6 +49,10 @@ impl Folder {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(self.fail(folder, error)),
                 _ => self.give(folder)?,
             }
+            // A power cut would otherwise take it with all that was synced in it.
+            let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let synced = File::open(parent).and_then(|parent| parent.sync_all());
+            synced.map_err(|error| self.fail(parent, error))?;
         }
         let about = fs::metadata(&self.path).map_err(|error| self.fail(&self.path, error))?;
         if about.mode() & 0o077 != 0 {

@@ -194,7 +194,7 @@ impl Committer {
             Request::Entries { table, entries, reply } => {
                 let length = |(key, value): &TableEntry| key.len() + value.as_ref().map_or(0, |value| value.len());
                 let bytes = entries.iter().map(length).sum::<usize>();
-                if entries.iter().any(|(_, value)| value.is_some()) && !self.disk.has_room(pending.bytes + bytes) {
+                if !self.has_room_for(&table, &entries, pending.bytes + bytes) {
                     // A caller that no longer waits is no fault.
                     reply.send(Err(WriteError::Full)).ok();
                     return;
@@ -211,6 +211,26 @@ impl Committer {
             // What is in the queue is still done.
             Request::Close => requests.close(),
         }
+    }
+
+    /// Whether entries can be written. What only renews what is there goes on for a while when nothing else does, so that
+    /// machines keep their leases; what removes goes on for longest.
+    fn has_room_for(&mut self, table: &Arc<str>, entries: &[TableEntry], bytes: usize) -> bool {
+        if entries.iter().all(|(_, value)| value.is_none()) {
+            return self.disk.has_last_room(bytes, true);
+        }
+        if self.disk.has_room(bytes) {
+            return true;
+        }
+        let renews = {
+            let index = self.shared.read();
+            let there = index.tables().get(table);
+            entries.iter().all(|(key, value)| {
+                let former = there.and_then(|there| there.get(key)).map_or(0, |former| former.len() + RENEWAL);
+                value.as_ref().is_none_or(|value| value.len() <= former)
+            })
+        };
+        renews && self.disk.has_last_room(bytes, false)
     }
 
     fn stage(&mut self, change: Change, durable: bool, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
@@ -230,6 +250,9 @@ impl Committer {
         // The object and its event, which has the former self.
         let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
         let low = durable && (self.disk.is_low() || !fits);
+        if durable && made.is_none() && !self.disk.has_last_room(pending.bytes, true) {
+            return Err(WriteError::Full);
+        }
         if durable && let Some(made) = &made {
             // Packed: of two texts of one length, one may take much more.
             let more = sizes[0].saturating_sub(sizes[1]);
@@ -321,6 +344,9 @@ impl Committer {
         if self.disk.is_low() || is_durable { self.tidy() } else { Ok(()) }
     }
 }
+
+/// What an entry of a table may grow by when the disk is full, in bytes: another name of its machine.
+const RENEWAL: usize = 64;
 
 /// What an object may grow by when the disk is full, in bytes of JSON: a status that says so, a mark of its deletion.
 const GROWTH: usize = 1024;

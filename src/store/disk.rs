@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::StoreOptions;
 use super::base::{self, Base, BaseWriter};
 use super::content::{Content, Loaded};
-use super::files::{Refusal, lock, sync_folders};
+use super::files::{Refusal, lock, make_private_folder, sync_folders};
 use super::frames;
 use super::generation::{self, BASE, Choice};
 use super::group::{Group, LOG, META, TreeName, key};
@@ -32,6 +32,9 @@ const SLACK: u64 = 4 << 20;
 
 /// The same when the disk is low.
 const LOW_SLACK: u64 = 3 << 20;
+
+/// Room for the last that is written, in bytes: sled may begin two segments for a group.
+const LAST: u64 = 1 << 20;
 
 /// How long to wait after a rewriting that failed, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
@@ -154,6 +157,8 @@ pub(super) struct Disk {
     retry: Option<(Instant, Duration)>,
     /// Whether the disk refused a group. What sled has of it must not be written later.
     failed: bool,
+    /// Whether the file system keeps room for the journal, as far as is known.
+    reserves: bool,
     // Last: released after the database is closed.
     _lock: File,
 }
@@ -163,7 +168,7 @@ impl Disk {
     pub fn open(options: &StoreOptions) -> Result<(Self, Loaded), String> {
         let path = &options.path;
         let io = |what: &str, error: io::Error| format!("cannot {what}: {error}");
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| io("make the folder", error))?;
+        make_private_folder(path).map_err(|error| io("make the folder", error))?;
         let lock = lock(path)?;
         let mut space = Space::new(path).map_err(|error| io("look for room", error))?;
         let said = witness::read(path).map_err(|error| io("read its witness", error))?;
@@ -249,6 +254,7 @@ impl Disk {
             meta,
             retry: None,
             failed: false,
+            reserves: true,
             _lock: lock,
         };
         disk.commit(&group, disk.revision)?;
@@ -265,6 +271,8 @@ impl Disk {
             }
         }
         generation::sweep(path, disk.generation).map_err(|error| io("clean up", error))?;
+        disk.space.keep_for_next_start();
+        disk.keep_reserve();
         Ok((disk, Loaded { unwitnessed, ..loaded }))
     }
 
@@ -289,6 +297,30 @@ impl Disk {
         self.space.has_room(bytes)
     }
 
+    /// Whether there is room for a group of so many bytes that gives room back, or is needed to live with a full disk; some
+    /// of the journal's own is left after the latter.
+    pub fn has_last_room(&mut self, bytes: usize, gives_back: bool) -> bool {
+        self.space.look();
+        let half = self.space.reserve() / 2;
+        let left = if gives_back { LAST.min(half) } else { half };
+        self.space.free() + self.files.journal.reserved() >= left + 3 * bytes as u64
+    }
+
+    /// Has the journal take room for itself again.
+    fn keep_reserve(&mut self) {
+        let (wanted, journal) = (self.space.reserve(), &mut self.files.journal);
+        if self.space.is_low() {
+            // What was its own a moment ago; that there is nothing is no news.
+            journal.hold(wanted).ok();
+        } else if self.reserves
+            && journal.reserved() <= wanted / 4 * 3
+            && let Err(error) = journal.reserve(wanted)
+        {
+            self.reserves = false;
+            tracing::warn!(%error, "cannot keep room that only the database can use: a disk that others fill may end it");
+        }
+    }
+
     /// What base and journal take of the disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.bytes()
@@ -303,6 +335,7 @@ impl Disk {
         let bytes = group.encode().map_err(|error| format!("cannot encode a group: {error}"))?;
         self.files.journal.append(&bytes).inspect_err(|_| self.failed = true)?;
         self.space.ask();
+        self.keep_reserve();
         note(&mut self.meta, group);
         self.witness.note(self.statement()).map_err(|error| format!("cannot write the witness: {error}"))
     }
@@ -370,10 +403,13 @@ impl Disk {
         let files = new.finish().map_err(|refusal| Rewriting::Given(said_of(refusal)))?;
         let former = std::mem::replace(&mut self.files, files);
         self.generation += 1;
+        self.reserves = true;
         self.settle_witness().map_err(Rewriting::Torn)?;
         if let Err(error) = former.remove() {
             tracing::warn!(%error, "cannot remove the database as it was before it was written anew");
         }
+        self.space.ask();
+        self.keep_reserve();
         Ok(())
     }
 }

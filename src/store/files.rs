@@ -1,7 +1,8 @@
 //! The files of the database: the lock, opening sled over them, and making durable what sled leaves to the kernel.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread;
@@ -129,11 +130,54 @@ pub(super) fn sync_data(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Makes a folder for its owner alone, and those above it that are not there. Their names are on disk when this returns:
+/// otherwise a power cut could take a whole folder with all that was synced in it.
+///
+/// # Errors
+///
+/// Those of the file system.
+pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
+    let unnamed = unnamed(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    unnamed.into_iter().try_for_each(|folder| File::open(folder)?.sync_all())
+}
+
+/// The folders that get a new name when this one is made: from the lowest to that which is there already.
+fn unnamed(path: &Path) -> Vec<&Path> {
+    let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let parents = missing.filter_map(Path::parent);
+    parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent }).collect()
+}
+
 /// Makes the names of the database's files durable.
 pub(super) fn sync_folders(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn every_folder_that_gets_a_new_name_is_known() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path();
+        assert_eq!(unnamed(path), Vec::<&Path>::new());
+        assert_eq!(unnamed(&path.join("a")), [path]);
+        let deep = path.join("a/b/db");
+        assert_eq!(unnamed(&deep), [path.join("a/b").as_path(), &path.join("a"), path]);
+        make_private_folder(&deep).unwrap();
+        assert_eq!(unnamed(&deep), Vec::<&Path>::new());
+        for made in [&path.join("a"), &path.join("a/b"), &deep] {
+            assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        make_private_folder(&deep).unwrap();
+        assert_eq!(unnamed(Path::new("nowhere-to-be-found/db")), [Path::new("nowhere-to-be-found"), Path::new(".")]);
     }
 }

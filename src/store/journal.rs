@@ -10,15 +10,25 @@
 //! A page of sled has up to some 20 entries, and one over 128 KiB goes to a file of its own, which sled does not sync, misses
 //! in silence and never gives back. So a group is cut into parts of [`PART`] bytes.
 //!
+//! # Room
+//!
+//! Blocks behind the end of the data file are the journal's already ([`Journal::reserve`], fallocate(2) with
+//! `FALLOC_FL_KEEP_SIZE`): whoever fills the disk cannot take them, so what must be written on a full one still is, and sled
+//! can be opened, which writes its last segment to the end.
+//!
+//! # Keys
+//!
 //! Key: number of the group (8 bytes), of the part (2 bytes). Value: of the first part, link of the chain (8 bytes), length of
 //! the group (4 bytes), and the first bytes of it; of others, the next bytes. Numbers are big-endian.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::hash::Hasher;
+use std::io;
 use std::iter::Peekable;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use siphasher::sip::SipHasher13;
 use sled::{Batch, Db, IVec};
 
@@ -27,6 +37,9 @@ use super::repair;
 
 /// Bytes of a part: 20 of them fit into a page that sled does not put into a file of its own.
 const PART: usize = 5900;
+
+/// Bytes that file systems give out at once.
+const BLOCK: u64 = 4096;
 
 /// Bytes before a group.
 const HEADER: usize = 12;
@@ -63,6 +76,8 @@ pub(super) struct Journal {
     last: Mark,
     /// What is there of a group after the last one.
     unfinished: Vec<IVec>,
+    /// What the data file took of the disk with what is reserved, in bytes, when it was last known to be whole.
+    held: u64,
 }
 
 /// What is there of a group: its parts with their places.
@@ -137,9 +152,11 @@ impl Journal {
     fn files(path: &Path, origin: u64) -> Result<Self, Refusal> {
         // What a crashed predecessor left to the kernel's care is made durable before anything builds on it.
         sync_data(path).map_err(|error| Refusal::io("sync the data file", &error))?;
+        let held = std::fs::metadata(path.join("db")).map_or(0, |metadata| metadata.blocks() * 512);
         let db = open_sled(path)?;
-        let data = File::open(path.join("db")).map_err(|error| Refusal::io("open the data file", &error))?;
-        Ok(Self { db, data, last: Mark { sequence: 0, chain: origin }, unfinished: Vec::new() })
+        let data = OpenOptions::new().read(true).write(true).open(path.join("db"));
+        let data = data.map_err(|error| Refusal::io("open the data file", &error))?;
+        Ok(Self { db, data, last: Mark { sequence: 0, chain: origin }, unfinished: Vec::new(), held })
     }
 
     /// Where it is.
@@ -147,9 +164,44 @@ impl Journal {
         self.last
     }
 
-    /// Bytes that it takes of the disk.
+    /// Bytes that it takes of the disk, without what is reserved.
     pub fn disk_bytes(&self) -> u64 {
-        self.data.metadata().map_or(0, |metadata| metadata.blocks() * 512)
+        self.sizes().map_or(0, |(taken, written)| taken.min(written))
+    }
+
+    /// Bytes that it can grow by, whoever else takes the rest of the disk.
+    pub fn reserved(&self) -> u64 {
+        self.sizes().map_or(0, |(taken, written)| taken.saturating_sub(written))
+    }
+
+    /// What the data file takes of the disk, and what of it is written; in bytes, in whole blocks.
+    fn sizes(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.data.metadata()?;
+        Ok((metadata.blocks() * 512, metadata.len().next_multiple_of(BLOCK)))
+    }
+
+    /// Takes so many bytes behind the end of the data file.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such room, or the file system cannot.
+    pub fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let signed = |number: u64| i64::try_from(number).map_err(io::Error::other);
+        let (_, written) = self.sizes()?;
+        fallocate(&self.data, FallocateFlags::FALLOC_FL_KEEP_SIZE, signed(written)?, signed(bytes)?)?;
+        self.held = self.sizes()?.0;
+        Ok(())
+    }
+
+    /// Takes again what was reserved and is not any more, up to so many bytes: sled cuts free segments off the end of its
+    /// file, and what is behind the end goes with them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reserve`].
+    pub fn hold(&mut self, most: u64) -> io::Result<()> {
+        let (taken, written) = self.sizes()?;
+        if taken >= self.held { Ok(()) } else { self.reserve(most.min(self.held.saturating_sub(written))) }
     }
 
     /// Puts a group on disk: all of it or, after a crash, none. When this returns `Ok`, it would survive a power cut.
@@ -315,6 +367,40 @@ mod tests {
             drop(journal);
             let (_, groups) = open(&path, 1).unwrap();
             assert_eq!(groups.last().unwrap().1, b"instead");
+        }
+    }
+
+    #[test]
+    fn what_is_reserved_is_used_and_counts_as_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path, 1).unwrap();
+        let (before, had) = (journal.disk_bytes(), journal.reserved());
+        journal.reserve(4 << 20).unwrap();
+        assert_eq!(journal.disk_bytes(), before);
+        let reserved = journal.reserved();
+        assert!(reserved >= had + (3 << 20), "{reserved}");
+        for _ in 0..5 {
+            journal.append(&[7; 300_000]).unwrap();
+        }
+        assert!(journal.reserved() < reserved - 1_000_000 && journal.disk_bytes() > before + 1_000_000);
+    }
+
+    #[test]
+    fn what_is_reserved_is_there_after_it_was_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut journal = Journal::create(&path, 1).unwrap();
+        journal.reserve(4 << 20).unwrap();
+        journal.append(&[7; 10_000]).unwrap();
+        let before = journal.sizes().unwrap();
+        drop(journal);
+        let (mut journal, _) = open(&path, 1).unwrap();
+        // sled may cut its file a moment later.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while journal.reserved() < (2 << 20) {
+            assert!(std::time::Instant::now() < until, "{before:?} {:?} {}", journal.sizes(), journal.held);
+            journal.hold(4 << 20).unwrap();
         }
     }
 

@@ -57,9 +57,10 @@
 //!   database says which group was acknowledged last (`witness.rs`). What does not belong together, or is behind the
 //!   witness, is refused. A database that is gone altogether is known by its key file, which is elsewhere.
 //! * The data file never shrinks, and what is free in it is found slowly. So it holds only what changed lately.
-//! * It cannot be opened on a full disk. So some room is kept for that (`space.rs`), and before all is used up, nothing may
-//!   grow any more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource
-//!   instead of writing events.
+//! * It cannot be opened on a full disk, and a write that the disk refuses ends it. So some room is kept for opening
+//!   (`space.rs`) and some that only the journal can use (`journal.rs`), and before all is used up, nothing may grow any
+//!   more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource instead of
+//!   writing events.
 //! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
 //!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
 //!   started again: opening reads back every acknowledged write.
@@ -125,6 +126,7 @@ use committer::{Committer, Request};
 use index::Shared;
 
 pub use backup::{NewStore, Snapshot};
+pub(crate) use files::make_private_folder;
 pub use meters::Meters;
 pub use object::Object;
 pub use table::{Table, TableEntry, TableItem};

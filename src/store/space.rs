@@ -3,7 +3,8 @@
 //! A full disk must not be the end: the store has to be opened, and what is no longer needed deleted, and both take room.
 //! So two files, the ballast, keep some. One is removed when little is left, the other only when the store is opened and
 //! next to nothing is left, or it cannot be opened: whoever else writes to the disk may have taken what the first one gave.
-//! Both are made again when there is plenty.
+//! Of what the other gave, what the next start needs is kept again at once, for it may come before there is room. Both are
+//! made again when there is plenty. And some room is the journal's own, which nobody else can take (`journal.rs`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,6 +22,15 @@ const BALLAST: u64 = 16 << 20;
 /// With less than half of it, nothing but what gives room back is written: also what does not grow is written beside what
 /// was there.
 const LOW: u64 = 8 << 20;
+
+/// Room that the journal has for itself, in bytes: 4 MiB. Of a small disk a sixteenth.
+const RESERVE: u64 = 4 << 20;
+
+/// What a start needs beside that, in bytes: sled writes down where its pages are, some twenty bytes for each.
+const START: u64 = 2 << 20;
+
+/// The least of it that is worth keeping, in bytes.
+const START_LEAST: u64 = 64 << 10;
 
 /// How often the file system is asked.
 const LOOK: Duration = Duration::from_millis(100);
@@ -43,11 +53,12 @@ enum Step {
 struct Bounds {
     low: u64,
     ballast: u64,
+    reserve: u64,
 }
 
 impl Bounds {
     fn of(disk: u64) -> Self {
-        Self { low: LOW.min(disk / 8), ballast: BALLAST.min(disk / 4) }
+        Self { low: LOW.min(disk / 8), ballast: BALLAST.min(disk / 4), reserve: RESERVE.min(disk / 16) }
     }
 
     /// With this free, there is plenty: the released ballast alone is not.
@@ -104,6 +115,29 @@ impl Space {
             self.ask();
         }
         self.low
+    }
+
+    /// Keeps what the next start needs, when everything was given for this one and the disk is still low.
+    pub fn keep_for_next_start(&mut self) {
+        let path = self.path.join(NAMES[1]);
+        self.ask();
+        if !self.low || path.exists() {
+            return;
+        }
+        let mut size = START.min(self.bounds.ballast / 8);
+        while size >= START_LEAST {
+            match make(&path, size) {
+                Ok(()) => return self.ask(),
+                Err(_) => self.release(NAMES[1]),
+            }
+            size /= 2;
+        }
+        tracing::warn!("there is no room to keep for the next start: make some before this appliance is restarted");
+    }
+
+    /// What the journal should have for itself, in bytes.
+    pub fn reserve(&self) -> u64 {
+        self.bounds.reserve
     }
 
     /// Whether nothing may grow.
@@ -178,22 +212,24 @@ impl Space {
     /// Makes the ballast, where there is plenty. Without it the store works as well, until the disk is full.
     fn take(&self) {
         let size = self.bounds.ballast / 2;
-        for name in NAMES.into_iter().filter(|name| !self.path.join(name).exists()) {
+        let lacks = |name: &&str| fs::metadata(self.path.join(name)).map_or(0, |found| found.len()) < size;
+        for name in NAMES.into_iter().filter(lacks) {
             if self.free < self.bounds.plenty() {
                 return;
             }
-            let path = self.path.join(name);
-            let made =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).and_then(|file| {
-                    let size = i64::try_from(size).map_err(io::Error::other)?;
-                    fallocate(&file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)
-                });
-            if let Err(error) = made {
+            if let Err(error) = make(&self.path.join(name), size) {
                 tracing::warn!(%error, file = name, "cannot keep room for a full disk");
                 self.release(name);
             }
         }
     }
+}
+
+/// Makes a file of the ballast of that size, in bytes.
+fn make(path: &Path, size: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let size = i64::try_from(size).map_err(io::Error::other)?;
+    fallocate(&file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)
 }
 
 fn bytes(found: &Statvfs, blocks: u64) -> u64 {
@@ -220,7 +256,7 @@ mod tests {
         ] {
             assert_eq!(Bounds::of(1 << 40).judge(free, was_low), expected, "{free} {was_low}");
         }
-        assert_eq!(Bounds::of(8 * MIB), Bounds { low: MIB, ballast: 2 * MIB });
+        assert_eq!(Bounds::of(8 * MIB), Bounds { low: MIB, ballast: 2 * MIB, reserve: MIB / 2 });
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 /// `slipway serve` on loopback, without networks. Killed when it is dropped.
 pub struct Appliance {
     folder: tempfile::TempDir,
+    /// Where its data folder is, if not in there.
+    elsewhere: Option<PathBuf>,
     /// None before it was started.
     process: Option<Child>,
     /// Address of the API.
@@ -47,6 +49,14 @@ impl Appliance {
     /// With these tables more in its configuration.
     pub async fn with(more: &str) -> Self {
         let mut made = Self::prepared();
+        made.configure(more);
+        made.process = Some(start(made.folder.path()));
+        made
+    }
+
+    /// With its data folder elsewhere, and these tables more in its configuration.
+    pub async fn with_data(data: PathBuf, more: &str) -> Self {
+        let mut made = Self { elsewhere: Some(data), ..Self::prepared() };
         made.configure(more);
         made.process = Some(start(made.folder.path()));
         made
@@ -70,11 +80,11 @@ impl Appliance {
     fn prepared() -> Self {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (address, boot) = (address(free_port()), address(free_port()));
-        Self { folder: tempfile::tempdir().unwrap(), process: None, address, boot }
+        Self { folder: tempfile::tempdir().unwrap(), elsewhere: None, process: None, address, boot }
     }
 
     fn configure(&self, more: &str) {
-        let (data, api, boot) = (self.folder.path().join("data"), self.address, self.boot);
+        let (data, api, boot) = (self.data(), self.address, self.boot);
         let text = format!(
             "data_dir = {data:?}\n[api]\nlisten = \"{api}\"\n[boot]\nlisten = \"{boot}\"\ntftp = \"{boot}\"\n\
              [log]\nlevel = \"warn\"\n{more}"
@@ -84,7 +94,7 @@ impl Appliance {
 
     /// Its data folder.
     pub fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.elsewhere.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
     /// SIGTERM, and a new process with the same data and other tables in its configuration.
@@ -125,7 +135,7 @@ impl Appliance {
     /// largest one is by now, but for `room` bytes.
     pub async fn restart_full(&mut self, room: u64) {
         self.stop(false).await;
-        let most = largest(&self.folder.path().join("data")) + room;
+        let most = largest(&self.data()) + room;
         // A file over its limit gets EFBIG; signal 25, SIGXFSZ, would end the process instead.
         let limit = format!("trap '' 25; ulimit -f {}; exec \"$0\" \"$@\"", most.div_ceil(512));
         let mut limited = Command::new("/bin/sh");

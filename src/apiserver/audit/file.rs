@@ -1,5 +1,6 @@
 //! The file of the audit log, and the task that writes it.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -95,6 +96,8 @@ pub(super) struct Log {
     options: AuditOptions,
     file: File,
     size: u64,
+    /// Whether the file ends with a line that was cut short, which the next write ends.
+    is_cut: bool,
 }
 
 impl Log {
@@ -102,17 +105,19 @@ impl Log {
         if let Some(folder) = options.path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        let (file, size) = open(&options.path)?;
-        Ok(Self { options, file, size })
+        let (file, size, is_cut) = open(&options.path)?;
+        Ok(Self { options, file, size, is_cut })
     }
 
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
         if self.size > 0 && self.size + text.len() as u64 > self.options.max_bytes {
             self.set_aside()?;
         }
-        match self.file.write_all(text) {
+        let text = if self.is_cut { Cow::from([b"\n", text].concat()) } else { Cow::from(text) };
+        match self.file.write_all(&text) {
             Ok(()) => {
                 self.size += text.len() as u64;
+                self.is_cut = false;
                 Ok(())
             }
             Err(error) => {
@@ -148,28 +153,25 @@ impl Log {
         if self.options.max_files == 0 {
             fs::remove_file(path)?;
         }
-        (self.file, self.size) = open(path)?;
+        (self.file, self.size, self.is_cut) = open(path)?;
         Ok(())
     }
 }
 
-/// Opens a file to write at its end. A line that a crash cut short is ended.
-fn open(path: &Path) -> io::Result<(File, u64)> {
+/// Opens a file to write at its end, with its size, and whether a crash cut its last line short. That is ended with the
+/// next write: a full disk has no room for the end of a line, and is no reason not to start.
+fn open(path: &Path) -> io::Result<(File, u64, bool)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
-    let mut size = file.seek(SeekFrom::End(0))?;
+    let size = file.seek(SeekFrom::End(0))?;
+    let mut last = *b"\n";
     if size > 0 {
-        let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
         file.read_exact(&mut last)?;
-        if last != *b"\n" {
-            file.write_all(b"\n")?;
-            size += 1;
-        }
     }
     if let Some(folder) = path.parent() {
         File::open(folder)?.sync_all()?;
     }
-    Ok((file, size))
+    Ok((file, size, last != *b"\n"))
 }
 
 #[cfg(test)]
