@@ -308,8 +308,9 @@ mod tests {
 
     #[test]
     fn the_next_is_of_who_holds_least_then_of_who_got_none_for_longest() {
-        type Last = [(&'static str, u64)];
-        let table: &[(&[&str], &[&str], &Last, Option<usize>)] = &[
+        type Names = &'static [&'static str];
+        type Last = &'static [(&'static str, u64)];
+        let table: &[(Names, Names, Last, Option<usize>)] = &[
             (&[], &[], &[], None),
             (&[], &["a"], &[], Some(0)),
             // Places count first.
@@ -341,7 +342,8 @@ mod tests {
 
     #[test]
     fn who_had_a_turn_gives_it_back_to_who_holds_fewer() {
-        let table: &[(&[(&str, u64)], &[&str], Option<usize>)] = &[
+        type Held = &'static [(&'static str, u64)];
+        let table: &[(Held, &[&str], Option<usize>)] = &[
             // Nobody waits, nobody had a turn, or nobody of those who wait holds fewer.
             (&[("a", 9999), ("a", 9999)], &[], None),
             (&[("a", 299), ("a", 0)], &["b"], None),
