@@ -76,6 +76,11 @@ pub enum Special {
     Multicast,
     /// 240.0.0.0/4, with the broadcast address.
     Broadcast,
+    /// Where clouds serve what they know of the box, beside link-local addresses: fd00:ec2::/32 (AWS), fd20:ce::254
+    /// (Google), 100.100.100.200 (Alibaba), 168.63.129.16 (Azure), 192.0.0.192 (Oracle).
+    Metadata,
+    /// 64:ff9b:1::/48, which a site's own translator leads to IPv4 (RFC 8215).
+    Translated,
     /// An address of one of the appliance's own interfaces.
     Own,
     /// The kernel does not tell which addresses are the appliance's own.
@@ -90,6 +95,8 @@ impl fmt::Display for Special {
             Self::LinkLocal => "a link-local address",
             Self::Multicast => "a multicast address",
             Self::Broadcast => "a broadcast or reserved address",
+            Self::Metadata => "an address of a cloud's metadata service",
+            Self::Translated => "an address that a translator leads to an IPv4 address",
             Self::Own => "an address of the appliance itself",
             Self::Unknown => "possibly an address of the appliance itself (its own cannot be read)",
         })
@@ -101,7 +108,9 @@ impl fmt::Display for Special {
 /// # Errors
 ///
 /// What is special about it, where the list does not name it. The IPv6 forms of an IPv4 address are judged as that
-/// address: mapped (RFC 4291 section 2.5.5.2), compatible (2.5.5.1), NAT64 (RFC 6052), 6to4 (RFC 3056).
+/// address: mapped (RFC 4291 section 2.5.5.2), compatible (2.5.5.1), translated (RFC 2765 section 2.1), NAT64 (RFC 6052),
+/// 6to4 (RFC 3056). Of a site's own NAT64 prefix within 64:ff9b:1::/48 (RFC 8215) nobody can tell from an address how long
+/// it is, hence not where the IPv4 address stands (RFC 6052 section 2.2): all of them are refused.
 pub fn judge(address: SocketAddr, own: &[IpAddr], allow: &[Allowed]) -> Result<(), Special> {
     let ip = address.ip().to_canonical();
     if allow.iter().any(|entry| entry.covers(ip, address.port())) {
@@ -114,13 +123,23 @@ pub fn judge(address: SocketAddr, own: &[IpAddr], allow: &[Allowed]) -> Result<(
     [Some(ip), embedded].into_iter().flatten().find_map(|ip| special(ip, own)).map_or(Ok(()), Err)
 }
 
+/// Metadata services of clouds that are not at link-local addresses: Alibaba's, Azure's, Oracle's.
+const METADATA_V4: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
+
 fn special(ip: IpAddr, own: &[IpAddr]) -> Option<Special> {
     let by_range = match ip {
         IpAddr::V4(ip) if ip.octets()[0] == 0 => Some(Special::Unspecified),
         IpAddr::V4(ip) if ip.is_link_local() => Some(Special::LinkLocal),
         IpAddr::V4(ip) if ip.octets()[0] >= 240 => Some(Special::Broadcast),
+        IpAddr::V4(ip) if METADATA_V4.contains(&ip) => Some(Special::Metadata),
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(Special::LinkLocal),
-        _ => None,
+        IpAddr::V6(ip) => match ip.segments() {
+            [0xfd00, 0xec2, ..] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(Special::Metadata),
+            [0x64, 0xff9b, 1, ..] => Some(Special::Translated),
+            _ => None,
+        },
+        IpAddr::V4(_) => None,
     };
     let is_own = || own.iter().any(|own| own.to_canonical() == ip);
     by_range
@@ -136,9 +155,10 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     match ip.segments() {
         // `::` and `::1` are IPv6's own.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
-        [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            Some(quad(high, low))
-        }
+        [0, 0, 0, 0, 0, 0, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => Some(quad(high, low)),
         _ => None,
     }
 }
@@ -325,6 +345,24 @@ mod tests {
             ("[febf::1]:80", none, Err(Special::LinkLocal)),
             ("224.0.0.1:80", none, Err(Special::Multicast)),
             ("[ff02::1]:80", none, Err(Special::Multicast)),
+            ("[fd00:ec2::254]:80", none, Err(Special::Metadata)),
+            ("[fd00:ec2::23]:80", none, Err(Special::Metadata)),
+            ("[fd00:ec3::254]:80", none, Ok(())),
+            ("[fd20:ce::254]:80", none, Err(Special::Metadata)),
+            ("[fd20:ce::253]:80", none, Ok(())),
+            ("100.100.100.200:80", none, Err(Special::Metadata)),
+            ("[::ffff:100.100.100.200]:80", none, Err(Special::Metadata)),
+            ("100.100.100.201:80", none, Ok(())),
+            ("168.63.129.16:80", none, Err(Special::Metadata)),
+            ("192.0.0.192:80", none, Err(Special::Metadata)),
+            ("100.100.100.200:80", &["100.100.100.200"], Ok(())),
+            ("[64:ff9b:1::7f00:1]:80", none, Err(Special::Translated)),
+            ("[64:ff9b:1:a9fe:a9:fe00::]:80", none, Err(Special::Translated)),
+            ("[64:ff9b:1:ffff::a00:1]:80", none, Err(Special::Translated)),
+            ("[64:ff9b:2::a00:1]:80", none, Ok(())),
+            ("[64:ff9b:1::a00:1]:80", &["64:ff9b:1::/96"], Ok(())),
+            ("[::ffff:0:127.0.0.1]:80", none, Err(Special::Loopback)),
+            ("[::ffff:0:10.0.0.1]:80", none, Ok(())),
             ("255.255.255.255:80", none, Err(Special::Broadcast)),
             ("240.0.0.1:80", none, Err(Special::Broadcast)),
             ("172.22.0.1:80", &["172.22.0.1"], Ok(())),

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
-use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, IntentStep, StepAction};
+use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, ImageSpec, IntentStep, StepAction};
 use slipway::api::{MacAddress, kinds};
 use slipway::apiserver::{self, ApiServer};
 use slipway::boot::{self, BootFiles, Grounds, Holder, HostIndex, Site, Tokens};
@@ -58,6 +58,7 @@ struct Appliance {
     ca: reqwest::Certificate,
     client: kube::Client,
     index: HostIndex,
+    library: Library,
     shutdown: CancellationToken,
 }
 
@@ -85,14 +86,15 @@ impl Appliance {
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
-        let library = Library::open(path.join("images"), Sources::default()).unwrap();
+        let sources = Sources { file_folder: Some(path.join("published")), ..Sources::default() };
+        let library = Library::open(path.join("images"), sources).unwrap();
         let visits = Discovery::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();
         let sessions = Sessions::new(
             client.clone(),
             index.clone(),
             intents,
             tokens.clone(),
-            library,
+            library.clone(),
             logs,
             boot::Lanes::default(),
         );
@@ -125,7 +127,8 @@ impl Appliance {
         let site = Site::new(agents.port(), pki.ca_pem(), "").unwrap().on(grounds);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default());
+        let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default())
+            .merge(boot::live::router(index.clone(), library.clone()));
         tokio::spawn(boot::serve(
             listener,
             scripts,
@@ -135,7 +138,7 @@ impl Appliance {
         ));
 
         let ca = reqwest::Certificate::from_pem(pki.ca_pem().as_bytes()).unwrap();
-        let appliance = Self { folder, boot: address, api: agents, ca, client, index, shutdown };
+        let appliance = Self { folder, boot: address, api: agents, ca, client, index, library, shutdown };
         appliance.host("node", MAC).await;
         appliance.host("other", OTHER_MAC).await;
         appliance
@@ -164,6 +167,23 @@ impl Appliance {
         self.until("the host to be known", || self.index.by_mac(mac).is_some()).await;
     }
 
+    /// Digest of a file in the library.
+    async fn import(&self, name: &str, content: &[u8]) -> String {
+        let folder = self.folder.path().join("published");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), content).unwrap();
+        let url = format!("file://{}/{name}", folder.display());
+        let spec = ImageSpec { url, format: Some("raw".into()), ..ImageSpec::default() };
+        self.library.import(&spec, |_| {}).await.unwrap().digest
+    }
+
+    /// The host is to boot a live ISO.
+    async fn intend_live(&self, name: &str, mac: MacAddress, digest: &str, generation: i64) {
+        let live_iso = Some(digest.to_owned());
+        let spec = BootIntentSpec { generation, target: BootTarget::LiveIso, live_iso, ..BootIntentSpec::default() };
+        self.intend_as(name, mac, spec).await;
+    }
+
     /// The host is to boot the ramdisk, and its agent is to write a config drive.
     async fn intend(&self, name: &str, mac: MacAddress, generation: i64) {
         let step = IntentStep {
@@ -174,6 +194,11 @@ impl Appliance {
         };
         let spec =
             BootIntentSpec { generation, target: BootTarget::Ramdisk, steps: vec![step], ..BootIntentSpec::default() };
+        self.intend_as(name, mac, spec).await;
+    }
+
+    async fn intend_as(&self, name: &str, mac: MacAddress, spec: BootIntentSpec) {
+        let generation = spec.generation;
         let intents = Api::<BootIntent>::namespaced(self.client.clone(), "default");
         match intents.get_opt(name).await.unwrap() {
             Some(intent) => {
@@ -518,4 +543,33 @@ async fn s14_a_token_that_was_asked_for_on_the_appliance_is_good_nowhere_else() 
     }
     let (status, session) = appliance.open(Ipv4Addr::LOCALHOST, &token, MAC).await;
     assert_eq!(status, 200, "{session}");
+}
+
+#[tokio::test]
+async fn s15_a_live_iso_is_everybodys_while_a_host_boots_it_and_what_is_no_iso_is_nobodys() {
+    let appliance = Appliance::new(false).await;
+    let mut iso = vec![7; 64 << 10];
+    iso[32769..32774].copy_from_slice(b"CD001");
+    let (iso, secret) =
+        (appliance.import("live.iso", &iso).await, appliance.import("disk.raw", &[b'S'; 1 << 20]).await);
+    let get = async |digest: &str| appliance.plain(STRANGER, &format!("/boot/live/{digest}.iso")).await;
+    for digest in [&iso, &secret] {
+        assert_eq!(get(digest).await.0, 404, "no host boots it");
+    }
+    appliance.intend_live("node", MAC, &iso, 1).await;
+    let (status, script) = appliance.plain(NODE, &format!("/boot/ipxe?mac={}&arch=7", MAC.hyphenated())).await;
+    assert!(status == 200 && script.contains(&format!("/boot/live/{iso}.iso")), "{script}");
+    // The limit: whoever knows the digest.
+    let (status, body) = get(&iso).await;
+    assert!(status == 200 && body.contains("CD001"));
+    // Nothing else of the library, also where somebody has made a host's intent name it.
+    appliance.intend_live("node", MAC, &secret, 2).await;
+    let (status, body) = get(&secret).await;
+    assert!(status == 404 && !body.contains("SSSS"), "{body:.99}");
+    assert_eq!(get(&iso).await.0, 404, "no host boots it any more");
+    let digest = "0".repeat(64);
+    for path in [format!("/boot/live/{digest}.iso"), format!("/boot/live/{iso}"), "/boot/live/..%2f..%2fkey.iso".into()]
+    {
+        assert_eq!(appliance.plain(STRANGER, &path).await.0, 404, "{path}");
+    }
 }

@@ -125,9 +125,6 @@ pub struct DHCPLeaseSpec {
     pub expires: Option<Time>,
 }
 
-/// On an Image that a host asked for: the host's namespace. Imports of one namespace do not hold up those of another.
-pub const ANNOTATION_ASKED_BY: &str = "slipway.dev/asked-by";
-
 /// On a BareMetalHost that reported itself: [`DISCOVERED_PENDING`] until the operator accepts it.
 pub const ANNOTATION_DISCOVERED: &str = "slipway.dev/discovered";
 /// Value of [`ANNOTATION_DISCOVERED`]: nothing is done with the machine before the annotation is removed.

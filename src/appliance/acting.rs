@@ -16,6 +16,7 @@ use crate::dhcp::{self, Views};
 use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
+use crate::host::askers::Askers;
 use crate::host::media::Media;
 use crate::host::metrics::Metrics;
 use crate::host::reconciler::Hardware;
@@ -57,7 +58,10 @@ impl Parts {
             let server = dhcp::Server::bind(ports, leases.clone(), self.index.clone(), views)?.with_cards(cards);
             services.spawn(named("DHCP", server.run(stop.clone())));
         }
-        let images = image::controller::run(client.clone(), self.library.clone(), config.image.imports, stop.clone());
+        let askers = Askers::default();
+        spawn(services, "who asks for images", askers.clone().keep(client.clone(), stop.clone()));
+        let (library, imports) = (self.library.clone(), config.image.imports);
+        let images = image::controller::run(client.clone(), library, imports, askers.parties(), stop.clone());
         spawn(services, "images", images);
         let guard = Some(super::bmc_addresses::guard(&config.bmc));
         let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });

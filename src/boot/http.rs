@@ -242,19 +242,19 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/iso/{name}", get(media::iso).layer(from_fn(no_image)))
         .route("/boot/host/{name}", get(media::archive).layer(from_fn(no_image)))
         .route("/boot/ca.pem", get(ca))
-        .route("/boot/explain", get(explanation))
-        .route("/boot/explain/dhcp", get(dhcp))
+        .route("/boot/explain", get(explanation).layer(from_fn(no_image)))
+        .route("/boot/explain/dhcp", get(dhcp).layer(from_fn(no_image)))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
         .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes, firsts: Firsts::default() }))
 }
 
-/// What is of one boot is no image: an appliance that fetches images for its users, this one or another, is refused.
+/// What is of one machine is no image: an appliance that fetches images for its users, this one or another, is refused.
 async fn no_image(request: Request, next: Next) -> Response {
     let agent = request.headers().get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     if agent.starts_with(image::USER_AGENT_NAME.as_bytes()) {
         let ends = request.extensions().get::<Ends>();
         warn!(peer = ?ends.map(|ends| ends.peer), path = request.uri().path(), "an image's URL leads to boot HTTP");
-        return Refused::new(StatusCode::FORBIDDEN, "this is of one machine's boot, and no image").into_response();
+        return Refused::new(StatusCode::FORBIDDEN, "this is of one machine, and no image").into_response();
     }
     next.run(request).await
 }

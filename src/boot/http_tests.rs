@@ -207,6 +207,28 @@ async fn what_dhcp_does_is_told_on_the_appliance_only() {
 }
 
 #[tokio::test]
+async fn what_is_of_a_machine_is_no_image_also_on_the_appliance_itself() {
+    let told = Grounds { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..Grounds::default() };
+    let setup = setup_on(told);
+    for (uri, refused) in [
+        ("/boot/ipxe?mac=52:54:00:12:34:56&arch=7", true),
+        ("/boot/explain?mac=52:54:00:12:34:56", true),
+        ("/boot/explain/dhcp?mac=52:54:00:12:34:56", true),
+        ("/boot/iso/x.iso", true),
+        ("/boot/host/x.cpio", true),
+        ("/boot/ca.pem", false),
+    ] {
+        let agent = format!("{}1.2.3", image::USER_AGENT_NAME);
+        let request = http::Request::get(uri).header(header::USER_AGENT, agent);
+        let mut request = request.body(Body::empty()).expect("request");
+        let own = [127, 0, 0, 1];
+        request.extensions_mut().insert(Ends { local: (own, 80).into(), peer: (own, 5000).into() });
+        let answer = setup.router.clone().oneshot(request).await.expect("answer");
+        assert_eq!(answer.status() == StatusCode::FORBIDDEN, refused, "{uri}: {}", answer.status());
+    }
+}
+
+#[tokio::test]
 async fn bad_questions_are_told_what_is_wrong() {
     let setup = setup();
     let rows = [

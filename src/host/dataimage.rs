@@ -31,6 +31,7 @@ use crate::bmc::{Bmc, BmcError};
 use crate::engine::ending::to_its_end;
 use crate::engine::slim::Slim;
 use crate::image::web_url;
+use crate::outbound::masked;
 
 /// How often a host is looked for that is not there, or must let go first.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
@@ -56,9 +57,7 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     if request.old.is_some_and(|old| url(old) == text) {
         return Ok(());
     }
-    judged
-        .map(drop)
-        .map_err(|detail| vec![FieldError::invalid("spec.url", &json!(crate::outbound::masked(&text)), detail)])
+    judged.map(drop).map_err(|detail| vec![FieldError::invalid("spec.url", &json!(masked(&text)), detail)])
 }
 
 /// Keeps every DataImage until the shutdown.
@@ -256,12 +255,15 @@ async fn settle(
     let before = image.status.clone().unwrap_or_default();
     let status = match &done {
         Ok(()) => {
-            info!(image = %label(image), attached = holds.unwrap_or("nothing"), "virtual CD");
+            let attached = holds.map_or_else(|| "nothing".into(), masked);
+            info!(image = %label(image), attached, "virtual CD");
             let attached_image = holds.map(|url| AttachedImage { url: url.to_owned() });
             DataImageStatus { last_reconciled: now, attached_image, error: DataImageError::default() }
         }
         Err(error) => {
-            let message = error.to_string().chars().take(MESSAGE_MAX).collect();
+            // BMCs repeat what they were told.
+            let url = &image.spec.url;
+            let message = error.to_string().replace(url.as_str(), &masked(url)).chars().take(MESSAGE_MAX).collect();
             let error = DataImageError { count: before.error.count + 1, message };
             // What is not there cannot hold anything.
             let lacking = matches!(done, Err(BmcError::Unsupported { .. })) && holds.is_none();

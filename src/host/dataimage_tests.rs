@@ -148,6 +148,53 @@ async fn an_image_is_attached_exchanged_and_taken_out_at_power_on() {
     assert_eq!(calls, [&insert, &insert, "insert https://images.test/other.iso", "eject"]);
 }
 
+/// Who may read the objects may read the URL; who may read the log may not.
+#[tokio::test]
+async fn the_log_and_errors_show_no_secret_of_a_url() {
+    use std::io;
+    use tracing_subscriber::fmt::MakeWriter;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+    impl io::Write for Written {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(piece);
+            Ok(piece.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    impl<'w> MakeWriter<'w> for Written {
+        type Writer = Self;
+        fn make_writer(&'w self) -> Self {
+            self.clone()
+        }
+    }
+    const SECRET: &str = "https://user:s3cret@images.test/data.iso?X-Amz-Signature=s1gned#fr4gment";
+    let written = Written::default();
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(written.clone()).finish();
+    let site = Site::new().await;
+    site.create(SECRET).await.unwrap();
+    let drive = Drive::default();
+    let guard = tracing::subscriber::set_default(log);
+    let said = BmcError::Protocol { peer: "bmc".into(), reason: format!("HTTP 400: cannot mount {SECRET}") };
+    *drive.fault.lock().unwrap() = Some(said);
+    before_power_on(&site.images(), "h", true, &drive).await.unwrap_err();
+    let message = site.status().await.error.message;
+    before_power_on(&site.images(), "h", true, &drive).await.unwrap();
+    drop(guard);
+    let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("virtual CD") && log.contains("https://images.test/data.iso"), "{log}");
+    assert!(message.contains("https://images.test/data.iso"), "{message}");
+    for secret in ["s3cret", "s1gned", "fr4gment"] {
+        assert!(!log.contains(secret), "{log}");
+        assert!(!message.contains(secret), "{message}");
+    }
+    // Controllers compare these two.
+    assert_eq!(site.status().await.attached_image, Some(AttachedImage { url: SECRET.into() }));
+}
+
 #[tokio::test]
 async fn a_bmc_without_a_drive_is_said_and_keeps_no_host_off() {
     let site = Site::new().await;

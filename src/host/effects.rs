@@ -13,7 +13,7 @@ use super::machine::Effect;
 use super::reconciler::{Reconciler, label};
 use super::{access, dataimage, hardware_data};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
-use crate::api::slipway::{ANNOTATION_ASKED_BY, BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
+use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
 /// Why an effect was not done.
@@ -59,7 +59,7 @@ pub(super) fn perform<'a>(
         Effect::PowerOn => power_on(reconciler, host).boxed(),
         Effect::PowerOff { soft } => power_off(reconciler, host, *soft).boxed(),
         Effect::Reboot { served } => reboot(reconciler, host, served).boxed(),
-        Effect::EnsureImage { name, spec } => ensure_image(reconciler, host, name, spec).boxed(),
+        Effect::EnsureImage { name, spec } => ensure_image(reconciler, name, spec).boxed(),
         Effect::SaveHardware { operation, hardware } => {
             hardware_data::save(reconciler, host, operation, hardware).err_into().boxed()
         }
@@ -284,14 +284,8 @@ async fn set_power(reconciler: &Reconciler, host: &BareMetalHost, action: PowerA
     Ok(())
 }
 
-async fn ensure_image(
-    reconciler: &Reconciler,
-    host: &BareMetalHost,
-    name: &str,
-    spec: &ImageSpec,
-) -> Result<(), EffectError> {
-    let mut image = Image::new(name, spec.clone());
-    image.annotations_mut().insert(ANNOTATION_ASKED_BY.into(), host.namespace().unwrap_or_default());
+async fn ensure_image(reconciler: &Reconciler, name: &str, spec: &ImageSpec) -> Result<(), EffectError> {
+    let image = Image::new(name, spec.clone());
     match Api::<Image>::all(reconciler.client.clone()).create(&PostParams::default(), &image).await {
         Err(kube::Error::Api(error)) if error.is_already_exists() => Ok(()),
         created => Ok(created.map(|_| ())?),

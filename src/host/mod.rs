@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub mod admission;
 mod agent_body;
+pub mod askers;
 mod boot_effect;
 mod caller;
 mod conditions;

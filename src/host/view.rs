@@ -31,7 +31,7 @@ struct SpecView {
     bmc: Option<BmcView>,
     #[serde(default, rename = "bootMACAddress", deserialize_with = "mac")]
     boot_mac: Option<MacAddress>,
-    /// Name of the library's Image for it.
+    /// Name of the library's Image for it; none without a URL.
     #[serde(default, rename = "image", deserialize_with = "image_name")]
     image_name: Option<String>,
 }
@@ -41,7 +41,8 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MacAddress>,
 }
 
 fn image_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Option::<Image>::deserialize(deserializer)?.map(|image| machine::image_name(&image)))
+    let image = Option::<Image>::deserialize(deserializer)?.filter(|image| !image.url.is_empty());
+    Ok(image.map(|image| machine::image_name(&image)))
 }
 
 /// Texts that no host can be used with are not kept: nothing that a user writes makes a view large.

@@ -4,8 +4,9 @@
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is
 //! believed only while the library holds every chunk, so an Image whose files were lost is imported again.
 //!
-//! Some imports run at once. The next is of the namespace that has least under way, and a source that brings next to
-//! nothing while others wait gives its place away.
+//! Some imports run at once. Namespaces take turns at the places ([`super::turns`]): what gives its place back keeps what
+//! it has read and goes on later. A source that brings next to nothing while others wait ends, and so does one that
+//! takes longer than its size explains.
 //!
 //! What no Image and no boot intent names is removed from the library. That is decided while no import runs, and
 //! never when the objects cannot be listed.
@@ -14,7 +15,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Controller};
@@ -25,15 +27,35 @@ use tokio::sync::{Notify, RwLock, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::turns::{LeastRate, Pace, Turns};
+pub use super::turns::{Askers, Party};
+use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
-use crate::api::slipway::{ANNOTATION_ASKED_BY, BootIntent, Image, ImagePhase};
+use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::engine::ending::to_its_end;
 
-/// First pause after a failure, and the longest.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
-/// Least that a source brings while others wait: with less, 2 GB take half a day.
-const LEAST_RATE: LeastRate = LeastRate { bytes: 40_000, over: Duration::from_secs(60) };
+/// How long things may take. Fixed outside of tests.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// First pause after a failure, and the longest.
+    back_off: (Duration, Duration),
+    /// Least that a source brings while others wait.
+    least: LeastRate,
+    /// How long a place is its holder's while others wait.
+    turn: Duration,
+    /// How long an import may hold places in all.
+    longest: Longest,
+}
+
+const TIMES: Times = Times {
+    back_off: (Duration::from_secs(60), Duration::from_secs(3600)),
+    // With less, 2 GB take half a day.
+    least: LeastRate { bytes: 40_000, over: Duration::from_secs(60) },
+    turn: Duration::from_secs(300),
+    // 2 GB have half a day, 256 GiB two days.
+    longest: Longest { base: Duration::from_secs(12 * 3600), rate: 2_000_000 },
+};
+/// Imports that keep what they have read while others have their turn.
+const KEPT: usize = 8;
 /// Shortest time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often chunks of Images that are `Ready` are looked for.
@@ -43,33 +65,32 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// After the API failed.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Runs until `shutdown`, with at most `imports` imports at once. Imports under way end there and begin again at
-/// the next start.
-pub async fn run(client: Client, library: Library, imports: usize, shutdown: CancellationToken) {
-    run_with(client, library, imports, shutdown, BACK_OFF, LEAST_RATE).await;
+/// Runs until `shutdown`, with at most `imports` imports at once, which `askers` says whose they are. Imports under way
+/// end there and begin again at the next start.
+pub async fn run(client: Client, library: Library, imports: usize, askers: Askers, shutdown: CancellationToken) {
+    run_with(client, library, imports, askers, shutdown, TIMES).await;
 }
 
 async fn run_with(
     client: Client,
     library: Library,
     imports: usize,
+    askers: Askers,
     shutdown: CancellationToken,
-    back_off: (Duration, Duration),
-    least: LeastRate,
+    times: Times,
 ) {
     let images: Api<Image> = Api::all(client.clone());
     let context = Arc::new(Context {
         images: images.clone(),
         intents: Api::all(client),
         library,
-        turns: Turns::new(imports),
+        turns: Turns::new(Rules { places: imports, turn: times.turn, kept: KEPT }, askers),
         gate: RwLock::new(()),
         running: Mutex::default(),
         failed: Mutex::default(),
         collect: Notify::new(),
         shutdown: shutdown.clone(),
-        back_off,
-        least,
+        times,
     });
     let controller = Controller::new(images, watcher::Config::default());
     let store = controller.store();
@@ -104,8 +125,28 @@ struct Context {
     failed: Mutex<HashMap<String, (i64, Option<Instant>)>>,
     collect: Notify,
     shutdown: CancellationToken,
-    back_off: (Duration, Duration),
-    least: LeastRate,
+    times: Times,
+}
+
+/// An import that has begun. It goes on only while somebody polls it.
+struct Work {
+    import: BoxFuture<'static, Result<Imported, ImportError>>,
+    progress: watch::Receiver<ImportProgress>,
+    /// How long it had a place.
+    held: Duration,
+}
+
+impl Work {
+    fn begin(library: Library, image: Arc<Image>) -> Self {
+        let (send, progress) = watch::channel(ImportProgress::default());
+        let import = async move { library.import(&image.spec, move |now| _ = send.send_replace(now)).await };
+        Self { import: import.boxed(), progress, held: Duration::ZERO }
+    }
+
+    fn kept(&self) -> Kept {
+        let rate = u128::from(self.progress.borrow().read) * 1000 / self.held.as_millis().max(1);
+        Kept { rate: u64::try_from(rate).unwrap_or(u64::MAX), lost: CancellationToken::new() }
+    }
 }
 
 struct Running {
@@ -152,11 +193,11 @@ async fn reconcile(image: Arc<Image>, context: Arc<Context>) -> Result<Action, k
         }
     }
     let failures = if current { status.fail_count } else { 0 };
-    context.import(&image, &uid, failures).await
+    context.import(&Arc::new(image), &uid, failures).await
 }
 
 impl Context {
-    async fn import(&self, image: &Image, uid: &str, failures: i64) -> Result<Action, kube::Error> {
+    async fn import(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
         let (name, stop) = (image.name_any(), self.shutdown.child_token());
         let running = Running { uid: uid.to_owned(), generation: generation(image), stop: stop.clone() };
         lock(&self.running).insert(name.clone(), running);
@@ -171,24 +212,32 @@ impl Context {
         result
     }
 
-    async fn import_now(&self, image: &Image, uid: &str, failures: i64) -> Result<Action, kube::Error> {
+    async fn import_now(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
         let base = json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null });
         let with = |over: Value| merged(&base, over);
-        // Those that no host asked for are one party more.
-        let owner = image.annotations().get(ANNOTATION_ASKED_BY).map_or("", String::as_str);
-        let _turn = match self.turns.try_enter(owner) {
-            Some(turn) => turn,
-            None => {
-                let waiting = json!({ "phase": "Pending", "percent": null, "message": "waiting for other imports" });
-                self.report(image, with(waiting)).await?;
-                self.turns.enter(owner).await
-            }
-        };
-        let _gate = self.gate.read().await;
-        self.report(image, with(json!({ "phase": "Importing", "percent": 0, "message": null }))).await?;
-        tracing::info!(image = image.name_any(), "importing an image");
         let started = Instant::now();
-        match self.import_reporting(image).await {
+        let mut work = None;
+        // Place and gate are held until the object says how it ended.
+        let (result, _turn, _gate) = loop {
+            let turn = self.turn(image, &mut work, with).await?;
+            let gate = self.gate.read().await;
+            let mut importing = json!({ "phase": "Importing", "message": null });
+            if work.is_none() {
+                importing["percent"] = json!(0);
+                tracing::info!(image = image.name_any(), "importing an image");
+            }
+            self.report(image, with(importing)).await?;
+            let under_way = work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone()));
+            if let Some(result) = self.go_on(image, &turn, under_way).await {
+                break (result, turn, gate);
+            }
+            tracing::info!(
+                image = image.name_any(),
+                "an import gives its place to one of another namespace, and goes on later"
+            );
+        };
+        drop(work);
+        match result {
             Ok(imported) => {
                 let Imported { digest, virtual_size, stored_size } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
@@ -205,7 +254,7 @@ impl Context {
             }
             Err(ImportError { message, retry }) => {
                 tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
-                let pause = retry.then(|| pause(self.back_off, failures));
+                let pause = retry.then(|| pause(self.times.back_off, failures));
                 let outlook = match pause {
                     Some(pause) => format!("trying again in {} s", pause.as_secs().max(1)),
                     None => "not trying again until the spec changes".into(),
@@ -225,27 +274,74 @@ impl Context {
         }
     }
 
-    /// Imports, and reports how far it is once a second. Fails when the source is slow and others wait.
-    async fn import_reporting(&self, image: &Image) -> Result<Imported, ImportError> {
-        let (send, mut progress) = watch::channel(ImportProgress::default());
-        let import = self.library.import(&image.spec, move |now| _ = send.send_replace(now));
-        tokio::pin!(import);
-        let mut tick = interval(REPORT_EVERY.min(self.least.over));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said = 0;
-        let mut pace = Pace::new(self.least, Instant::now());
+    /// A place for an import, which may have begun. It may have to begin anew then.
+    async fn turn(
+        &self,
+        image: &Arc<Image>,
+        work: &mut Option<Work>,
+        with: impl Fn(Value) -> Value,
+    ) -> Result<Turn, kube::Error> {
+        let (kept, waiting) = match work {
+            None => match self.turns.try_enter(image) {
+                Some(turn) => return Ok(turn),
+                None => (None, json!({ "percent": null, "message": "waiting for other imports" })),
+            },
+            Some(work) => (Some(work.kept()), json!({ "message": "had its turn, and goes on after those of others" })),
+        };
+        let waiting = merged(&json!({ "phase": "Pending" }), waiting);
+        let lost = kept.as_ref().map(|kept| kept.lost.clone()).unwrap_or_default();
+        self.report(image, with(waiting)).await?;
+        let turn = self.turns.enter(image, kept);
+        tokio::pin!(turn);
         loop {
             tokio::select! {
-                result = &mut import => return result,
+                turn = &mut turn => return Ok(turn),
+                () = lost.cancelled(), if work.is_some() => {
+                    *work = None;
+                    let message = "had its turn, and begins anew after those of others: too many wait with what they have read";
+                    self.report(image, with(json!({ "phase": "Pending", "percent": null, "message": message }))).await?;
+                }
+            }
+        }
+    }
+
+    /// Goes on with an import, and reports how far it is once a second; how it ends. `None` when its turn is over first.
+    ///
+    /// It fails when the source is slow and others wait, and when it has had all the time that it may have.
+    async fn go_on(&self, image: &Image, turn: &Turn, work: &mut Work) -> Option<Result<Imported, ImportError>> {
+        let Times { least, longest, turn: length, .. } = self.times;
+        let mut tick = interval(REPORT_EVERY.min(least.over).min(length));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (start, before) = (Instant::now(), work.held);
+        let mut pace = Pace::new(least, start, work.progress.borrow().read);
+        let mut said = percent(*work.progress.borrow());
+        loop {
+            tokio::select! {
+                result = &mut work.import => return Some(result),
                 _ = tick.tick() => {
-                    let now = *progress.borrow_and_update();
-                    if pace.is_slow(Instant::now(), now.read) && !now.ended && self.turns.others_wait() {
-                        let LeastRate { bytes, over } = self.least;
-                        return Err(ImportError::passing(format!(
-                            "the source brought less than {bytes} bytes a second over {over:?}, and other imports wait"
-                        )));
+                    let progress = *work.progress.borrow_and_update();
+                    let now = Instant::now();
+                    work.held = before + now.saturating_duration_since(start);
+                    // What was read whole does not wait for its source any more.
+                    if !progress.ended {
+                        if pace.is_slow(now, progress.read) && self.turns.others_wait() {
+                            let LeastRate { bytes, over } = least;
+                            return Some(Err(ImportError::passing(format!(
+                                "the source brought less than {bytes} bytes a second over {over:?}, and other imports wait"
+                            ))));
+                        }
+                        let most = longest.of(progress.total, self.library.most_unpacked());
+                        if work.held > most {
+                            return Some(Err(ImportError::passing(format!(
+                                "the source brought {} bytes in {most:?}, which is all the time that an image of its size has",
+                                progress.read
+                            ))));
+                        }
+                        if self.turns.is_over(turn, now) {
+                            return None;
+                        }
                     }
-                    let percent = percent(now);
+                    let percent = percent(progress);
                     if percent > said {
                         said = percent;
                         // The next report says the same and more.

@@ -141,6 +141,11 @@ impl Library {
         })
     }
 
+    /// Most bytes that a disk has once it is unpacked.
+    pub(super) fn most_unpacked(&self) -> u64 {
+        self.inner.sources.max_unpacked
+    }
+
     /// Every image, by digest.
     pub fn list(&self) -> Vec<Imported> {
         self.inner.lock().images.values().cloned().collect()

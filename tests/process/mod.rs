@@ -104,6 +104,12 @@ impl Appliance {
         self.process = Some(start(self.folder.path()));
     }
 
+    /// A new process with the same data and other tables in its configuration, after one that ended.
+    pub async fn restart_ended_with(&mut self, more: &str) {
+        self.configure(more);
+        self.process = Some(start(self.folder.path()));
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap());

@@ -348,6 +348,11 @@ async fn every_rule_of_a_spec() {
             "spec.image.checksum: Invalid value: \"ftp://x/i\": the URL",
         ),
         (
+            "1.7 ociAuthSecretName is kept, as in Metal3, and docs/host-life.md says that it has no effect",
+            image(json!({"url": "https://x/i", "checksum": SHA256, "ociAuthSecretName": "login"})),
+            OK,
+        ),
+        (
             "1.7 ociAuthSecretName",
             image(json!({"url": "https://x/i", "checksum": SHA256, "ociAuthSecretName": "a/b"})),
             "spec.image.ociAuthSecretName: Invalid value",

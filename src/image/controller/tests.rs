@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path as FilePath;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -15,7 +16,7 @@ use super::*;
 use crate::image::Sources;
 
 const BASE: &str = "/apis/slipway.dev/v1alpha1";
-const SHORT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+const SHORT: Times = Times { back_off: (Duration::from_millis(20), Duration::from_millis(100)), ..TIMES };
 
 /// Images in memory, with list, watch, get and status patch.
 #[derive(Clone, Default)]
@@ -180,14 +181,15 @@ impl Rig {
     }
 
     fn start_in(folder: tempfile::TempDir, fake: Fake) -> Self {
-        Self::start_with(folder, fake, LEAST_RATE)
+        Self::start_with(folder, fake, SHORT)
     }
 
-    fn start_with(folder: tempfile::TempDir, fake: Fake, least: LeastRate) -> Self {
+    /// With Images that are of the namespace that their names begin with.
+    fn start_with(folder: tempfile::TempDir, fake: Fake, times: Times) -> Self {
         let library = Library::open(folder.path().join("images"), Sources::of_tests()).expect("library");
         let client = Client::new(fake.router(), "default");
         let shutdown = CancellationToken::new();
-        let task = tokio::spawn(run_with(client, library.clone(), 1, shutdown.clone(), SHORT, least));
+        let task = tokio::spawn(run_with(client, library.clone(), 1, askers(), shutdown.clone(), times));
         Self { folder, fake, library, shutdown, task }
     }
 
@@ -199,6 +201,54 @@ impl Rig {
 
     fn source(&self, name: &str, seed: u8) -> String {
         source(self.folder.path(), name, seed)
+    }
+}
+
+fn askers() -> Askers {
+    let namespace = |image: &Image| image.name_any().split('-').next().unwrap_or_default().to_owned();
+    Arc::new(move |image| vec![Party::Namespace(namespace(image))])
+}
+
+/// A server whose file comes in pieces of this size, with pauses; how often it was asked.
+struct Slow {
+    url: String,
+    asked: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Slow {
+    async fn start(total: usize, piece: usize, pause: Duration) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let url = format!("http://{}/disk", listener.local_addr().expect("address"));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let task = tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            while let Ok((mut stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(async move {
+                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {total}\r\n\r\n");
+                    // A request that is left unread would turn the end into a reset.
+                    let _ = stream.read(&mut [0; 4096]).await;
+                    let mut open = stream.write_all(head.as_bytes()).await.is_ok();
+                    let mut sent = 0;
+                    // Until the client hangs up.
+                    while open && sent < total {
+                        let piece = vec![b'x'; piece.min(total - sent)];
+                        sent += piece.len();
+                        open = stream.write_all(&piece).await.is_ok();
+                        tokio::time::sleep(pause).await;
+                    }
+                });
+            }
+        });
+        Self { url, asked, task }
     }
 }
 
@@ -332,25 +382,11 @@ async fn an_import_ends_when_its_object_goes_or_changes_and_others_wait_their_tu
 
 #[tokio::test]
 async fn sources_that_drip_do_not_hold_up_the_others() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
-    let slow = format!("http://{}/drip", listener.local_addr().expect("address"));
-    let server = tokio::spawn(async move {
-        use tokio::io::AsyncWriteExt;
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut piece: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
-                // Until the client hangs up.
-                while stream.write_all(piece).await.is_ok() {
-                    piece = b"x";
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            });
-        }
-    });
+    let drip = Slow::start(1_000_000, 1, Duration::from_millis(10)).await;
     let least = LeastRate { bytes: 10_000, over: Duration::from_millis(200) };
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), least);
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { least, ..SHORT });
     for number in 0..5 {
-        rig.fake.create(&format!("drip-{number}"), &slow);
+        rig.fake.create(&format!("drip-{number}"), &drip.url);
     }
     rig.fake.until("drip-0", "it to be under way or in line", |status| status["phase"] != Value::Null).await;
     rig.fake.create("honest", &rig.source("honest", 1));
@@ -359,41 +395,73 @@ async fn sources_that_drip_do_not_hold_up_the_others() {
         rig.fake.until("drip-0", "its reason", |status| status["phase"] == "Failed").await["message"].to_string();
     assert!(message.contains("less than 10000 bytes a second") && message.contains("trying again"), "{message}");
     rig.stop().await;
-    server.abort();
+}
+
+/// Each of them faster than it must be. The honest one needs more than one turn, and is asked for once.
+#[tokio::test]
+async fn ten_namespaces_with_slow_sources_take_turns_with_an_honest_one() {
+    let slow = Slow::start(1 << 40, 100, Duration::from_millis(10)).await;
+    let honest = Slow::start(3 << 20, 256 << 10, Duration::from_millis(15)).await;
+    let turn = Duration::from_millis(60);
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { turn, ..SHORT });
+    for number in 0..10 {
+        for image in 0..5 {
+            rig.fake.create(&format!("slow{number}-{image}"), &slow.url);
+        }
+    }
+    let begun = || lock(&rig.fake.state).images.values().any(|image| image["status"]["phase"] == "Importing");
+    within("one under way", || begun().then_some(())).await;
+    rig.fake.create("honest-1", &honest.url);
+    let status = rig.fake.until("honest-1", "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
+    assert_eq!(status["phase"], "Ready", "{status}");
+    assert_eq!(honest.asked.load(Ordering::Relaxed), 1, "nothing was read twice");
+    let said = |name: &str, what: &str| {
+        let state = lock(&rig.fake.state);
+        let of = |object: &Value| object["metadata"]["name"].as_str().is_some_and(|of| of.starts_with(name));
+        let says = |object: &Value| object["status"]["message"].as_str().is_some_and(|text| text.contains(what));
+        state.log.iter().any(|(_, event)| of(&event["object"]) && says(&event["object"]))
+    };
+    assert!(said("honest", "goes on after those of others"), "it had more than one turn");
+    assert!(said("slow", "goes on after those of others"));
+    // What waits with what it has read is bounded, and the slow ones are those that begin anew.
+    assert!(said("slow", "begins anew") && !said("honest", "begins anew"));
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn an_import_has_no_more_time_than_its_size_gives_it() {
+    let slow = Slow::start(1 << 40, 100, Duration::from_millis(10)).await;
+    let longest = Longest { base: Duration::from_millis(200), rate: u64::MAX };
+    let least = LeastRate { bytes: 1, over: Duration::from_millis(20) };
+    let times = Times { longest, least, ..SHORT };
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), times);
+    rig.fake.create("slow", &slow.url);
+    let status = rig.fake.until_phase("slow", "Failed").await;
+    let message = status["message"].as_str().expect("text");
+    assert!(message.contains("all the time that an image of its size has"), "{message}");
+    rig.fake.create("honest", &rig.source("honest", 1));
+    rig.fake.until_phase("honest", "Ready").await;
+    rig.stop().await;
 }
 
 #[tokio::test]
 async fn a_slow_source_that_holds_up_nobody_is_read() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
-    let slow = format!("http://{}/slow", listener.local_addr().expect("address"));
-    let server = tokio::spawn(async move {
-        use tokio::io::AsyncWriteExt;
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 40\r\n\r\n";
-            if stream.write_all(head).await.is_err() {
-                continue;
-            }
-            for _ in 0..40 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                let _ = stream.write_all(b"x").await;
-            }
-        }
-    });
+    let slow = Slow::start(40, 1, Duration::from_millis(10)).await;
     let least = LeastRate { bytes: 10_000, over: Duration::from_millis(50) };
-    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), least);
-    rig.fake.create("slow", &slow);
+    let turn = Duration::from_millis(50);
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { least, turn, ..SHORT });
+    rig.fake.create("slow", &slow.url);
     let status = rig.fake.until("slow", "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
     assert_eq!(status["phase"], "Ready", "{status}");
     rig.stop().await;
-    server.abort();
 }
 
 #[test]
 fn pauses_double_up_to_an_hour_and_percent_stays_below_the_end() {
-    let seconds: Vec<u64> = (0..9).map(|failures| pause(BACK_OFF, failures).as_secs()).collect();
+    let seconds: Vec<u64> = (0..9).map(|failures| pause(TIMES.back_off, failures).as_secs()).collect();
     assert_eq!(seconds, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
-    assert_eq!(pause(BACK_OFF, i64::MAX).as_secs(), 3600);
-    assert_eq!(pause(BACK_OFF, -5).as_secs(), 60);
+    assert_eq!(pause(TIMES.back_off, i64::MAX).as_secs(), 3600);
+    assert_eq!(pause(TIMES.back_off, -5).as_secs(), 60);
     let of = |read, total| percent(ImportProgress { read, total, ended: false });
     assert_eq!(
         [of(0, None), of(5, Some(0)), of(50, Some(200)), of(200, Some(200)), of(9, Some(1))],
