@@ -121,7 +121,8 @@ fn same_but_metadata(new: &Value, old: &Value) -> bool {
 
 /// Whether the caller holds all of these rules; otherwise what it lacks, in upstream's words.
 fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[Rule]) -> Result<(), String> {
-    let (owned, faults) = index.rules(identity.caller(), namespace);
+    let (roles, faults) = index.rules(identity.caller(), namespace);
+    let owned: Vec<&Rule> = roles.iter().flat_map(|rules| rules.iter()).collect();
     let missing = rules::missing(&owned, asked).ok_or("there are too many rules to compare")?;
     if missing.is_empty() {
         return Ok(());
