@@ -11,7 +11,10 @@ use super::identity::Identity;
 use super::index::{self, GROUP};
 use super::rules::{self, Attributes, Rule};
 use crate::apiserver::registry::Resource;
-use crate::apiserver::status::ApiError;
+use crate::apiserver::status::{ApiError, shorten};
+
+/// Letters of a refusal that name what is missing.
+const MISSING_MAX: usize = 128 * 1024;
 
 /// Refuses a change by which the caller would gain or give more than it has.
 pub fn check(
@@ -131,7 +134,7 @@ fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         identity.user,
         rules::quoted(&identity.groups),
-        missing.join("\n")
+        shorten(&missing.join("\n"), MISSING_MAX)
     );
     if !faults.is_empty() {
         message += &format!("; resolution errors: [{}]", faults.join(", "));

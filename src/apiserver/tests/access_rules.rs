@@ -428,3 +428,20 @@ async fn what_a_caller_may_is_answered_once_however_often_it_is_bound() {
     let (length, incomplete) = ask().await;
     assert!(length < 3 << 20 && incomplete == true, "{length} bytes");
 }
+
+#[tokio::test]
+async fn a_refusal_does_not_name_megabytes_of_rights() {
+    let rig = Rig::new().await;
+    let mut binding =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "ann"}});
+    binding["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"});
+    binding["subjects"] = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}]);
+    rig.call("POST", BINDINGS, &binding).await.expect(201);
+    let names: Vec<String> = (0..1000).map(|number| format!("{number:0900}")).collect();
+    let mut role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "x"}});
+    role["rules"] =
+        json!([{"verbs": ["get"], "apiGroups": ["a", "b"], "resources": ["c", "d"], "resourceNames": names}]);
+    let refused = rig.as_user(user("ann", &[]), "POST", ROLES, &role).await;
+    assert!(refused.code == 403 && refused.text.contains("attempting to grant"), "{}", refused.code);
+    assert!(refused.text.len() < 300_000, "{} bytes", refused.text.len());
+}
