@@ -471,3 +471,63 @@ async fn a_namespace_of_long_words_is_kept_packed() {
     assert!(before < 150_000, "{before} KiB");
     assert!(after < 120_000 && peak < 200_000, "{after} KiB, at most {peak} KiB");
 }
+
+/// Objects of a megabyte each.
+const LARGE: usize = 48;
+/// What readers of their lists may need all together, in KiB: less than two such lists as text.
+const READERS_MEMORY: u64 = 90_000;
+const HARDWARE: &str = "/apis/metal3.io/v1alpha1/namespaces/default/hardwaredata";
+
+/// A list in a form for people.
+async fn list(sender: &SendRequest<Full<Bytes>>, accept: &str, query: &str) -> http::Response<Incoming> {
+    let mut sender = sender.clone();
+    sender.ready().await.unwrap();
+    let request = Request::get(format!("https://127.0.0.1{HARDWARE}?{query}")).header("accept", accept);
+    let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK, "{accept} {query}");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_for_people_cost_no_more_memory_than_those_for_programs() {
+    let door = Door::new().await;
+    let mut sender = door.h2().await;
+    let hostname = "A".repeat(1_040_000);
+    for number in 0..LARGE {
+        let object = json!({
+            "apiVersion": "metal3.io/v1alpha1", "kind": "HardwareData", "metadata": {"name": format!("large-{number}")},
+            "spec": {"hardware": {"hostname": hostname}},
+        });
+        let answer = send(&mut sender, Method::POST, HARDWARE, &object.to_string()).await;
+        assert_eq!(answer.status(), StatusCode::CREATED);
+    }
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let forms =
+        [("application/yaml", ""), ("application/json", "pretty=true"), (table, "pretty=true&includeObject=Object")];
+    let before = door.peak();
+    let mut unread = Vec::new();
+    for (accept, query) in forms.into_iter().cycle().take(12) {
+        unread.push(list(&door.h2().await, accept, query).await);
+    }
+    let held = door.peak();
+    let mut reading = JoinSet::new();
+    for (accept, query) in forms.into_iter().cycle().take(6) {
+        let sender = door.h2().await;
+        reading.spawn(async move {
+            let mut body = list(&sender, accept, query).await.into_body();
+            let mut length = 0;
+            while let Some(frame) = timeout(DEADLINE, body.frame()).await.expect("it hangs") {
+                length += frame.unwrap().into_data().map_or(0, |data| data.len());
+            }
+            length
+        });
+    }
+    for length in reading.join_all().await {
+        assert!(length > LARGE * hostname.len(), "{length} bytes");
+    }
+    let after = door.peak();
+    println!("most memory: {before} KiB before, {held} with 12 unread lists, {after} when 6 more were read");
+    assert!(after < before + READERS_MEMORY, "{} KiB more", after - before);
+    drop(unread);
+    door.is_well().await;
+}

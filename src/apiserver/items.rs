@@ -19,7 +19,7 @@ use super::write::served;
 use crate::store::Object;
 
 /// Bytes after which a piece is sent.
-const PIECE: usize = 64 * 1024;
+pub(super) const PIECE: usize = 64 * 1024;
 
 /// What closes lists and tables alike.
 pub(super) const TAIL: &[u8] = b"]}";
@@ -115,7 +115,7 @@ fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object)
 }
 
 /// An object as an item of a list.
-pub(super) fn item(resource: &Resource, object: &Object) -> Value {
+fn item(resource: &Resource, object: &Object) -> Value {
     let mut value = served(resource, object.value());
     if resource.core
         && let Some(map) = value.as_object_mut()
@@ -126,14 +126,64 @@ pub(super) fn item(resource: &Resource, object: &Object) -> Value {
     value
 }
 
-/// The body of a list.
-pub(super) struct Items {
+/// Objects on their way, each in the form that was negotiated.
+pub(super) struct Parts {
     resource: Arc<Resource>,
     form: Form,
     rows: Rows,
+    objects: std::vec::IntoIter<Arc<Object>>,
+    /// One object, not a list with one.
+    pub alone: bool,
+}
+
+impl Parts {
+    /// Those of a list, or the rows of a table.
+    pub fn new(resource: Arc<Resource>, form: Form, include: Include, objects: Vec<Arc<Object>>) -> Self {
+        let rows = Rows::new(&resource, include, Timestamp::now());
+        Self { resource, form, rows, objects: objects.into_iter(), alone: false }
+    }
+
+    /// One object, which is no row.
+    pub fn alone(resource: Arc<Resource>, form: Form, object: Arc<Object>) -> Self {
+        Self { alone: true, ..Self::new(resource, form, Include::None, vec![object]) }
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.objects.as_slice().is_empty()
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> Option<Arc<Object>> {
+        self.objects.next()
+    }
+
+    /// Adds one of them as JSON.
+    pub fn put(&self, out: &mut Vec<u8>, object: &Object) {
+        match self.form {
+            Form::Table => self.rows.put(out, &self.resource, object),
+            form if self.alone => put_object(out, &self.resource, form, object),
+            form => put_item(out, &self.resource, form, object),
+        }
+    }
+
+    /// Length of them all as JSON, where that is known beforehand.
+    fn length(&self) -> Option<usize> {
+        (self.form == Form::Json && self.resource.conversion.is_none()).then(|| {
+            let length = |object: &Arc<Object>| match self.resource.core {
+                true => object.untyped_json_len(),
+                false => object.json_len(),
+            };
+            self.objects.as_slice().iter().map(length).sum()
+        })
+    }
+}
+
+/// The body of a list as JSON without spaces.
+pub(super) struct Items {
+    parts: Parts,
     /// The next piece.
     piece: Vec<u8>,
-    objects: std::vec::IntoIter<Arc<Object>>,
     /// Whether an item was written.
     begun: bool,
     ended: bool,
@@ -142,34 +192,23 @@ pub(super) struct Items {
 }
 
 impl Items {
-    pub fn new(
-        resource: Arc<Resource>,
-        form: Form,
-        include: Include,
-        head: Vec<u8>,
-        objects: Vec<Arc<Object>>,
-    ) -> Self {
-        let left = (form == Form::Json && resource.conversion.is_none()).then(|| {
-            let length = |object: &Arc<Object>| match resource.core {
-                true => object.untyped_json_len(),
-                false => object.json_len(),
-            };
-            let texts: usize = objects.iter().map(length).sum();
-            (head.len() + texts + objects.len().saturating_sub(1) + TAIL.len()) as u64
-        });
-        let rows = Rows::new(&resource, include, Timestamp::now());
-        Self { resource, form, rows, piece: head, objects: objects.into_iter(), begun: false, ended: false, left }
+    pub fn new(parts: Parts, head: Vec<u8>) -> Self {
+        let commas = parts.objects.len().saturating_sub(1);
+        let left = parts.length().map(|length| (head.len() + length + commas + TAIL.len()) as u64);
+        Self { parts, piece: head, begun: false, ended: false, left }
     }
 
-    /// All of it at once.
-    pub fn whole(mut self) -> Vec<u8> {
-        self.fill(usize::MAX);
-        self.piece
+    /// What is sent. Its length is told when that is known or short.
+    pub fn body(mut self) -> axum::body::Body {
+        if self.left.is_none() {
+            self.fill(PIECE);
+        }
+        if self.ended { self.piece.into() } else { axum::body::Body::new(self) }
     }
 
     fn fill(&mut self, limit: usize) {
-        while self.piece.len() < limit {
-            let Some(object) = self.objects.next() else {
+        while self.piece.len() < limit && !self.ended {
+            let Some(object) = self.parts.next() else {
                 self.piece.extend_from_slice(TAIL);
                 self.ended = true;
                 return;
@@ -177,10 +216,7 @@ impl Items {
             if std::mem::replace(&mut self.begun, true) {
                 self.piece.push(b',');
             }
-            match self.form {
-                Form::Table => self.rows.put(&mut self.piece, &self.resource, &object),
-                form => put_item(&mut self.piece, &self.resource, form, &object),
-            }
+            self.parts.put(&mut self.piece, &object);
         }
     }
 }
@@ -190,10 +226,10 @@ impl Body for Items {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.ended {
+        self.fill(PIECE);
+        if self.piece.is_empty() {
             return Poll::Ready(None);
         }
-        self.fill(PIECE);
         let next = Vec::with_capacity(if self.ended { 0 } else { PIECE + PIECE / 4 });
         let piece = std::mem::replace(&mut self.piece, next);
         self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
@@ -201,7 +237,7 @@ impl Body for Items {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended
+        self.ended && self.piece.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -46,7 +46,9 @@ mod discovery;
 mod events;
 mod garbage;
 mod guarded;
+mod indent;
 mod items;
+mod lines;
 mod linger;
 mod list;
 mod meta;
@@ -74,6 +76,7 @@ mod text;
 mod versions;
 mod watch;
 mod write;
+mod yaml;
 
 #[cfg(test)]
 mod tests;

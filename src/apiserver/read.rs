@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::Call;
-use super::items::{self, Compressible, Items, ListHead};
+use super::items::{self, Compressible, Items, ListHead, Parts};
+use super::lines::Lines;
 use super::request::{Form, parse_revision};
 use super::status::ApiError;
-use super::table::{Rows, definitions};
-use super::text::{Text, yaml_list};
+use super::table::{Include, definitions};
+use super::text::Text;
 use super::write::Written;
 use crate::store::{Object, Store};
 
@@ -51,24 +52,30 @@ pub(super) async fn reach(store: &Store, wanted: u64) -> Result<(), ApiError> {
 
 /// Sends one object in the form that was negotiated.
 pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> Response {
-    let mut body = Vec::new();
-    if call.form == Form::Table {
-        let include = call.params.include.unwrap_or_default();
-        let rows = Rows::new(call.resource, include, Timestamp::now());
-        body.extend_from_slice(&items::table_head(
-            &definitions(&call.resource.columns),
-            &ListHead::at(object.revision),
-        ));
-        rows.put(&mut body, call.resource, object);
-        body.extend_from_slice(items::TAIL);
-    } else if call.form == Form::Json && call.resource.conversion.is_none() && call.text.is_plain() {
-        let mut response = call.text.response(code, object.json());
-        response.extensions_mut().insert(Compressible);
-        return response;
-    } else {
-        items::put_object(&mut body, call.resource, call.form, object);
+    let (resource, form) = (call.resource, call.form);
+    if form == Form::Table {
+        let head = items::table_head(&definitions(&resource.columns), &ListHead::at(object.revision));
+        return send_parts(call, code, vec![Arc::clone(object)], head);
     }
-    let mut response = call.text.response(code, call.text.render(body));
+    let body = match call.text {
+        Text::Json if form == Form::Json && resource.conversion.is_none() => object.json().into(),
+        Text::Json => {
+            let mut body = Vec::new();
+            items::put_object(&mut body, resource, form, object);
+            body.into()
+        }
+        text => {
+            let parts = Parts::alone(Arc::clone(resource), form, Arc::clone(object));
+            let lines = if text == Text::Yaml { Lines::yaml(parts) } else { Lines::indented(parts, Vec::new(), b"") };
+            lines.body()
+        }
+    };
+    respond(call, code, body)
+}
+
+/// Sends a body that may be compressed.
+fn respond(call: &Call<'_>, code: StatusCode, body: Body) -> Response {
+    let mut response = call.text.response(code, body);
     response.extensions_mut().insert(Compressible);
     response
 }
@@ -93,24 +100,26 @@ pub(super) fn with_warning(mut response: Response, warning: &str) -> Response {
 /// Sends a list in the form that was negotiated.
 pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListHead) -> Response {
     let resource = call.resource;
-    let form = call.form;
-    let first = match form {
+    let first = match call.form {
         Form::Table => items::table_head(&definitions(&resource.columns), head),
         Form::Partial => items::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
+        Form::Json if call.text == Text::Yaml => {
+            let parts = Parts::new(Arc::clone(resource), Form::Json, Include::None, objects);
+            let lines = Lines::yaml_list(parts, &resource.list_kind, &resource.api_version(), head);
+            return respond(call, StatusCode::OK, lines.body());
+        }
         Form::Json => items::list_head(&resource.list_kind, &resource.api_version(), head),
     };
-    if call.text == Text::Yaml {
-        let values = || objects.iter().map(|object| items::item(resource, object));
-        let body = yaml_list(&resource.list_kind, &resource.api_version(), &head.json(), values);
-        return call.text.response(StatusCode::OK, body);
-    }
+    send_parts(call, StatusCode::OK, objects, first)
+}
+
+/// Sends what a list or a table begins with and its objects, as JSON.
+fn send_parts(call: &Call<'_>, code: StatusCode, objects: Vec<Arc<Object>>, head: Vec<u8>) -> Response {
     let include = call.params.include.unwrap_or_default();
-    let items = Items::new(Arc::clone(resource), form, include, first, objects);
-    let mut response = if call.text.is_plain() {
-        call.text.response(StatusCode::OK, axum::body::Body::new(items))
-    } else {
-        call.text.response(StatusCode::OK, call.text.render(items.whole()))
+    let parts = Parts::new(Arc::clone(call.resource), call.form, include, objects);
+    let body = match call.text {
+        Text::Json => Items::new(parts, head).body(),
+        _ => Lines::indented(parts, head, items::TAIL).body(),
     };
-    response.extensions_mut().insert(Compressible);
-    response
+    respond(call, code, body)
 }

@@ -10,7 +10,7 @@ use super::pick::Picker;
 use super::registry::{Conversion, Resource};
 use super::write::served;
 use crate::jsonpath::Path;
-use crate::store::Object;
+use crate::store::{OBJECT_LIMIT, Object};
 
 /// One column.
 #[derive(Clone, Debug)]
@@ -167,9 +167,20 @@ impl Rows {
     }
 }
 
-/// The cells of one row.
+/// Bytes of text in the cells of one row. A kind may have thousands of columns that show the same large member.
+const CELLS_MAX: usize = 2 * OBJECT_LIMIT;
+
+/// The cells of one row. What would be too much together is left empty.
 pub fn cells(columns: &[Column], object: &Value, now: Timestamp) -> Value {
-    columns.iter().map(|column| column.cell_of(object, now)).collect()
+    let mut room = CELLS_MAX;
+    let mut bounded = |cell: Value| match room.checked_sub(cell.as_str().map_or(0, str::len)) {
+        Some(rest) => {
+            room = rest;
+            cell
+        }
+        None => Value::Null,
+    };
+    columns.iter().map(|column| bounded(column.cell_of(object, now))).collect()
 }
 
 /// Adds the object's metadata as `PartialObjectMetadata`.
@@ -246,6 +257,17 @@ mod tests {
         ] {
             assert_eq!(duration(seconds), wanted, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_row_does_not_repeat_a_large_member_for_each_column() {
+        let object = json!({"metadata": {"name": "a"}, "spec": {"large": "x".repeat(OBJECT_LIMIT - 100)}});
+        let source = || Source::Path(Path::parse_plain(".spec.large").unwrap());
+        let mut columns: Vec<Column> = (0..5).map(|_| Column { source: source(), ..Column::name() }).collect();
+        columns.push(Column::name());
+        let cells = cells(&columns, &object, Timestamp::UNIX_EPOCH);
+        let lengths: Vec<usize> = (0..6).map(|index| cells[index].as_str().map_or(0, str::len)).collect();
+        assert_eq!(lengths, [OBJECT_LIMIT - 100, OBJECT_LIMIT - 100, 0, 0, 0, 1]);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::ser::{SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use super::indent::Indent;
 use super::status::json_response;
+use super::yaml;
 
 /// The text of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,19 +30,18 @@ impl Text {
         if pretty.unwrap_or_else(person) { Self::Pretty } else { Self::Json }
     }
 
-    /// Whether JSON goes out as it is.
-    pub fn is_plain(self) -> bool {
-        self == Self::Json
-    }
-
-    /// JSON in this text.
+    /// JSON in this text, for what is small.
     pub fn render(self, json: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Json => json,
-            Self::Pretty => indent(&json),
+            Self::Pretty => {
+                let mut lines = Vec::with_capacity(json.len() * 2);
+                Indent::default().put(&json, &mut lines, usize::MAX);
+                lines
+            }
             Self::Yaml => {
                 let value: Value = serde_json::from_slice(&json).unwrap_or_default();
-                yaml(&value)
+                yaml::whole(&value)
             }
         }
     }
@@ -57,89 +56,72 @@ impl Text {
     }
 }
 
-fn yaml(value: &impl Serialize) -> Vec<u8> {
-    // Writing JSON values as YAML into memory does not fail: their keys are strings.
-    serde_saphyr::to_string(value).unwrap_or_default().into_bytes()
-}
+/// Objects whose text is easily written wrongly, for tests.
+#[cfg(test)]
+pub(super) fn tricky() -> Vec<Value> {
+    use serde_json::json;
 
-/// A list as YAML. Its items are made one after the other, so that only the text is held.
-pub(super) fn yaml_list<I>(kind: &str, api_version: &str, metadata: &Value, items: impl Fn() -> I) -> Vec<u8>
-where
-    I: Iterator<Item = Value>,
-{
-    struct Items<F>(F);
-    impl<I: Iterator<Item = Value>, F: Fn() -> I> Serialize for Items<F> {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            let mut seq = serializer.serialize_seq(None)?;
-            for item in (self.0)() {
-                seq.serialize_element(&item)?;
-            }
-            seq.end()
-        }
-    }
-    struct List<'l, F> {
-        kind: &'l str,
-        api_version: &'l str,
-        metadata: &'l Value,
-        items: Items<F>,
-    }
-    impl<I: Iterator<Item = Value>, F: Fn() -> I> Serialize for List<'_, F> {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            let mut map = serializer.serialize_map(Some(4))?;
-            map.serialize_entry("apiVersion", self.api_version)?;
-            map.serialize_entry("items", &self.items)?;
-            map.serialize_entry("kind", self.kind)?;
-            map.serialize_entry("metadata", self.metadata)?;
-            map.end()
-        }
-    }
-    yaml(&List { kind, api_version, metadata, items: Items(items) })
-}
-
-/// JSON with a line for each member, without parsing it into values.
-fn indent(json: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(json.len() * 2);
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    let line = |out: &mut Vec<u8>, depth: usize| {
-        out.push(b'\n');
-        out.resize(out.len() + 2 * depth, b' ');
-    };
-    let mut bytes = json.iter().copied().filter(|byte| *byte != b'\n').peekable();
-    while let Some(byte) = bytes.next() {
-        if in_string {
-            out.push(byte);
-            (in_string, escaped) = (escaped || byte != b'"', !escaped && byte == b'\\');
-            continue;
-        }
-        match byte {
-            b'{' | b'[' => {
-                out.push(byte);
-                if let Some(close @ (b'}' | b']')) = bytes.peek().copied() {
-                    out.push(close);
-                    bytes.next();
-                } else {
-                    depth += 1;
-                    line(&mut out, depth);
-                }
-            }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(byte);
-            }
-            b',' => {
-                out.push(byte);
-                line(&mut out, depth);
-            }
-            b':' => out.extend_from_slice(b": "),
-            b'"' => {
-                in_string = true;
-                out.push(byte);
-            }
-            other => out.push(other),
-        }
-    }
-    out
+    let texts = [
+        "",
+        " ",
+        "yes",
+        "null",
+        "~",
+        "1",
+        "-1.5e3",
+        "0x1f",
+        "1_000",
+        "2026-01-01",
+        "12:30",
+        "on",
+        "- a",
+        "a: b",
+        "#",
+        "a #b",
+        "'",
+        "\"",
+        "\\",
+        "\\\"{[,:",
+        "&a",
+        "*a",
+        "!a",
+        "%a",
+        "@a",
+        "`",
+        "|",
+        ">",
+        "?",
+        "---",
+        "...",
+        "{}",
+        "[]",
+        "\t",
+        "a\tb",
+        "one\ntwo",
+        "one\ntwo\n",
+        "\n",
+        "\n\n",
+        "  one\n two\n",
+        "one\n\n\ntwo\n\n",
+        "trailing \nspace ",
+        "a\r\nb",
+        "\0\u{7}\u{7f}",
+        "\u{85}\u{2028}\u{2029}\u{feff}",
+        "Zürich 東京 🚀",
+        "\u{fffe}",
+        "é\u{301}",
+    ];
+    let long = "many words ".repeat(50);
+    let mut all: Vec<Value> = texts.iter().map(|text| json!({"text": text, "in": [text, {"deep": text}]})).collect();
+    all.extend(texts.iter().map(|key| json!({ *key: 1, "in": [{ *key: [] }] })));
+    all.extend([
+        json!({}),
+        json!({"a": {}, "b": [], "c": [[]], "d": [{}], "e": {"f": {}}, "g": [[], {}, [[{}]]], "h": null}),
+        json!({"a": [1, [2, [3, [4]]]], "b": [[[{"c": [{"d": 1}, 2]}]]], "e": [{"f": [{"g": {}}], "h": "i"}, "j"]}),
+        json!({"n": [0, -1, 1.5, -0.0, 1e300, 1e-7, u64::MAX, i64::MIN, 100_000_000_000_000_000_000.0], "t": [true, false, null]}),
+        json!({"long": long, "lines": format!("{long}\n{long}\n"), "wide": "A".repeat(5000), "k".repeat(2000): {"l": 1}}),
+    ]);
+    all
 }
 
 #[cfg(test)]
@@ -154,11 +136,6 @@ mod tests {
         assert_eq!(String::from_utf8(pretty).unwrap(), serde_json::to_string_pretty(&value).unwrap());
         let text = Text::Yaml.render(value.to_string().into_bytes());
         assert_eq!(serde_saphyr::from_slice::<Value>(&text).unwrap(), value);
-        let list = yaml_list("XList", "v1", &json!({"resourceVersion": "1"}), || (0..2).map(|n| json!({ "n": n })));
-        let wanted = json!({"kind": "XList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [{"n": 0}, {"n": 1}]});
-        assert_eq!(serde_saphyr::from_slice::<Value>(&list).unwrap(), wanted);
-        let none = yaml_list("XList", "v1", &json!({}), std::iter::empty);
-        assert_eq!(serde_saphyr::from_slice::<Value>(&none).unwrap()["items"], json!([]));
     }
 
     #[test]

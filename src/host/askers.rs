@@ -11,6 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
+use super::machine;
 use super::view::HostView;
 use crate::api::metal3;
 use crate::api::slipway::Image;

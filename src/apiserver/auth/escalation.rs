@@ -11,7 +11,10 @@ use super::identity::Identity;
 use super::index::{self, GROUP};
 use super::rules::{self, Attributes, Rule};
 use crate::apiserver::registry::Resource;
-use crate::apiserver::status::ApiError;
+use crate::apiserver::status::{ApiError, shorten};
+
+/// Letters of a refusal that name what is missing.
+const MISSING_MAX: usize = 128 * 1024;
 
 /// Refuses a change by which the caller would gain or give more than it has.
 pub fn check(
@@ -121,7 +124,8 @@ fn same_but_metadata(new: &Value, old: &Value) -> bool {
 
 /// Whether the caller holds all of these rules; otherwise what it lacks, in upstream's words.
 fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[Rule]) -> Result<(), String> {
-    let (owned, faults) = index.rules(identity.caller(), namespace);
+    let (roles, faults) = index.rules(identity.caller(), namespace);
+    let owned: Vec<&Rule> = roles.iter().flat_map(|rules| rules.iter()).collect();
     let missing = rules::missing(&owned, asked).ok_or("there are too many rules to compare")?;
     if missing.is_empty() {
         return Ok(());
@@ -130,7 +134,7 @@ fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         identity.user,
         rules::quoted(&identity.groups),
-        missing.join("\n")
+        shorten(&missing.join("\n"), MISSING_MAX)
     );
     if !faults.is_empty() {
         message += &format!("; resolution errors: [{}]", faults.join(", "));

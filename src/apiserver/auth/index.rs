@@ -1,6 +1,6 @@
 //! Who may do what: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use super::rules::{Attributes, Rule};
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// What a binding refers to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoleRef {
     /// `Role` or `ClusterRole`.
@@ -86,7 +86,11 @@ impl Scope {
         for binding in bindings {
             for (at, subject) in binding.subjects.iter().enumerate() {
                 if let Some(who) = subject.who(&binding.namespace) {
-                    self.by_subject.entry(who).or_default().push((Arc::clone(binding), at));
+                    let found = self.by_subject.entry(who).or_default();
+                    // A subject that is named again adds nothing.
+                    if found.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, binding)) {
+                        found.push((Arc::clone(binding), at));
+                    }
                 }
             }
         }
@@ -225,17 +229,21 @@ impl Index {
         decision
     }
 
-    /// Every rule that is the caller's in a namespace (empty: in the cluster), and the faults met on the way.
-    pub fn rules(&self, caller: Caller<'_>, namespace: &str) -> (Vec<Rule>, Vec<String>) {
-        let (mut rules, mut faults) = (Vec::new(), Vec::new());
+    /// The rules of every role that is the caller's in a namespace (empty: in the cluster), each role once however often it
+    /// is bound, and the faults met on the way.
+    pub fn rules(&self, caller: Caller<'_>, namespace: &str) -> (Vec<Arc<[Rule]>>, Vec<String>) {
+        let (mut roles, mut faults) = (Vec::new(), Vec::new());
+        let (mut seen, mut missed) = (HashSet::new(), HashSet::new());
         self.visit(caller, namespace, |binding, _| {
             match self.role(&binding.role, &binding.namespace) {
-                Some(found) => rules.extend(found.iter().cloned()),
-                None => faults.push(absent(&binding.role)),
+                Some(found) if seen.insert(Arc::as_ptr(found)) => roles.push(Arc::clone(found)),
+                Some(_) => {}
+                None if missed.insert(binding.role.clone()) => faults.push(absent(&binding.role)),
+                None => {}
             }
             true
         });
-        (rules, faults)
+        (roles, faults)
     }
 }
 

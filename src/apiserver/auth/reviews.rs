@@ -27,6 +27,8 @@ const SECONDS: i64 = 3600;
 const AUDIENCES_MAX: usize = 32;
 /// What is listed for one caller.
 const RULES_MAX: usize = 10_000;
+/// Bytes of text in it.
+const RULES_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -187,16 +189,23 @@ fn rules_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
     if namespace.is_empty() {
         return Err(ApiError::bad_request("no namespace on request"));
     }
-    let (rules, faults) = call.api.auth().authorizer.index().rules(call.identity.caller(), namespace);
-    let mut status = json!({"resourceRules": [], "nonResourceRules": [], "incomplete": rules.len() > RULES_MAX});
-    for Rule { groups, paths, names, resources, verbs } in rules.into_iter().take(RULES_MAX) {
+    let (roles, faults) = call.api.auth().authorizer.index().rules(call.identity.caller(), namespace);
+    let mut status = json!({"resourceRules": [], "nonResourceRules": [], "incomplete": false});
+    let mut bytes = 0;
+    for (count, rule) in roles.iter().flat_map(|rules| rules.iter()).enumerate() {
+        bytes += rule.text_len();
+        if count == RULES_MAX || bytes > RULES_BYTES {
+            status["incomplete"] = true.into();
+            break;
+        }
+        let Rule { groups, paths, names, resources, verbs } = rule;
         let (list, mut rule) = if resources.is_empty() {
             ("nonResourceRules", json!({"verbs": verbs, "nonResourceURLs": paths}))
         } else {
             ("resourceRules", json!({"verbs": verbs, "apiGroups": groups, "resources": resources}))
         };
         if !names.is_empty() {
-            rule["resourceNames"] = names.into();
+            rule["resourceNames"] = names.clone().into();
         }
         if let Some(rules) = status[list].as_array_mut() {
             rules.push(rule);

@@ -3,6 +3,7 @@
 //! The meaning is that of `rbac.authorization.k8s.io/v1`: `*` for every verb, group, resource or path, `*/scale` for a
 //! subresource of every resource, a path ending in `*` for everything below it.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,12 @@ fn path_matches(rule: &str, path: &str) -> bool {
 }
 
 impl Rule {
+    /// Bytes of text in it.
+    pub fn text_len(&self) -> usize {
+        let lists = [&self.groups, &self.paths, &self.names, &self.resources, &self.verbs];
+        lists.into_iter().flatten().map(String::len).sum()
+    }
+
     /// Whether this rule allows the request.
     pub fn allows(&self, wanted: &Attributes<'_>) -> bool {
         if !has_or_all(&self.verbs, wanted.verb) {
@@ -141,21 +148,28 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
 
 /// Most single permissions that rules are split into; what has more is not compared.
 const SINGLES_MAX: usize = 100_000;
+/// Most bytes of text in them: each has its own copy of what it says.
+const SINGLES_BYTES: usize = 32 << 20;
 
 /// What of `asked` is not allowed by `owned`, each in words, sorted; `None` when there is too much to compare.
-pub fn missing(owned: &[Rule], asked: &[Rule]) -> Option<Vec<String>> {
+pub fn missing(owned: &[impl Borrow<Rule>], asked: &[Rule]) -> Option<Vec<String>> {
     let count = |rule: &Rule| {
         let resources = rule.groups.len() * rule.resources.len() * rule.names.len().max(1);
         rule.verbs.len() * (resources + rule.paths.len())
     };
+    let longest = |rule: &Rule| -> usize {
+        let lists = [&rule.groups, &rule.resources, &rule.names, &rule.verbs, &rule.paths];
+        lists.into_iter().filter_map(|list| list.iter().map(String::len).max()).sum()
+    };
     if asked.iter().map(count).sum::<usize>() * owned.len().max(1) > SINGLES_MAX * 100
         || asked.iter().map(count).sum::<usize>() > SINGLES_MAX
+        || asked.iter().map(|rule| count(rule) * longest(rule)).sum::<usize>() > SINGLES_BYTES
     {
         return None;
     }
     let mut singles = Vec::new();
     asked.iter().for_each(|rule| rule.split(&mut singles));
-    singles.retain(|single| !owned.iter().any(|rule| rule.covers(single)));
+    singles.retain(|single| !owned.iter().any(|rule| rule.borrow().covers(single)));
     Some(compact(singles).iter().map(describe).collect::<BTreeSet<_>>().into_iter().collect())
 }
 
@@ -298,5 +312,10 @@ mod tests {
         let huge: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
         let huge = rule(json!({"verbs": huge, "apiGroups": [""], "resources": huge}));
         assert!(missing(&owned, &[huge]).is_none());
+        let some: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let long = rule(
+            json!({"verbs": ["get"], "apiGroups": some, "resources": some, "resourceNames": ["a".repeat(100_000)]}),
+        );
+        assert!(missing(&owned, &[long]).is_none(), "a gigabyte of text");
     }
 }

@@ -389,3 +389,59 @@ async fn questions_about_permissions_are_answered() {
     assert!(status.contains("baremetalhosts") && status.contains("/apis/*") && !status.contains("secrets"), "{status}");
     rig.get(reviews).await.expect(405);
 }
+
+#[tokio::test]
+async fn what_a_caller_may_is_answered_once_however_often_it_is_bound() {
+    const RBAC: &str = "rbac.authorization.k8s.io";
+    let rig = Rig::new().await;
+    let about =
+        |kind: &str, name: &str| json!({"apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": name}});
+    let names: Vec<String> = (0..5_000).map(|number| format!("a-name-of-a-map-{number:04}")).collect();
+    let make_role = async |name: String| {
+        let mut role = about("Role", &name);
+        role["rules"] =
+            json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": names}]);
+        rig.call("POST", ROLES, &role).await.expect(201);
+    };
+    let bind = async |name: String, role: &str, times: usize| {
+        let mut binding = about("RoleBinding", &name);
+        binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "Role", "name": role});
+        binding["subjects"] = vec![json!({"apiGroup": RBAC, "kind": "User", "name": "eve"}); times].into();
+        rig.call("POST", BINDINGS, &binding).await.expect(201);
+    };
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "rack"}});
+    let ask = async || {
+        let reviews = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+        let answer = rig.as_user(user("eve", &[]), "POST", reviews, &review).await;
+        (answer.text.len(), answer.expect(201)["status"]["incomplete"].clone())
+    };
+    make_role("large".into()).await;
+    bind("often".into(), "large", 50).await;
+    bind("again".into(), "large", 50).await;
+    bind("none".into(), "none", 50).await;
+    let (length, incomplete) = ask().await;
+    assert!(length < 200_000 && incomplete == false, "{length} bytes");
+    for number in 0..25 {
+        make_role(format!("large-{number}")).await;
+        bind(format!("large-{number}"), &format!("large-{number}"), 1).await;
+    }
+    let (length, incomplete) = ask().await;
+    assert!(length < 3 << 20 && incomplete == true, "{length} bytes");
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_name_megabytes_of_rights() {
+    let rig = Rig::new().await;
+    let mut binding =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "ann"}});
+    binding["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"});
+    binding["subjects"] = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}]);
+    rig.call("POST", BINDINGS, &binding).await.expect(201);
+    let names: Vec<String> = (0..1000).map(|number| format!("{number:0900}")).collect();
+    let mut role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "x"}});
+    role["rules"] =
+        json!([{"verbs": ["get"], "apiGroups": ["a", "b"], "resources": ["c", "d"], "resourceNames": names}]);
+    let refused = rig.as_user(user("ann", &[]), "POST", ROLES, &role).await;
+    assert!(refused.code == 403 && refused.text.contains("attempting to grant"), "{}", refused.code);
+    assert!(refused.text.len() < 300_000, "{} bytes", refused.text.len());
+}
