@@ -429,17 +429,17 @@ async fn a_namespace_of_long_words_is_kept_packed() {
     let word = "A".repeat(1_000_000);
     let mut sender = door.h2().await;
     let mut made = 0_u64;
+    let empty = door.memory();
     for (version, kind) in KINDS {
         let plural = format!("{}s", kind.to_lowercase()).replace("hardwaredatas", "hardwaredata");
         let group = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
         for number in 0..EACH {
             // In what is the kind's own, and in what every kind has.
-            let (word, many) = if number % 2 == 0 { (word.as_str(), "") } else { ("short", word.as_str()) };
+            let (word, many) = if number % 2 == 0 { (word.as_str(), 0) } else { ("short", 10_000) };
+            let finalizers: Vec<_> = (0..many).map(|one| format!("test.invalid/{}{one}", "a".repeat(50))).collect();
             let mut object = json!({
                 "apiVersion": version, "kind": kind,
-                "metadata": { "name": format!("n{number}"), "finalizers": [format!("test.invalid/{}", "a".repeat(60))],
-                    "ownerReferences": (0..many.len() / 250).map(|one| json!({ "apiVersion": "v1", "kind": "ConfigMap",
-                        "name": "a".repeat(150), "uid": format!("{one}") })).collect::<Vec<_>>() },
+                "metadata": { "name": format!("n{number}"), "finalizers": finalizers },
             });
             let (field, value) = match kind {
                 "DataImage" => ("spec", json!({ "url": format!("http://10.0.0.1/{word}") })),
@@ -466,10 +466,9 @@ async fn a_namespace_of_long_words_is_kept_packed() {
     door.appliance.restart(false).await;
     door.appliance.client().await;
     door.is_well().await;
-    let (after, peak) = (door.memory(), door.peak());
-    eprintln!("{made} objects; {before} KiB, after a restart {after} KiB, at most {peak} KiB");
-    assert!(before < 150_000, "{before} KiB");
-    assert!(after < 120_000 && peak < 200_000, "{after} KiB, at most {peak} KiB");
+    eprintln!("{empty} KiB empty, {before} KiB with {made} objects, {} KiB after a restart", door.memory());
+    // Much less than all of the words; what the start took is given back meanwhile.
+    until("the memory of the start is given back", || door.memory() < empty + 60_000).await;
 }
 
 /// Objects of a megabyte each.

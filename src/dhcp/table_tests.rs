@@ -96,13 +96,15 @@ fn a_known_machine_gets_what_was_declined_longest_ago_when_nothing_else_is_left(
     table.put(lease(11, client(1, true), LeaseState::Declined, 605));
     table.put(lease(12, client(2, true), LeaseState::Bound, 900));
     assert_eq!(table.find(None, &client(3, false), &nobody), None);
+    let everybody = |_: MacAddress| true;
     for known in [client(1, true), client(3, true)] {
-        assert_eq!(table.find(None, &known, &nobody), Some(at(11)));
+        assert_eq!(table.find(None, &known, &everybody), Some(at(11)));
     }
+    assert_eq!(table.find(None, &client(1, true), &nobody), None, "it goes by its address, and nothing is kept for it");
     table.put(lease(11, client(3, true), LeaseState::Bound, 900));
-    assert_eq!(table.find(None, &client(1, true), &nobody), Some(at(10)));
+    assert_eq!(table.find(None, &client(1, true), &everybody), Some(at(10)));
     table.put(lease(10, client(1, true), LeaseState::Bound, 900));
-    assert_eq!(table.find(None, &client(4, true), &nobody), None);
+    assert_eq!(table.find(None, &client(4, true), &everybody), None);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::content::Loaded;
 use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
-use super::index::{Applied, Logged, Shared};
+use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
@@ -255,7 +255,8 @@ impl Committer {
         }
         if durable && let Some(made) = &made {
             // Packed: of two texts of one length, one may take much more.
-            let more = sizes[0].saturating_sub(sizes[1]);
+            let before = current.as_deref().map_or(0, index::weight);
+            let more = index::weight(made).saturating_sub(before);
             if let Some(crowded) = self.shared.read().crowded(&identity.namespace, more, made.is_ending()) {
                 return Err(crowded);
             }

@@ -27,6 +27,11 @@ const WEIGHT_OF_A_NAMESPACE: usize = WEIGHT / 2;
 /// What an object takes besides its text, as it is kept, in bytes.
 const OBJECT_WEIGHT: usize = 1024;
 
+/// What an object takes as it is kept, in bytes, packed or not.
+pub(super) fn weight(object: &Object) -> usize {
+    record::size(object) + object.unpacked()
+}
+
 /// What is a little more for an object that is there, in bytes: a status, a mark of its deletion.
 const LITTLE: usize = 1024;
 
@@ -61,7 +66,8 @@ impl Logged {
 
     /// Bytes that it takes in memory or on disk, whichever is more: there it has the former self.
     fn bytes(&self) -> usize {
-        self.event.object().size().max(self.stored.unwrap_or(0))
+        let object = self.event.object();
+        (object.size() + object.unpacked()).max(self.stored.unwrap_or(0))
     }
 
     /// Bytes that it takes on disk.
@@ -147,7 +153,7 @@ impl Resource {
 
     /// What an object takes of memory or disk, whichever is more, roughly, in bytes; views of what is elsewhere are not counted.
     fn weight_of(&self, object: &Object) -> usize {
-        if self.published { 0 } else { record::size(object) + OBJECT_WEIGHT }
+        if self.published { 0 } else { weight(object) + OBJECT_WEIGHT }
     }
 
     fn bytes_of(&self, object: &Object) -> usize {
@@ -604,5 +610,29 @@ mod tests {
         index.resource_mut(&"/configmaps".into()).published = true;
         index.insert(object("a", 1));
         assert_eq!(index.weight, 0);
+    }
+
+    #[test]
+    fn what_is_kept_unpacked_counts_in_objects_and_in_the_history() {
+        // All alike, so that it packs to next to nothing.
+        let labels: serde_json::Map<_, _> =
+            (0..8000).map(|one| (format!("{}{one}", "a".repeat(50)), "x".into())).collect();
+        let owners: Vec<_> = (0..8000).map(|one| serde_json::json!({ "uid": one.to_string() })).collect();
+        let of = |metadata: serde_json::Value| {
+            let text = serde_json::json!({ "metadata": metadata }).to_string();
+            Object::new("/configmaps".into(), "a".into(), "n".into(), 1, text.as_bytes()).map(Arc::new).unwrap()
+        };
+        for (metadata, least) in [
+            (serde_json::json!({ "labels": labels }), 8000 * 115),
+            (serde_json::json!({ "ownerReferences": owners }), 8000 * 320),
+        ] {
+            let object = of(metadata);
+            assert!(object.size() < least / 10, "{} bytes: it shows nothing", object.size());
+            let mut index = Index::new(0, 100);
+            index.insert(Arc::clone(&object));
+            assert!(index.weight > least, "{}", index.weight);
+            let logged = Logged { revision: 1, event: StoreEvent::Added(object), deleted: None, stored: None };
+            assert!(logged.bytes() > least, "{}", logged.bytes());
+        }
     }
 }

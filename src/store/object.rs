@@ -34,7 +34,15 @@ pub struct Object {
     typing: [Range<usize>; 2],
     owned: bool,
     ending: bool,
+    /// What is kept of it unpacked, in bytes.
+    unpacked: usize,
 }
+
+/// What a label takes besides its text, in bytes: two places in a list and two allocations.
+const LABEL_WEIGHT: usize = 64;
+
+/// What a reference to an owner takes besides the names in it, in bytes: the garbage collector finds dependents by owner.
+const OWNER_WEIGHT: usize = 320;
 
 /// The members of the text that are looked at.
 #[derive(Deserialize)]
@@ -108,13 +116,30 @@ impl Object {
             None => (0..0, Digest::default()),
         };
         let labels = digest.labels.as_object().into_iter().flatten();
-        let labels = labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect();
-        let owned = digest.owner_references.as_array().is_some_and(|owners| !owners.is_empty());
+        let labels: Box<[(Box<str>, Box<str>)]> =
+            labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect();
+        let owners = digest.owner_references.as_array().map_or(&[][..], Vec::as_slice);
+        let owned = !owners.is_empty();
+        let this = namespace.len() + name.len() + OWNER_WEIGHT;
+        let unpacked = labels.iter().map(|(key, value)| key.len() + value.len() + LABEL_WEIGHT).sum::<usize>()
+            + owners.iter().map(|owner| owner["uid"].as_str().map_or(0, str::len) + this).sum::<usize>();
         let ending = !digest.deletion_timestamp.is_null();
         let mut typing =
             [member(json, "\"apiVersion\":", outline.api_version), member(json, "\"kind\":", outline.kind)];
         typing.sort_by_key(|range| range.start);
-        Ok(Self { resource, namespace, name, revision, text: text(), labels, metadata, typing, owned, ending })
+        Ok(Self {
+            resource,
+            namespace,
+            name,
+            revision,
+            text: text(),
+            labels,
+            metadata,
+            typing,
+            owned,
+            ending,
+            unpacked,
+        })
     }
 
     pub(super) fn text(&self) -> &Text {
@@ -134,6 +159,11 @@ impl Object {
     /// Bytes that its text takes as it is kept.
     pub(super) fn size(&self) -> usize {
         self.text.size()
+    }
+
+    /// Bytes that are kept of it beside its text: labels and who owns it are not packed.
+    pub(super) fn unpacked(&self) -> usize {
+        self.unpacked
     }
 
     /// Adds its JSON text.
