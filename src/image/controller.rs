@@ -32,6 +32,7 @@ use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::engine::ending::to_its_end;
+use crate::engine::slim::Slim;
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +81,9 @@ async fn run_with(
     times: Times,
 ) {
     let images: Api<Image> = Api::all(client.clone());
+    let seen: Api<Slim<Image>> = Api::all(client.clone());
     let context = Arc::new(Context {
-        images: images.clone(),
+        images,
         intents: Api::all(client),
         library,
         turns: Turns::new(Rules { places: imports, turn: times.turn, kept: KEPT }, askers),
@@ -92,7 +94,7 @@ async fn run_with(
         shutdown: shutdown.clone(),
         times,
     });
-    let controller = Controller::new(images, watcher::Config::default());
+    let controller = Controller::new(seen, watcher::Config::default());
     let store = controller.store();
     let controller = controller
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())
@@ -164,7 +166,7 @@ fn generation(image: &Image) -> i64 {
     image.metadata.generation.unwrap_or(0)
 }
 
-async fn reconcile(image: Arc<Image>, context: Arc<Context>) -> Result<Action, kube::Error> {
+async fn reconcile(image: Arc<Slim<Image>>, context: Arc<Context>) -> Result<Action, kube::Error> {
     // The cache may be older than our own last write, and an import is too dear to be done twice.
     let Some(image) = context.images.get_opt(&image.name_any()).await? else {
         return Ok(Action::await_change());
