@@ -245,6 +245,7 @@ async fn start(
             api.set_audit(log.clone());
             let counted = copies.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
+            store.add_weight("metal3.io/baremetalhosts", host::HOST_MEMORY);
             let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));

