@@ -33,6 +33,8 @@ const URL: &str = "http://images.test/a.qcow2";
 
 #[path = "bad_bmc_tests.rs"]
 mod bad_bmc;
+#[path = "claim_tests.rs"]
+mod claim;
 #[path = "data_image_tests.rs"]
 mod data_image;
 #[path = "profile_tests.rs"]
