@@ -84,14 +84,13 @@ pub async fn keep(
         };
         match event {
             Some(Ok(seen)) => {
-                match &seen {
-                    Seen::Host(event) => listed.0 |= matches!(**event, watcher::Event::InitDone),
-                    Seen::Intent(event) => listed.1 |= matches!(**event, watcher::Event::InitDone),
-                }
+                let hosts_listed = matches!(&seen, Seen::Host(event) if matches!(**event, watcher::Event::InitDone));
+                listed.0 |= hosts_listed;
+                listed.1 |= matches!(&seen, Seen::Intent(event) if matches!(**event, watcher::Event::InitDone));
                 for key in known.take(seen, &intents) {
                     known.publish(&key, &index);
                 }
-                if listed.0 {
+                if hosts_listed {
                     index.settle();
                 }
                 if listed == (true, true) {
