@@ -190,12 +190,8 @@ impl HostIndex {
         for mac in &host.macs {
             let claim = |host: &BootHost| host.claim(*mac, since.get(&host.uid).copied().unwrap_or_default());
             let claims = by_mac.entry(*mac).or_insert_with(|| Vec::with_capacity(1));
-            let better = if claims.is_empty() {
-                0
-            } else {
-                let own = claim(&host);
-                claims.partition_point(|other| claim(other) <= own)
-            };
+            let own = claim(&host);
+            let better = claims.partition_point(|other| claim(other) <= own);
             claims.insert(better, host.clone());
         }
     }
