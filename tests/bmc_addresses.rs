@@ -1,8 +1,9 @@
 //! Where the appliance takes a BMC's password, when whoever writes a host chooses the address: not to the box itself.
 
 mod process;
+mod trap;
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
@@ -16,36 +17,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use process::{Appliance, until};
+use trap::Trap;
 
 /// A failed host is tried again soon.
 const QUICK: &str = "[host]\nretry = \"1s\"\n";
-
-/// What would learn the password: a service of this box, by TCP and by UDP, on the same port.
-struct Trap {
-    tcp: std::net::TcpListener,
-    udp: UdpSocket,
-    port: u16,
-}
-
-impl Trap {
-    fn new(ip: IpAddr) -> Self {
-        loop {
-            let tcp = std::net::TcpListener::bind((ip, 0)).unwrap();
-            let port = tcp.local_addr().unwrap().port();
-            let Ok(udp) = UdpSocket::bind((ip, port)) else { continue };
-            tcp.set_nonblocking(true).unwrap();
-            udp.set_nonblocking(true).unwrap();
-            return Self { tcp, udp, port };
-        }
-    }
-
-    /// Who came: nobody, it is to be hoped.
-    fn visitors(&self) -> Vec<String> {
-        let (tcp, udp) = (self.tcp.accept().is_ok(), self.udp.recv_from(&mut [0; 64]).is_ok());
-        let came = [("tcp", tcp), ("udp", udp)].into_iter().filter(|(_, came)| *came);
-        came.map(|(by, _)| format!("{by} to port {}", self.port)).collect()
-    }
-}
 
 async fn put(client: &Client, name: &str, address: &str) -> Result<BareMetalHost, kube::Error> {
     let mac = format!("52:54:00:00:{:02x}:{:02x}", rand::random::<u8>(), rand::random::<u8>());

@@ -7,6 +7,7 @@
 
 mod hostile;
 mod needs;
+mod trap;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

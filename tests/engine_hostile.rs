@@ -6,6 +6,7 @@
 
 mod hostile;
 mod process;
+mod trap;
 
 use std::path::Path;
 

@@ -3,11 +3,12 @@
 //!
 //! The same rows for every API server: that of Slipway's own library without its admission, and a kube-apiserver.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::trap::Trap;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -54,32 +55,6 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < give_up, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// A service of the box by TCP and by UDP, on the same port, that nobody must come to.
-struct Trap {
-    tcp: std::net::TcpListener,
-    udp: UdpSocket,
-    port: u16,
-}
-
-impl Trap {
-    fn new(ip: IpAddr) -> Self {
-        loop {
-            let tcp = std::net::TcpListener::bind((ip, 0)).unwrap();
-            let port = tcp.local_addr().unwrap().port();
-            let Ok(udp) = UdpSocket::bind((ip, port)) else { continue };
-            tcp.set_nonblocking(true).unwrap();
-            udp.set_nonblocking(true).unwrap();
-            return Self { tcp, udp, port };
-        }
-    }
-
-    fn visitors(&self) -> Vec<String> {
-        let (tcp, udp) = (self.tcp.accept().is_ok(), self.udp.recv_from(&mut [0; 64]).is_ok());
-        let came = [("tcp", tcp), ("udp", udp)].into_iter().filter(|(_, came)| *came);
-        came.map(|(by, _)| format!("{by} to port {}", self.port)).collect()
     }
 }
 
