@@ -1,6 +1,6 @@
 //! The resource kinds as plain types, a file per group. No behaviour lives here.
 //!
-//! A new kind is one type in its group's file and one line in [`kinds`]. A kind with two versions is a type in each of
+//! A new kind is one type in its group's file and one line in the table of [`kinds`]. A kind with two versions is a type in each of
 //! its group's two, and the change of shape between them.
 
 pub mod cluster;
@@ -8,19 +8,18 @@ pub mod infrastructure;
 pub mod metal3;
 pub mod slipway;
 
+pub(crate) mod definitions;
 mod mac;
 mod shape;
 
 pub use mac::{MacAddress, MacAddressError};
 pub use shape::Shape;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
-};
-use kube::CustomResourceExt;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
 use cluster::convert as core;
+use definitions::Definitions;
 use infrastructure::convert as metal;
 
 /// How the objects of a kind are kept.
@@ -68,33 +67,33 @@ impl Kind {
     pub fn new(crd: CustomResourceDefinition, keep: Keep) -> Self {
         Self { crd, keep, older: None, complete: None }
     }
-
-    /// A kind that is stored as v1beta2 and served as v1beta1 too.
-    fn in_both(new: CustomResourceDefinition, old: CustomResourceDefinition, down: Shape, up: Shape) -> Self {
-        let mut crd = new;
-        crd.spec.versions.extend(old.spec.versions.into_iter().map(|mut version| {
-            version.storage = false;
-            version
-        }));
-        // How Cluster API's tools find which version keeps which of its contracts.
-        let labels =
-            ["v1beta1", "v1beta2"].map(|version| (format!("{}/{version}", cluster::GROUP), version.to_owned()));
-        crd.metadata.labels.get_or_insert_default().extend(labels);
-        Self { older: Some(Older { version: "v1beta1", down, up }), ..Self::new(crd, Keep::Durable) }
-    }
 }
 
 /// Every kind that is not a Kubernetes core kind.
 pub fn kinds() -> Vec<Kind> {
-    macro_rules! both {
-        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
-            Kind::in_both($group::v1beta2::$kind::crd(), $group::v1beta1::$kind::crd(), $down, $up)
+    table(&mut definitions::Written::read())
+}
+
+/// The table of kinds, with definitions from where they are to be had.
+fn table(definitions: &mut impl Definitions) -> Vec<Kind> {
+    macro_rules! one {
+        ($kind:ty, $keep:expr) => {
+            Kind::new(definitions.one::<$kind>(), $keep)
         };
     }
-    let mut kinds = vec![
-        Kind::new(metal3::BareMetalHost::crd(), Keep::Durable),
-        Kind::new(metal3::HardwareData::crd(), Keep::Durable),
-        Kind::new(metal3::DataImage::crd(), Keep::Durable),
+    // Stored as v1beta2 and served as v1beta1 too.
+    macro_rules! both {
+        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
+            Kind {
+                older: Some(Older { version: "v1beta1", down: $down, up: $up }),
+                ..Kind::new(definitions.both::<$group::v1beta2::$kind, $group::v1beta1::$kind>(), Keep::Durable)
+            }
+        };
+    }
+    vec![
+        one!(metal3::BareMetalHost, Keep::Durable),
+        one!(metal3::HardwareData, Keep::Durable),
+        one!(metal3::DataImage, Keep::Durable),
         both!(cluster::Cluster, core::cluster_down, core::cluster_up),
         Kind {
             complete: Some(core::complete_machine),
@@ -104,47 +103,16 @@ pub fn kinds() -> Vec<Kind> {
         both!(infrastructure::Metal3ClusterTemplate, metal::cluster_template_down, metal::cluster_template_up),
         both!(infrastructure::Metal3Machine, metal::machine_down, metal::machine_up),
         both!(infrastructure::Metal3MachineTemplate, metal::machine_template_down, metal::machine_template_up),
-        Kind::new(slipway::Image::crd(), Keep::Durable),
-        Kind::new(slipway::BootIntent::crd(), Keep::Internal),
-        Kind::new(slipway::DHCPLease::crd(), Keep::View),
-    ];
-    for kind in &mut kinds {
-        let schemas = kind.crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-        schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
-    }
-    kinds
+        one!(slipway::Image, Keep::Durable),
+        one!(slipway::BootIntent, Keep::Internal),
+        one!(slipway::DHCPLease, Keep::View),
+    ]
 }
 
 /// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
 /// of Cluster API are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
     kinds().into_iter().filter(|kind| kind.older.is_none()).collect()
-}
-
-/// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do
-/// not: a null there means that the field is not given.
-fn publish(schema: &mut JSONSchemaProps) {
-    schema.nullable = None;
-    if let Some(default) = &mut schema.default {
-        drop_nulls(&mut default.0);
-    }
-    if let Some(choices) = &mut schema.enum_ {
-        choices.retain(|choice| !choice.0.is_null());
-    }
-    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        publish(items);
-    }
-    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        publish(values);
-    }
-    schema.properties.iter_mut().flatten().for_each(|(_, property)| publish(property));
-}
-
-fn drop_nulls(value: &mut Value) {
-    if let Value::Object(map) = value {
-        map.retain(|_, member| !member.is_null());
-        map.values_mut().for_each(drop_nulls);
-    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ mod backup;
 mod body;
 mod connections;
 mod core_kinds;
+mod core_schemas;
 mod crd;
 mod delete;
 mod dependents;

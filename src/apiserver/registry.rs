@@ -2,14 +2,13 @@
 //! Everything else (discovery, OpenAPI, tables, validation) is read off this table.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionSpec,
     CustomResourceDefinitionVersion,
 };
 use kube::core::Version;
-use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +16,7 @@ use super::apply::markers;
 use super::schema::Schema;
 use super::status::FieldError;
 use super::table::{Column, Source};
-use super::{auth, core_kinds, crd, events};
+use super::{auth, core_kinds, core_schemas, crd, events};
 use crate::api::{Complete, Keep, Kind, Shape};
 use crate::jsonpath::{JsonPathError, Path};
 
@@ -184,12 +183,7 @@ impl Resource {
     /// Name of the schema in OpenAPI documents: the group backwards, version, kind.
     pub fn schema_name(&self) -> String {
         if self.core {
-            if self.group == crd::GROUP {
-                return format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{}.{}", self.version, self.kind);
-            }
-            // Upstream's package is named by the first word of the group.
-            let package = self.group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core");
-            return format!("io.k8s.api.{package}.{}.{}", self.version, self.kind);
+            return core_schema_name(&self.group, &self.version, &self.kind);
         }
         let mut group: Vec<&str> = self.group.split('.').collect();
         group.reverse();
@@ -313,141 +307,98 @@ pub(super) struct CoreKind {
     pub prepare: Option<Prepare>,
 }
 
-fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), RegistryError> {
-    use k8s_openapi::api::coordination::v1::Lease;
-    use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Secret, Service};
-    use k8s_openapi::api::events::v1::Event as NewEvent;
-
-    // Once with references, for OpenAPI documents, and once without, to validate by.
-    let settings = |inline| {
-        SchemaSettings::openapi3().with(|settings| {
-            settings.inline_subschemas = inline;
-            settings.meta_schema = None;
-        })
-    };
-    let mut documented = settings(false).into_generator();
-    let mut inlined = settings(true).into_generator();
-    macro_rules! inline {
-        ($kind:ty) => {{
-            documented.subschema_for::<$kind>();
-            inlined.subschema_for::<$kind>().to_value()
-        }};
+fn core_schema_name(group: &str, version: &str, kind: &str) -> String {
+    if group == crd::GROUP {
+        return format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}");
     }
+    // Upstream's package is named by the first word of the group.
+    let package = group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core");
+    format!("io.k8s.api.{package}.{version}.{kind}")
+}
+
+fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), RegistryError> {
     let kinds = [
-        (
-            inline!(Namespace),
-            CoreKind {
-                group: "",
-                kind: "Namespace",
-                plural: "namespaces",
-                short_names: &["ns"],
-                namespaced: false,
-                status: true,
-                columns: core_kinds::namespace_columns,
-                conversion: None,
-                prepare: Some(core_kinds::prepare_namespace),
-            },
-        ),
-        (
-            inline!(Secret),
-            CoreKind {
-                group: "",
-                kind: "Secret",
-                plural: "secrets",
-                short_names: &[],
-                namespaced: true,
-                status: false,
-                columns: core_kinds::secret_columns,
-                conversion: None,
-                prepare: Some(core_kinds::prepare_secret),
-            },
-        ),
-        (
-            inline!(ConfigMap),
-            CoreKind {
-                group: "",
-                kind: "ConfigMap",
-                plural: "configmaps",
-                short_names: &["cm"],
-                namespaced: true,
-                status: false,
-                columns: core_kinds::config_map_columns,
-                conversion: None,
-                prepare: Some(core_kinds::prepare_config_map),
-            },
-        ),
-        (
-            inline!(Event),
-            CoreKind {
-                group: "",
-                kind: "Event",
-                plural: "events",
-                short_names: &["ev"],
-                namespaced: true,
-                status: false,
-                columns: events::columns,
-                conversion: None,
-                prepare: None,
-            },
-        ),
-        (
-            inline!(NewEvent),
-            CoreKind {
-                group: "events.k8s.io",
-                kind: "Event",
-                plural: "events",
-                short_names: &["ev"],
-                namespaced: true,
-                status: false,
-                columns: events::columns,
-                conversion: Some(Conversion::Shape { from_stored: events::to_new, to_stored: events::to_core }),
-                prepare: None,
-            },
-        ),
-        (
-            inline!(Lease),
-            CoreKind {
-                group: "coordination.k8s.io",
-                kind: "Lease",
-                plural: "leases",
-                short_names: &[],
-                namespaced: true,
-                status: false,
-                columns: core_kinds::lease_columns,
-                conversion: None,
-                prepare: Some(core_kinds::prepare_lease),
-            },
-        ),
-        (inline!(CustomResourceDefinition), crd::core_kind()),
-        (
-            inline!(Service),
-            CoreKind {
-                group: "",
-                kind: "Service",
-                plural: "services",
-                short_names: &["svc"],
-                namespaced: true,
-                status: false,
-                columns: core_kinds::service_columns,
-                conversion: None,
-                prepare: None,
-            },
-        ),
+        CoreKind {
+            group: "",
+            kind: "Namespace",
+            plural: "namespaces",
+            short_names: &["ns"],
+            namespaced: false,
+            status: true,
+            columns: core_kinds::namespace_columns,
+            conversion: None,
+            prepare: Some(core_kinds::prepare_namespace),
+        },
+        CoreKind {
+            group: "",
+            kind: "Secret",
+            plural: "secrets",
+            short_names: &[],
+            namespaced: true,
+            status: false,
+            columns: core_kinds::secret_columns,
+            conversion: None,
+            prepare: Some(core_kinds::prepare_secret),
+        },
+        CoreKind {
+            group: "",
+            kind: "ConfigMap",
+            plural: "configmaps",
+            short_names: &["cm"],
+            namespaced: true,
+            status: false,
+            columns: core_kinds::config_map_columns,
+            conversion: None,
+            prepare: Some(core_kinds::prepare_config_map),
+        },
+        CoreKind {
+            group: "",
+            kind: "Event",
+            plural: "events",
+            short_names: &["ev"],
+            namespaced: true,
+            status: false,
+            columns: events::columns,
+            conversion: None,
+            prepare: None,
+        },
+        CoreKind {
+            group: "events.k8s.io",
+            kind: "Event",
+            plural: "events",
+            short_names: &["ev"],
+            namespaced: true,
+            status: false,
+            columns: events::columns,
+            conversion: Some(Conversion::Shape { from_stored: events::to_new, to_stored: events::to_core }),
+            prepare: None,
+        },
+        CoreKind {
+            group: "coordination.k8s.io",
+            kind: "Lease",
+            plural: "leases",
+            short_names: &[],
+            namespaced: true,
+            status: false,
+            columns: core_kinds::lease_columns,
+            conversion: None,
+            prepare: Some(core_kinds::prepare_lease),
+        },
+        crd::core_kind(),
+        CoreKind {
+            group: "",
+            kind: "Service",
+            plural: "services",
+            short_names: &["svc"],
+            namespaced: true,
+            status: false,
+            columns: core_kinds::service_columns,
+            conversion: None,
+            prepare: None,
+        },
     ];
-    let access = auth::kinds::all(&mut documented, &mut inlined);
-    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
-    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
-    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
-    documented.subschema_for::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Patch>();
-    documented.subschema_for::<k8s_openapi::api::autoscaling::v1::Scale>();
-    let mut shared: BTreeMap<String, Value> = documented
-        .take_definitions(true)
-        .into_iter()
-        .map(|(name, mut schema)| {
-            reference_as_upstream(&mut schema);
-            (name, schema)
-        })
-        .collect();
+    let documents = core_schemas::documents();
+    let mut shared = documents.clone();
     // How clients merge these lists; the schemas of the library leave it out.
     if let Some(meta) = shared.get_mut(OBJECT_META) {
         meta["properties"]["finalizers"]["x-kubernetes-patch-strategy"] = "merge".into();
@@ -458,12 +409,12 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
     let shared: BTreeMap<String, Document> =
         shared.into_iter().map(|(name, schema)| (name, Document::new(&schema))).collect();
     let mut resources = Vec::new();
-    for (mut schema, core) in kinds.into_iter().chain(access) {
-        if core.group == crd::GROUP {
-            crd::refer_to_schemas(&mut schema);
-        }
-        markers::mark(core.kind, true, &mut schema);
+    for core in kinds.into_iter().chain(auth::kinds::all()) {
         let fail = |reason: String| RegistryError { kind: core.kind.into(), reason };
+        let name = core_schema_name(core.group, "v1", core.kind);
+        let unnamed = || fail(format!("no schema named {name}"));
+        let mut schema = core_schemas::whole(&documents, &name).ok_or_else(unnamed)?;
+        markers::mark(core.kind, true, &mut schema);
         let mut resource = Resource {
             group: core.group.into(),
             version: "v1".into(),
@@ -479,7 +430,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
             status: core.status,
             core: true,
             schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,
-            openapi: Document::default(),
+            openapi: shared.get(&name).cloned().ok_or_else(unnamed)?,
             columns: (core.columns)(),
             // Events are one in both of their groups.
             storage: match (core.group, core.plural) {
@@ -496,27 +447,9 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
             deprecation: None,
         };
         core_kinds::describe(&mut resource.columns, &schema);
-        let name = resource.schema_name();
-        resource.openapi = shared.get(&name).cloned().ok_or_else(|| fail(format!("no schema named {name}")))?;
         resources.push(resource);
     }
     Ok((resources, shared))
-}
-
-/// `$ref` beside other keys has no meaning in OpenAPI 3.0; Kubernetes wraps it in `allOf`.
-fn reference_as_upstream(schema: &mut Value) {
-    match schema {
-        Value::Object(map) => {
-            if map.len() > 1
-                && let Some(reference) = map.remove("$ref")
-            {
-                map.insert("allOf".into(), json!([{ "$ref": reference }]));
-            }
-            map.values_mut().for_each(reference_as_upstream);
-        }
-        Value::Array(entries) => entries.iter_mut().for_each(reference_as_upstream),
-        _ => {}
-    }
 }
 
 pub(super) fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
@@ -537,7 +470,7 @@ pub(super) fn custom_resources(kind: &Kind) -> Result<Vec<Resource>, RegistryErr
             .ok_or_else(|| fail("its schema is no object".into()))?;
         properties.insert("apiVersion".into(), json!({"type": "string", "description": API_VERSION}));
         properties.insert("kind".into(), json!({"type": "string", "description": KIND}));
-        let own_meta = properties.insert("metadata".into(), OBJECT_META_SCHEMA.clone());
+        let own_meta = properties.insert("metadata".into(), core_schemas::METADATA.clone());
         restrict_names(properties, own_meta.as_ref());
         markers::mark(&spec.names.kind, false, &mut openapi);
         let compiled = Schema::compile(&openapi).map_err(|error| fail(error.to_string()))?;
@@ -596,13 +529,6 @@ fn deprecation(spec: &CustomResourceDefinitionSpec, version: &CustomResourceDefi
 const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object.";
 const KIND: &str = "Kind is a string value representing the REST resource this object represents.";
 const METADATA: &str = "Standard object's metadata.";
-
-/// Schema of `metadata`, written out.
-pub(super) static OBJECT_META_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-    let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
-    generator.subschema_for::<ObjectMeta>().to_value()
-});
 
 /// A schema may restrict the names of objects (`properties.metadata.properties.name`), and nothing else of metadata.
 fn restrict_names(properties: &mut Map<String, Value>, own_meta: Option<&Value>) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use regex::Regex;
 use serde_json::Value;
 
+use super::core_schemas;
 use super::status::shorten;
 
 /// Faults and unknown fields reported for one object.
@@ -90,12 +91,11 @@ pub struct Schema {
 /// End of the name under which `JSONSchemaProps` refers to itself.
 pub(super) const SCHEMA_OF_SCHEMAS: &str = ".JSONSchemaProps";
 
+const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+
 /// `JSONSchemaProps`, whose parts refer to the whole.
 static SCHEMAS: LazyLock<Schema> = LazyLock::new(|| {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
-    use schemars::generate::SchemaSettings;
-    let mut generator = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true).into_generator();
-    let mut schema = <JSONSchemaProps as schemars::JsonSchema>::json_schema(&mut generator).to_value();
+    let mut schema = core_schemas::whole(&core_schemas::documents(), JSON_SCHEMA_PROPS).unwrap_or_default();
     // Where the generated schema says "object" and any value is meant, and where a schema or something else may be.
     let anything = serde_json::json!({"x-kubernetes-preserve-unknown-fields": true});
     let nested = serde_json::json!({ "$ref": SCHEMA_OF_SCHEMAS });
@@ -275,7 +275,7 @@ impl Schema {
                 self.required.push(field.into());
             }
         }
-        let meta = Self::compile_metadata(&super::registry::OBJECT_META_SCHEMA)?;
+        let meta = Self::compile_metadata(&core_schemas::METADATA)?;
         self.properties.insert("metadata".into(), meta);
         Ok(())
     }

@@ -1,13 +1,6 @@
 //! The kinds of this room: ServiceAccount, the four of `rbac.authorization.k8s.io`, and the reviews, which are answered
 //! and not kept.
 
-use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
-use k8s_openapi::api::authorization::v1::{
-    LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
-};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use schemars::SchemaGenerator;
 use serde_json::{Value, json};
 
 use super::accounts;
@@ -28,14 +21,8 @@ pub fn keep(group: &str) -> Keep {
     if matches!(group, AUTHORIZATION | AUTHENTICATION) { Keep::Review } else { Keep::Durable }
 }
 
-/// Schema and the rest of each kind. `documented` keeps definitions for OpenAPI documents, `inlined` makes whole schemas.
-pub fn all(documented: &mut SchemaGenerator, inlined: &mut SchemaGenerator) -> Vec<(Value, CoreKind)> {
-    macro_rules! schema {
-        ($kind:ty) => {{
-            documented.subschema_for::<$kind>();
-            inlined.subschema_for::<$kind>().to_value()
-        }};
-    }
+/// Each kind, without its schema.
+pub fn all() -> Vec<CoreKind> {
     let core = |group, kind, plural, namespaced, columns, prepare| CoreKind {
         group,
         kind,
@@ -55,37 +42,18 @@ pub fn all(documented: &mut SchemaGenerator, inlined: &mut SchemaGenerator) -> V
         short_names: &["sa"],
         ..core("", "ServiceAccount", "serviceaccounts", true, accounts::columns, None)
     };
-    documented.subschema_for::<TokenRequest>();
     vec![
-        (schema!(ServiceAccount), account),
-        (schema!(ClusterRole), stored("ClusterRole", "clusterroles", false, role_columns, prepare_cluster_role)),
-        (
-            schema!(ClusterRoleBinding),
-            stored(
-                "ClusterRoleBinding",
-                "clusterrolebindings",
-                false,
-                binding_columns,
-                prepare_cluster_binding as Prepare,
-            ),
-        ),
-        (schema!(Role), stored("Role", "roles", true, role_columns, prepare_role)),
-        (schema!(RoleBinding), stored("RoleBinding", "rolebindings", true, binding_columns, prepare_binding)),
-        (schema!(SelfSubjectReview), review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews", false)),
-        (schema!(TokenReview), review(AUTHENTICATION, "TokenReview", "tokenreviews", false)),
-        (
-            schema!(LocalSubjectAccessReview),
-            review(AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", true),
-        ),
-        (
-            schema!(SelfSubjectAccessReview),
-            review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", false),
-        ),
-        (
-            schema!(SelfSubjectRulesReview),
-            review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews", false),
-        ),
-        (schema!(SubjectAccessReview), review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", false)),
+        account,
+        stored("ClusterRole", "clusterroles", false, role_columns, prepare_cluster_role),
+        stored("ClusterRoleBinding", "clusterrolebindings", false, binding_columns, prepare_cluster_binding as Prepare),
+        stored("Role", "roles", true, role_columns, prepare_role),
+        stored("RoleBinding", "rolebindings", true, binding_columns, prepare_binding),
+        review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews", false),
+        review(AUTHENTICATION, "TokenReview", "tokenreviews", false),
+        review(AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", true),
+        review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", false),
+        review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews", false),
+        review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", false),
     ]
 }
 

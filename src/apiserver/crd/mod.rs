@@ -64,14 +64,6 @@ pub(super) fn core_kind() -> CoreKind {
     }
 }
 
-/// The schemas within a definition are too recursive to be written out: they are referred to.
-pub(super) fn refer_to_schemas(schema: &mut Value) {
-    let path = "/properties/spec/properties/versions/items/properties/schema/properties/openAPIV3Schema";
-    if let Some(place) = schema.pointer_mut(path) {
-        *place = json!({ "$ref": super::schema::SCHEMA_OF_SCHEMAS });
-    }
-}
-
 /// Whether this is the kind of definitions.
 pub(super) fn is_definition(resource: &Resource) -> bool {
     &*resource.storage == STORAGE
