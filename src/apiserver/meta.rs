@@ -1,5 +1,7 @@
 //! `metadata`: which fields are the server's, which the client's, and what the client's may be.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use rand::Rng;
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::names;
 use super::registry::Resource;
-use super::status::{ApiError, FieldError, FieldFault};
+use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
 pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
@@ -133,8 +135,11 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     errors
 }
 
-/// Adds what a rule found in a value.
+/// Adds what a rule found in a value, as long as there are not more faults than are told.
 fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::Faults) {
+    if errors.len() >= CAUSES_MAX {
+        return;
+    }
     errors.extend(faults.into_iter().map(|fault| FieldError::invalid(path, &value.into(), fault)));
 }
 
@@ -154,8 +159,8 @@ fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
         ));
     }
     if let Some(old) = old.filter(|old| old.deletion_timestamp.is_some()) {
-        let before = old.finalizers.as_deref().unwrap_or_default();
-        let added: Vec<&String> = finalizers.iter().filter(|one| !before.contains(one)).collect();
+        let before: HashSet<&String> = old.finalizers.iter().flatten().collect();
+        let added: Vec<&String> = finalizers.iter().filter(|one| !before.contains(*one)).take(CAUSES_MAX).collect();
         if !added.is_empty() {
             errors.push(FieldError::forbidden(
                 "metadata.finalizers",
@@ -173,6 +178,9 @@ fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
         let fields =
             [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)];
         for (field, _) in fields.iter().filter(|(_, value)| value.is_empty()) {
+            if errors.len() >= CAUSES_MAX {
+                return;
+            }
             let path = format!("metadata.ownerReferences.{field}");
             errors.push(FieldError::invalid(path, &"".into(), "must not be empty"));
         }

@@ -131,7 +131,7 @@ pub(super) fn shorten(text: &str, limit: usize) -> String {
 }
 
 /// Causes listed in one answer; more help nobody.
-const CAUSES_MAX: usize = 64;
+pub(super) const CAUSES_MAX: usize = 64;
 /// Letters of a patch that an answer shows.
 const PATCH_SHOWN_MAX: usize = 4096;
 
