@@ -1,6 +1,8 @@
 //! Kubernetes' strategic merge patch: a merge patch that knows which lists are sets or have a key, with the directives
 //! `$patch`, `$retainKeys`, `$deleteFromPrimitiveList/…` and `$setElementOrder/…`. Pure.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::schema::{Atom, List, MergeType, Relation};
@@ -45,15 +47,17 @@ fn merge_at(object: &mut Value, patch: &Value, kind: MergeType<'_>, path: &str) 
     let Some(map) = object.as_object_mut() else { return Ok(()) };
     if let Some(retain) = patch.get(RETAIN_KEYS) {
         let keys = retain.as_array().ok_or_else(|| wrong(path, "$retainKeys is a list"))?;
-        if let Some(lost) = patch.keys().find(|key| !key.starts_with('$') && !keys.iter().any(|kept| kept == *key)) {
+        let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+        if let Some(lost) = patch.keys().find(|key| !key.starts_with('$') && !keys.contains(key.as_str())) {
             return Err(wrong(path, format!("{lost:?} is set but not in $retainKeys")));
         }
-        map.retain(|key, _| keys.iter().any(|kept| kept == key));
+        map.retain(|key, _| keys.contains(key.as_str()));
     }
     for (key, change) in patch {
         if let Some(name) = key.strip_prefix(DELETE_FROM) {
             let gone = change.as_array().ok_or_else(|| wrong(path, "$deleteFromPrimitiveList is a list"))?;
             if let Some(Value::Array(entries)) = map.get_mut(name) {
+                check_lengths(entries, gone, path)?;
                 entries.retain(|entry| !gone.contains(entry));
             }
         } else if let Some(name) = key.strip_prefix(ORDER)
@@ -90,6 +94,7 @@ fn merge_at(object: &mut Value, patch: &Value, kind: MergeType<'_>, path: &str) 
             && let Some(Value::Array(entries)) = map.get_mut(name)
         {
             let kind = fields.map_or(MergeType::Deduced, |fields| fields.field(name));
+            check_lengths(entries, order, path)?;
             reorder(entries, order, &relation(kind));
         }
     }
@@ -131,6 +136,14 @@ fn relation(kind: MergeType<'_>) -> Same {
 
 /// Comparisons that one list may cost.
 const COMPARED_MAX: usize = 10_000_000;
+
+/// Each entry of the one is compared with those of the other.
+fn check_lengths(entries: &[Value], others: &[Value], path: &str) -> Result<(), ApiError> {
+    if entries.len().saturating_mul(others.len()) > COMPARED_MAX {
+        return Err(wrong(path, "the lists are too long to be merged"));
+    }
+    Ok(())
+}
 
 fn merge_list(list: &mut Value, changes: &[Value], kind: MergeType<'_>, path: &str) -> Result<(), ApiError> {
     let plain = || changes.iter().filter(|change| change.get(PATCH).is_none()).cloned().collect::<Vec<_>>();
