@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::overload::{Place, too_many};
 use super::protobuf;
 use super::status::{ApiError, shorten};
 
@@ -23,19 +24,77 @@ pub(super) const DEPTH_MAX: usize = 100;
 /// Duplicate fields reported for one body.
 const DUPLICATES_MAX: usize = 16;
 
-/// Reads a body within its bounds of size and time.
-pub(super) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
-    let read = tokio::time::timeout(BODY_DEADLINE, Limited::new(body, BODY_MAX).collect()).await;
-    match read {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {BODY_MAX}"),
-        )),
-        Ok(Err(_)) => Err(ApiError::bad_request("the body was cut off")),
-        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body did not arrive in time")),
+/// Reads a body within its bounds of size and time, as far as there is room for it.
+pub(super) async fn read_body(body: Body, room: &mut Place) -> Result<Bytes, ApiError> {
+    tokio::time::timeout(BODY_DEADLINE, gather(body, room)).await.unwrap_or_else(|_| {
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body did not arrive in time"))
+    })
+}
+
+/// In one piece from the beginning: a client may send a byte at a time, each of which would take a hundred.
+async fn gather(body: Body, room: &mut Place) -> Result<Bytes, ApiError> {
+    let mut frames = Limited::new(body, BODY_MAX);
+    let mut whole = Vec::new();
+    while let Some(frame) = frames.frame().await {
+        let frame = frame.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "RequestEntityTooLarge",
+                format!("Request entity too large: limit is {BODY_MAX}"),
+            ),
+            None => ApiError::bad_request("the body was cut off"),
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if room.as_mut().is_some_and(|room| !room.grow(data.len())) {
+            return Err(too_many());
+        }
+        whole.extend_from_slice(&data);
     }
+    Ok(whole.into())
+}
+
+/// Most JSON values of an object: a megabyte of them takes a hundred in memory.
+pub(super) const VALUES_MAX: usize = 100_000;
+
+/// How many values a text has, if it is JSON: each but the first follows a comma, or is the first of what holds it.
+pub(super) fn count_values(text: &[u8]) -> usize {
+    let (mut values, mut in_text, mut escaped, mut begins) = (1, false, false, false);
+    for byte in text {
+        if in_text {
+            (in_text, escaped) = (escaped || *byte != b'"', !escaped && *byte == b'\\');
+            continue;
+        }
+        if byte.is_ascii_whitespace() {
+            continue;
+        }
+        if std::mem::take(&mut begins) && !matches!(byte, b'}' | b']') {
+            values += 1;
+        }
+        match byte {
+            b',' => values += 1,
+            b'{' | b'[' => begins = true,
+            b'"' => in_text = true,
+            _ => {}
+        }
+    }
+    values
+}
+
+fn too_many_values() -> ApiError {
+    ApiError::bad_request(format!("the object has too many values: at most {VALUES_MAX} are taken"))
+}
+
+/// Refuses an object of more values than are taken.
+pub(super) fn check_values(value: &Value) -> Result<(), ApiError> {
+    fn rest(value: &Value, left: usize) -> Option<usize> {
+        let left = left.checked_sub(1)?;
+        match value {
+            Value::Array(entries) => entries.iter().try_fold(left, |left, entry| rest(entry, left)),
+            Value::Object(map) => map.values().try_fold(left, |left, entry| rest(entry, left)),
+            _ => Some(left),
+        }
+    }
+    rest(value, VALUES_MAX).map(drop).ok_or_else(too_many_values)
 }
 
 /// A body's value and the fields that occurred twice in it.
@@ -66,6 +125,9 @@ pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, Api
 
 /// Reads JSON. Nesting is bounded by the reader.
 pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
+    if count_values(body) > VALUES_MAX {
+        return Err(too_many_values());
+    }
     serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))
 }
@@ -105,7 +167,7 @@ fn read_yaml(
     let mut budget = serde_saphyr::Budget::default();
     budget.max_reader_input_bytes = Some(BODY_MAX);
     budget.max_depth = DEPTH_MAX;
-    budget.max_nodes = 100_000;
+    budget.max_nodes = VALUES_MAX;
     budget.max_aliases = 100;
     budget.max_anchors = 100;
     let options = serde_saphyr::options! { budget: Some(budget), with_snippet: false, duplicate_keys: duplicates };

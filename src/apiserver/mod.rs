@@ -16,6 +16,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
@@ -69,6 +70,7 @@ mod scale;
 mod schema;
 mod selectors;
 mod shape;
+mod shares;
 mod status;
 mod strategic;
 mod sweep;
@@ -423,6 +425,9 @@ impl ApiServer {
     }
 }
 
+/// Bytes of a stored object's text that count as one value, while nobody has counted them.
+const VALUE_BYTES: usize = 10;
+
 /// The message of a 405.
 const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
 
@@ -485,7 +490,7 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let may_leave_body = request.version() < http::Version::HTTP_2 && !matches!(method, Method::GET | Method::HEAD);
     let mut response = match &identity {
         Ok(identity) => {
-            let answer = bounded(&api, identity.as_ref(), route, watches, request).await;
+            let answer = serve(&api, identity.as_ref(), route, watches, request).await;
             answer.unwrap_or_else(IntoResponse::into_response)
         }
         Err(refusal) => {
@@ -508,24 +513,6 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
         elapsed_us = started.elapsed().as_micros() as u64,
         "api request"
     );
-    response
-}
-
-/// Serves a request about a resource when there is a place for it; watches find theirs when they begin.
-async fn bounded(
-    api: &ApiServer,
-    identity: Option<&Identity>,
-    route: Route,
-    watches: bool,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let counts = matches!(route, Route::Resource(_)) && !watches && !identity.is_some_and(Identity::is_in_process);
-    let place = counts.then(|| api.inner.places.for_request(request.method())).transpose().inspect_err(|_| {
-        let kind = if overload::is_read(request.method()) { "readOnly" } else { "mutating" };
-        api.inner.metrics.refused(kind);
-    })?;
-    let response = serve(api, identity, route, watches, request).await;
-    drop(place);
     response
 }
 
@@ -621,7 +608,8 @@ async fn serve_resource(
         Method::DELETE => "deletecollection",
         _ => "other",
     };
-    api.auth().authorize(identity, &auth::attributes(verb, target, &params, parts.uri.path()))?;
+    let wanted = auth::attributes(verb, target, &params, parts.uri.path());
+    api.auth().authorize(identity, &wanted)?;
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
     let registry = api.registry();
     let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
@@ -631,6 +619,34 @@ async fn serve_resource(
     if named && resource.namespaced && target.namespace.is_none() {
         return Err(ApiError::no_such_path());
     }
+    // Neither a body nor a revision that is still to come holds a place while it is waited for.
+    let refused = |kind| move |_: &ApiError| api.inner.metrics.refused(kind);
+    let (body, _room) = match verb {
+        "get" | "list" | "watch" | "other" => (Bytes::new(), None),
+        _ => {
+            let mut room = api.inner.places.for_body(identity)?;
+            let body = body::read_body(body, &mut room).await.inspect_err(refused("mutating"))?;
+            // It may have taken its time, and who was somebody when it began to come may be nobody now.
+            if !api.auth().holds(identity) {
+                return Err(ApiError::unauthorized());
+            }
+            api.auth().authorize(Some(identity), &wanted)?;
+            (body, room)
+        }
+    };
+    if let Some(revision) = read::awaited(verb, &params).filter(|revision| *revision > api.store().revision()) {
+        let _waits = api.inner.places.for_wait(identity).inspect_err(refused("readOnly"))?;
+        read::reach(api.store(), revision).await?;
+    }
+    let _place = match verb {
+        "watch" => None,
+        _ => {
+            let kind = if overload::is_read(&parts.method) { "readOnly" } else { "mutating" };
+            api.inner.places.for_request(&parts.method, identity).inspect_err(refused(kind))?
+        }
+    };
+    let values = values_under_way(api, resource, target, verb, &body);
+    let _values = api.inner.places.for_values(identity, values).inspect_err(refused("mutating"))?;
     match target.subresource.as_deref() {
         None => {}
         Some("status") if resource.status => {}
@@ -659,6 +675,17 @@ async fn serve_resource(
     }
 }
 
+/// How many JSON values a write works on: those of its body and of the object that is there.
+fn values_under_way(api: &ApiServer, resource: &Resource, target: &Target, verb: &str, body: &[u8]) -> usize {
+    let live = match (verb, &target.name) {
+        ("update" | "patch", Some(name)) => {
+            api.store().get(&resource.storage, target.namespace.as_deref().unwrap_or_default(), name)
+        }
+        _ => None,
+    };
+    body::count_values(body) + live.map_or(0, |object| object.json_len() / VALUE_BYTES)
+}
+
 async fn answer_view(
     api: &ApiServer,
     resource: &Resource,
@@ -679,7 +706,7 @@ async fn answer_view(
 }
 
 /// Does what a request about a resource asks for.
-async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, ApiError> {
+async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, ApiError> {
     let subresource = call.target.subresource.as_deref();
     let scale = subresource == Some("scale");
     match verb {
@@ -687,7 +714,6 @@ async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, Api
             if verb != "create" {
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
-            let body = body::read_body(body).await?;
             let answer = match call.resource.keep {
                 Keep::Review => auth::reviews::answer(call, &body)?,
                 _ => auth::reviews::make_token(call, &body)?,
@@ -695,27 +721,27 @@ async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, Api
             Ok(auth::reviews::send(&answer))
         }
         "get" if scale => scale::get(call),
-        "update" | "patch" if scale => scale::write(call, body::read_body(body).await?, verb == "patch").await,
+        "update" | "patch" if scale => scale::write(call, body, verb == "patch").await,
         _ if scale => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
         "watch" => watch::watch(call).await,
         "get" => read::get(call).await,
         "list" => list::list(call).await,
         "create" => {
-            let written = write::create(call, body::read_body(body).await?).await?;
+            let written = write::create(call, body).await?;
             let mut response = read::send_written(call, &written);
             response.extensions_mut().insert(audit::Made(written.object.name.clone()));
             Ok(response)
         }
         "update" => {
-            let written = write::update(call, body::read_body(body).await?).await?;
+            let written = write::update(call, body).await?;
             Ok(read::send_written(call, &written))
         }
         "patch" => {
-            let written = write::patch(call, body::read_body(body).await?).await?;
+            let written = write::patch(call, body).await?;
             Ok(read::send_written(call, &written))
         }
         "delete" => {
-            let deleted = delete::delete(call, body::read_body(body).await?).await?;
+            let deleted = delete::delete(call, body).await?;
             Ok(match &deleted {
                 delete::Deleted::Held(object) => read::send(call, StatusCode::OK, object),
                 delete::Deleted::Gone(object) => {
@@ -725,7 +751,7 @@ async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, Api
         }
         // All namespaces at once is what nobody means.
         "deletecollection" if &*call.resource.storage != "/namespaces" => {
-            let deleted = delete::delete_collection(call, body::read_body(body).await?).await?;
+            let deleted = delete::delete_collection(call, body).await?;
             Ok(read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())))
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),

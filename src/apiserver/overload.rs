@@ -1,14 +1,13 @@
-//! How much is done at once: reads, writes and watches apart, so that none of them starves the others.
+//! How much is done at once: reads, writes, watches and what they take of memory, each apart and shared among callers, so
+//! that none of them starves the others.
 //!
 //! What is too much is refused at once with 429 and told when to come back; clients of Kubernetes do so by themselves.
 //! Slipway's own rooms are never refused: they are few, and the appliance's work depends on them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use http::{Method, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::auth::Identity;
+use super::shares::{Share, Shares};
 use super::status::ApiError;
 
 /// Reads under way, as upstream's `--max-requests-inflight`.
@@ -17,85 +16,76 @@ pub(super) const READS: usize = 400;
 pub(super) const WRITES: usize = 200;
 /// Watches.
 pub(super) const WATCHES: usize = 10_000;
-/// Watches that are kept for callers who have few, so that no caller takes them all.
-const KEPT: usize = WATCHES / 4;
-/// How many are few.
-const FEW: usize = WATCHES / 40;
+/// Reads that wait for a revision that is still to come.
+const WAITS: usize = 1000;
+/// Bytes of bodies that came, of requests that are not done.
+const BODY_BYTES: usize = 128 << 20;
+/// JSON values that writes work on: each takes up to a kilobyte while its object is patched, checked and completed.
+const VALUES: usize = 400_000;
+/// Values up to which an object is not worth counting.
+const FEW_VALUES: usize = 4000;
 
 /// Places for requests.
 pub(super) struct Places {
-    pub reads: Arc<Semaphore>,
-    pub writes: Arc<Semaphore>,
-    watches: Arc<Mutex<Watches>>,
-}
-
-/// Watches by caller.
-#[derive(Default)]
-struct Watches {
-    all: usize,
-    callers: HashMap<String, usize>,
-}
-
-/// A watch's place, until it is dropped.
-pub(super) struct WatchPlace {
-    watches: Arc<Mutex<Watches>>,
-    caller: String,
-}
-
-/// Whether a caller who has `own` of `all` watches may have one more.
-fn may_watch(all: usize, own: usize) -> bool {
-    all < WATCHES - KEPT || (all < WATCHES && own < FEW)
-}
-
-/// As whom a user's watches count. Whoever may make service accounts makes as many as they like, so those of a namespace
-/// are one.
-fn caller(user: &str) -> &str {
-    let prefix = "system:serviceaccount:";
-    let namespace = user.strip_prefix(prefix).and_then(|rest| rest.find(':'));
-    namespace.map_or(user, |length| &user[..prefix.len() + length])
-}
-
-impl Drop for WatchPlace {
-    fn drop(&mut self) {
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        watches.all -= 1;
-        if let Some(own) = watches.callers.get_mut(&self.caller) {
-            *own -= 1;
-            if *own == 0 {
-                watches.callers.remove(&self.caller);
-            }
-        }
-    }
+    reads: Shares,
+    writes: Shares,
+    watches: Shares,
+    waits: Shares,
+    bodies: Shares,
+    values: Shares,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
-        Self { reads: places(READS), writes: places(WRITES), watches: Arc::default() }
+        Self {
+            reads: Shares::new(READS),
+            writes: Shares::new(WRITES),
+            watches: Shares::new(WATCHES),
+            waits: Shares::new(WAITS),
+            bodies: Shares::new(BODY_BYTES),
+            values: Shares::new(VALUES),
+        }
     }
 }
 
+/// A place, or none for those who need none.
+pub(super) type Place = Option<Share>;
+
 impl Places {
     /// A place for a request that is answered at once.
-    pub fn for_request(&self, method: &Method) -> Result<OwnedSemaphorePermit, ApiError> {
-        take(if is_read(method) { &self.reads } else { &self.writes })
+    pub fn for_request(&self, method: &Method, identity: &Identity) -> Result<Place, ApiError> {
+        take(if is_read(method) { &self.reads } else { &self.writes }, identity, 1)
     }
 
-    /// A place for a watch of this user, kept for as long as it lasts.
-    pub fn for_watch(&self, user: &str) -> Result<WatchPlace, ApiError> {
-        let caller = caller(user);
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        if !may_watch(watches.all, watches.callers.get(caller).copied().unwrap_or_default()) {
-            return Err(too_many());
-        }
-        watches.all += 1;
-        *watches.callers.entry(caller.to_owned()).or_default() += 1;
-        Ok(WatchPlace { watches: Arc::clone(&self.watches), caller: caller.to_owned() })
+    /// A place for a watch, kept for as long as it lasts.
+    pub fn for_watch(&self, identity: &Identity) -> Result<Place, ApiError> {
+        take(&self.watches, identity, 1)
+    }
+
+    /// A place to wait for a revision.
+    pub fn for_wait(&self, identity: &Identity) -> Result<Place, ApiError> {
+        take(&self.waits, identity, 1)
+    }
+
+    /// Room for a body, which grows as it comes.
+    pub fn for_body(&self, identity: &Identity) -> Result<Place, ApiError> {
+        take(&self.bodies, identity, 0)
+    }
+
+    /// Room for work on so many values.
+    pub fn for_values(&self, identity: &Identity, values: usize) -> Result<Place, ApiError> {
+        if values < FEW_VALUES { Ok(None) } else { take(&self.values, identity, values) }
+    }
+
+    /// Bytes of bodies of requests that are not done.
+    #[cfg(test)]
+    pub fn bodies(&self) -> usize {
+        self.bodies.taken()
     }
 
     /// Reads and writes under way.
     pub fn taken(&self) -> (usize, usize) {
-        (READS.saturating_sub(self.reads.available_permits()), WRITES.saturating_sub(self.writes.available_permits()))
+        (self.reads.taken(), self.writes.taken())
     }
 }
 
@@ -104,51 +94,17 @@ pub(super) fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn take(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
-    Arc::clone(places).try_acquire_owned().map_err(|_| too_many())
+fn take(places: &Shares, identity: &Identity, amount: usize) -> Result<Place, ApiError> {
+    if identity.is_in_process() {
+        return Ok(None);
+    }
+    places.take(&identity.user, amount).map(Some).ok_or_else(too_many)
 }
 
-fn too_many() -> ApiError {
+/// 429.
+pub(super) fn too_many() -> ApiError {
     let message = "Too many requests, please try again later.";
     let mut error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
     error.details = serde_json::json!({"retryAfterSeconds": 1});
     error
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nobody_has_all_the_watches() {
-        let places = Places::default();
-        let take = |user: &str| places.for_watch(user).ok();
-        let greedy: Vec<_> = std::iter::from_fn(|| take("greedy")).collect();
-        assert_eq!(greedy.len(), WATCHES - KEPT);
-        // Many accounts of one namespace are no more than one caller.
-        let accounts: Vec<_> = (0..WATCHES).map_while(|i| take(&format!("system:serviceaccount:rack:a{i}"))).collect();
-        assert_eq!(accounts.len(), FEW);
-        let others: Vec<_> = (0..9).flat_map(|i| (0..FEW).map(move |_| format!("user {i}"))).collect();
-        let others: Vec<_> = others.iter().map(|user| take(user)).collect();
-        assert!(others.iter().all(Option::is_some), "the share of the others");
-        assert!(take("late").is_none(), "there are {WATCHES} in all");
-        drop(others);
-        assert!(take("greedy").is_none() && take("late").is_some());
-        drop((greedy, accounts));
-        let watches = places.watches.lock().expect("unpoisoned");
-        assert!(watches.all == 0 && watches.callers.is_empty());
-    }
-
-    #[test]
-    fn service_accounts_count_by_namespace() {
-        for (user, counted) in [
-            ("slipway-admin", "slipway-admin"),
-            ("system:serviceaccount:rack:bot", "system:serviceaccount:rack"),
-            ("system:serviceaccount:rack:other", "system:serviceaccount:rack"),
-            ("system:serviceaccount:", "system:serviceaccount:"),
-            ("", ""),
-        ] {
-            assert_eq!(caller(user), counted, "{user}");
-        }
-    }
 }

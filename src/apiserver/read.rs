@@ -11,7 +11,8 @@ use serde_json::json;
 use super::Call;
 use super::items::{self, Compressible, Items, ListHead, Parts};
 use super::lines::Lines;
-use super::request::{Form, parse_revision};
+use super::list::Wanted;
+use super::request::{Form, Params, parse_revision};
 use super::status::ApiError;
 use super::table::{Include, definitions};
 use super::text::Text;
@@ -34,6 +35,18 @@ pub(super) async fn get(call: &Call<'_>) -> Result<Response, ApiError> {
         .get(&call.resource.storage, namespace, name)
         .ok_or_else(|| ApiError::not_found(call.resource, name))?;
     Ok(send(call, StatusCode::OK, &object))
+}
+
+/// The revision that a read waits for when it is still to come.
+pub(super) fn awaited(verb: &str, params: &Params) -> Option<u64> {
+    match verb {
+        "get" => parse_revision(&params.resource_version).ok()?,
+        "list" => match Wanted::of(params).ok()? {
+            Wanted::Newest(revision) | Wanted::Exactly(revision) => Some(revision),
+            Wanted::Rest(..) => None,
+        },
+        _ => None,
+    }
 }
 
 /// Waits until the store has reached a revision, for a bounded time.

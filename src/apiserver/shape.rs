@@ -56,6 +56,9 @@ pub(super) fn shape(
     if body::too_deep(&new) {
         return Err(ApiError::bad_request("the object is nested too deeply"));
     }
+    if !call.identity.is_in_process() {
+        body::check_values(&new)?;
+    }
     if resource.core {
         resource.schema.drop_nulls(&mut new);
     }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::items::{self, ListHead};
 use super::list::invalid_options;
 use super::metrics::Watching;
-use super::overload::WatchPlace;
+use super::overload::Place;
 use super::read::reach;
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
@@ -56,16 +56,8 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         selector.only(name);
     }
     let initial = initial_wish(params)?;
-    let place = match call.identity.is_in_process() {
-        true => None,
-        false => Some(
-            call.api
-                .inner
-                .places
-                .for_watch(&call.identity.user)
-                .inspect_err(|_| call.api.inner.metrics.refused("watch"))?,
-        ),
-    };
+    let places = &call.api.inner.places;
+    let place = places.for_watch(call.identity).inspect_err(|_| call.api.inner.metrics.refused("watch"))?;
     let store = call.api.store();
     let storage = &call.resource.storage;
     let from = parse_revision(&params.resource_version)?;
@@ -203,7 +195,7 @@ struct State {
     recheck: Instant,
     over: bool,
     counted: Watching,
-    _place: Option<WatchPlace>,
+    _place: Place,
 }
 
 /// Why a wait ended.

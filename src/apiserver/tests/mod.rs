@@ -9,6 +9,7 @@ mod crd_validation;
 mod delete_rules;
 mod hostile;
 mod listener;
+mod load_rules;
 mod model;
 mod observed;
 mod read_rules;

@@ -97,8 +97,14 @@ async fn metrics_count_what_was_asked_and_kept() {
 async fn too_much_at_once_is_refused_and_may_come_again() {
     let rig = Rig::new().await;
     let places = &rig.api.inner.places;
-    let (reads, writes) = (Arc::clone(&places.reads), Arc::clone(&places.writes));
-    let held = writes.try_acquire_many_owned(overload::WRITES as u32).unwrap();
+    // Of many callers: nobody has them all.
+    let all = |method: Method| {
+        let users = (0..50).map(|i| Identity::new(format!("user {i}"), Vec::new(), auth::Proof::Certificate));
+        let take = |user: Identity| std::iter::from_fn(move || places.for_request(&method.clone(), &user).ok());
+        users.flat_map(move |user| take.clone()(user)).collect::<Vec<_>>()
+    };
+    let held = all(Method::POST);
+    assert_eq!(held.len(), overload::WRITES);
     let refused = rig.call("POST", HOSTS, &host("a")).await;
     assert_eq!((refused.code, &refused.headers["retry-after"]), (429, &"1".parse::<http::HeaderValue>().unwrap()));
     assert_eq!((&refused.json()["reason"], &refused.json()["kind"]), (&json!("TooManyRequests"), &json!("Status")));
@@ -109,14 +115,15 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     assert_eq!(made.code, 201);
     drop(held);
     rig.call("POST", HOSTS, &host("a")).await.expect(201);
-    let held = reads.try_acquire_many_owned(overload::READS as u32).unwrap();
+    let held = all(Method::GET);
+    assert_eq!(held.len(), overload::READS);
     rig.get(HOSTS).await.expect(429);
     assert_eq!(rig.get("/livez").await.code, 200);
     assert!(
         rig.get("/metrics").await.text.contains("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 400")
     );
     drop(held);
-    let all: Vec<_> = std::iter::from_fn(|| places.for_watch("root").ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| places.for_watch(&admin().unwrap()).ok()).collect();
     rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);
     rig.get(HOSTS).await.expect(200);
     drop(all);

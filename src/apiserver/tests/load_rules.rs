@@ -1,0 +1,180 @@
+//! What a caller can take of what all callers share.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use tokio::task::JoinSet;
+
+use super::*;
+
+const MAPS: &str = "/api/v1/namespaces/rack/configmaps";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+fn user(name: &str) -> Option<Identity> {
+    Some(Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
+}
+
+/// A body that begins and goes on when it is told to.
+fn late_body(first: &'static str, rest: tokio::sync::oneshot::Receiver<String>) -> Body {
+    let first = futures::stream::iter([Bytes::from_static(first.as_bytes())]);
+    let rest = futures::stream::once(async { rest.await.map(Bytes::from).unwrap_or_default() });
+    Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>))
+}
+
+#[tokio::test]
+async fn a_request_whose_body_does_not_come_holds_up_nobody() {
+    let rig = Rig::new().await;
+    let mut hanging = JoinSet::new();
+    let mut rests = Vec::new();
+    for _ in 0..overload::WRITES + 20 {
+        let (rest, comes) = tokio::sync::oneshot::channel();
+        rests.push(rest);
+        let mut request = http::Request::post(REVIEWS).body(late_body("{", comes)).unwrap();
+        request.extensions_mut().insert(user("slow").unwrap());
+        hanging.spawn(rig.api.router().oneshot(request));
+    }
+    while hanging.try_join_next().is_none() && rig.api.inner.places.bodies() < overload::WRITES + 20 {
+        tokio::task::yield_now().await;
+    }
+    rig.call("POST", MAPS, &json!({"metadata": {"name": "a"}})).await.expect(201);
+    let own = rig.send(user("slow"), http::Request::post(MAPS), json!({"metadata": {"name": "b"}}).to_string()).await;
+    assert_eq!(own.code, 201, "{}", own.text);
+}
+
+#[tokio::test]
+async fn one_callers_bodies_leave_room_for_those_of_others() {
+    let rig = Rig::new().await;
+    let large = format!("{{\"a\":\"{}", "x".repeat(2 << 20)).leak();
+    let (mut hanging, mut rests) = (JoinSet::new(), Vec::new());
+    // More than there is room for.
+    for _ in 0..70 {
+        let (rest, comes) = tokio::sync::oneshot::channel();
+        rests.push(rest);
+        let mut request = http::Request::post(REVIEWS).body(late_body(large, comes)).unwrap();
+        request.extensions_mut().insert(user("greedy").unwrap());
+        hanging.spawn(rig.api.router().oneshot(request));
+    }
+    let refused = tokio::time::timeout(DEADLINE, hanging.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+    assert_eq!(refused.status(), 429);
+    assert!(rig.api.inner.places.bodies() <= 96 << 20);
+    let object = json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(900_000)}});
+    rig.call("POST", MAPS, &object).await.expect(201);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_revision_holds_up_no_reader() {
+    let rig = Rig::new().await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..overload::READS + 20 {
+        let request = http::Request::get(format!("{MAPS}?resourceVersionMatch=NotOlderThan&resourceVersion=99999999"));
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(user("patient").unwrap());
+        waiting.spawn(rig.api.router().oneshot(request));
+    }
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+        rig.get(MAPS).await.expect(200);
+    }
+    let late = tokio::time::timeout(DEADLINE, waiting.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+    assert_eq!(late.status(), 504);
+}
+
+#[tokio::test]
+async fn who_lost_a_right_while_the_body_came_has_lost_it() {
+    let rig = Rig::new().await;
+    let object = |kind: &str, name: &str, rest: Value| {
+        let mut object = json!({"kind": kind, "metadata": {"name": name}});
+        object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        object
+    };
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let binding = object(
+        "ClusterRoleBinding",
+        "mallory",
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "User", "name": "mallory", "apiGroup": "rbac.authorization.k8s.io"}],
+        }),
+    );
+    rig.call("POST", rbac, &binding).await.expect(201);
+    let mallory = Identity::new("mallory", Vec::new(), auth::Proof::Certificate);
+    eventually(async || rig.send(Some(mallory.clone()), http::Request::get(MAPS), Body::empty()).await.code == 200)
+        .await;
+    let (rest, comes) = tokio::sync::oneshot::channel();
+    let mut request = http::Request::post(MAPS).body(late_body("{", comes)).unwrap();
+    request.extensions_mut().insert(mallory.clone());
+    let begun = tokio::spawn(rig.api.router().oneshot(request));
+    eventually(async || rig.api.inner.places.bodies() > 0).await;
+    rig.send(admin(), http::Request::delete(path(rbac, "mallory")), Body::empty()).await.expect(200);
+    eventually(async || rig.send(Some(mallory.clone()), http::Request::get(MAPS), Body::empty()).await.code == 403)
+        .await;
+    rest.send("\"metadata\":{\"name\":\"a\"}}".into()).unwrap();
+    assert_eq!(begun.await.unwrap().unwrap().status(), 403);
+    rig.get(&path(MAPS, "a")).await.expect(404);
+}
+
+#[tokio::test]
+async fn an_object_has_no_more_values_than_are_taken() {
+    let rig = Rig::new().await;
+    let many = |each: &str, count: usize| format!("[{}]", vec![each; count].join(","));
+    let post = async |field: &str, values: String| {
+        let body = format!("{{\"metadata\":{{\"name\":\"x\"{field}:{values}}}}}");
+        rig.send(admin(), http::Request::post(MAPS), body).await
+    };
+    for each in ["{}", "[]", "{\"\":0}", "0"] {
+        let refused = post("},\"foo\":{\"a\"", many(each, body::VALUES_MAX)).await;
+        assert_eq!(refused.code, 400, "{}", refused.text);
+        assert!(refused.text.contains("the object has too many values: at most 100000 are taken"), "{}", refused.text);
+    }
+    // As many as are taken are not told as many faults.
+    for (field, each) in [(",\"ownerReferences\"", "{}"), (",\"finalizers\"", "\"\"")] {
+        let refused = post(field, many(each, body::VALUES_MAX - 10)).await;
+        assert_eq!(refused.code, 422, "{}", refused.text);
+        assert_eq!(refused.json()["details"]["causes"].as_array().unwrap().len(), 64);
+    }
+    // Nor does an object grow to them by and by.
+    let hosts = "/apis/metal3.io/v1alpha1/namespaces/rack/hardwaredata";
+    let made = json!({"apiVersion": "metal3.io/v1alpha1", "kind": "HardwareData", "metadata": {"name": "h"},
+        "spec": {}});
+    rig.call("POST", hosts, &made).await.expect(201);
+    let add = json!([{"op": "add", "path": "/metadata/labels", "value": {}},
+        {"op": "add", "path": "/x", "value": vec![0; 40_000]},
+        {"op": "copy", "from": "/x", "path": "/y"}, {"op": "copy", "from": "/x", "path": "/z"}]);
+    let refused = rig.patch(&path(hosts, "h"), "application/json-patch+json", &add).await;
+    assert!(refused.code == 400 && refused.text.contains("too many values"), "{}", refused.text);
+}
+
+#[test]
+fn values_are_counted_without_reading_them() {
+    for text in [
+        "1",
+        "[]",
+        "{}",
+        "[1,2,[3,{\"a\":[]}]]",
+        "{\"a\":{\"b\":{\"c\":[[[1]]]}},\"d\":\",[{\\\",[{\\\\\"}",
+        " [ { \"\" : 0 } , null , \"x\" ] ",
+    ] {
+        fn count(value: &Value) -> usize {
+            match value {
+                Value::Array(entries) => 1 + entries.iter().map(count).sum::<usize>(),
+                Value::Object(map) => 1 + map.values().map(count).sum::<usize>(),
+                _ => 1,
+            }
+        }
+        let values = count(&serde_json::from_str(text).unwrap());
+        assert_eq!(body::count_values(text.as_bytes()), values, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn long_lists_are_not_ordered_for_minutes() {
+    let rig = Rig::new().await;
+    let accounts = "/api/v1/namespaces/rack/serviceaccounts";
+    let names: Vec<Value> = (0..20_000).map(|i| json!({"name": format!("s{i}")})).collect();
+    rig.call("POST", accounts, &json!({"metadata": {"name": "a"}, "secrets": names})).await.expect(201);
+    let patch = json!({"$setElementOrder/secrets": names, "secrets": [{"name": "s1"}]});
+    let refused = rig.patch(&path(accounts, "a"), "application/strategic-merge-patch+json", &patch).await;
+    assert!(refused.code == 400 && refused.text.contains("the lists are too long to be merged"), "{}", refused.text);
+}
