@@ -155,7 +155,7 @@ impl From<Refused> for BmcError {
     }
 }
 
-/// A machine's management controller. Every write is read back before it returns (D9).
+/// A machine's management controller. Every write is read back before it returns (docs/design/decisions.md, D9).
 #[async_trait::async_trait]
 pub trait Bmc: Send + Sync {
     /// Reads the power.

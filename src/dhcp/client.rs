@@ -75,7 +75,8 @@ pub struct LeaseClient {
     pub mac: MacAddress,
     /// Client identifier (option 61), when it says more than the hardware address.
     pub id: Option<Box<[u8]>>,
-    /// It has a reservation or is a known host: then its hardware address alone names it (D10).
+    /// It has a reservation or is a known host: then its hardware address alone names it
+    /// (docs/design/decisions.md, D10).
     pub known: bool,
 }
 

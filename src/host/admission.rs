@@ -1,4 +1,4 @@
-//! What a BareMetalHost must be before it is stored (reference 1.1), beyond what its schema says.
+//! What a BareMetalHost must be before it is stored (docs/design/host.md, "Admission"), beyond what its schema says.
 //!
 //! The rules that look at the status see the stored one: clients cannot change it through the main resource. What a
 //! stored host breaks already does not stop another change of it, so that a rule that is new here never keeps a

@@ -1,4 +1,5 @@
-//! Conditions of a host (reference 1.11), derived from its state, its last error and what its BMC says of its health.
+//! Conditions of a host (docs/design/host.md, "Conditions"), derived from its state, its last error and what its BMC
+//! says of its health.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

@@ -1,4 +1,4 @@
-//! DataImage (reference section 4): a CD image in the virtual drive of a provisioned host.
+//! DataImage (docs/design/host.md, "DataImage"): a CD image in the virtual drive of a provisioned host.
 //!
 //! The drive itself is touched by the host's reconciler alone, before it powers a provisioned host on
 //! ([`before_power_on`]) and before it lets a host go ([`eject`]). Here its object is kept: owned by the host, and held by

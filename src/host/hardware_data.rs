@@ -1,5 +1,5 @@
-//! The HardwareData of a host (reference section 3): its own object with its own life. Each inspection makes a new one;
-//! users may read it, and delete it without harm to the host.
+//! The HardwareData of a host (docs/design/host.md, "Inspection and HardwareData"): its own object with its own life.
+//! Each inspection makes a new one; users may read it, and delete it without harm to the host.
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};

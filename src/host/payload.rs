@@ -59,7 +59,7 @@ pub(super) async fn render(
     Ok(Step { id: step.id.clone(), generation, action })
 }
 
-/// Reference 1.8: where each part comes from.
+/// Where each part comes from: docs/design/host.md, "Config drive".
 async fn config_drive(
     client: &Client,
     metrics: &Metrics,

@@ -1,4 +1,5 @@
-//! What the reconciler writes on a BMC's secret (reference 1.3, 1.4), and that it goes with the last host that uses it.
+//! What the reconciler writes on a BMC's secret (docs/design/host.md, "Access to the BMC"), and that it goes with the
+//! last host that uses it.
 
 use super::*;
 use crate::api::metal3::FINALIZER_SECRET;

@@ -192,7 +192,9 @@ class Slipway:
         wait_for(f"{kind} {name} to be gone", lambda: self.get(kind, name) is None, deadline, every=1.5)
 
     def address(self, machine):
-        """The address that a machine holds, from the read-only leases. More than one is an error: D10."""
+        """The address that a machine holds, from the read-only leases. More than one is an error
+        (docs/design/decisions.md, D10).
+        """
         leases = [item["spec"] for item in self.list("dhcpleases")]
         own = {lease["address"] for lease in leases
                if lease["macAddress"].lower() == machine.mac and lease["state"] == "bound"}

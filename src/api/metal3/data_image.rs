@@ -1,4 +1,4 @@
-//! DataImage: a CD image in the virtual drive of a provisioned host (reference section 4).
+//! DataImage: a CD image in the virtual drive of a provisioned host (docs/design/host.md, "DataImage").
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;

@@ -1,4 +1,4 @@
-//! HardwareData: what inspection finds (reference section 3).
+//! HardwareData: what inspection finds (docs/design/host.md, "Inspection and HardwareData").
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -25,7 +25,7 @@ pub struct HardwareDataSpec {
     pub hardware: Option<HardwareDetails>,
 }
 
-/// The hardware of a machine (reference section 3).
+/// The hardware of a machine (docs/design/host.md, "Inspection and HardwareData").
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct HardwareDetails {

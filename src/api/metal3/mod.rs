@@ -309,7 +309,7 @@ pub enum InspectionMode {
     Disabled,
 }
 
-/// A host's provisioning state, published strings (reference section 2).
+/// A host's provisioning state, published strings (docs/design/host.md, "States").
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum ProvisioningState {

@@ -1,4 +1,4 @@
-//! RAID volumes of a host (reference 1.9).
+//! RAID volumes of a host (docs/design/host.md, "RAID volumes").
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

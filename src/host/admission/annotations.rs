@@ -1,4 +1,4 @@
-//! Annotations that change what is done with a host (reference 1.3), and what they hold.
+//! Annotations that change what is done with a host (docs/design/host.md, "Annotations"), and what they hold.
 //!
 //! `paused` and `detached` may hold anything.
 

@@ -1,4 +1,4 @@
-//! `spec.image` and `spec.customDeploy` (reference 1.7).
+//! `spec.image` and `spec.customDeploy` (docs/design/host.md, "Image and method").
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What the annotations of a host ask for (reference 1.3).
+//! What the annotations of a host ask for (docs/design/host.md, "Annotations").
 
 use serde::Deserialize;
 

@@ -1,11 +1,11 @@
-//! How many hosts may be busy at once (reference 2.8).
+//! How many hosts may be busy at once (docs/design/host.md, "Capacity").
 
 use super::{Life, Next, World};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, OperationalStatus, ProvisioningState as State};
 use crate::bmc::{BmcAddress, BootInterface};
 
 /// Whether a host with this status takes one of the places. One that boots from a virtual CD never does: it does not
-/// share the boot network's first minutes with the others (reference 10, h).
+/// share the boot network's first minutes with the others, as in Metal3.
 pub fn takes_place(host: &BareMetalHost, status: &BareMetalHostStatus) -> bool {
     let address = host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default();
     is_busy(status.operational_status, status.provisioning.state) && !is_exempt(address)

@@ -1,4 +1,4 @@
-//! The way out (reference 2.3): it always ends.
+//! The way out (docs/design/host.md, "Deletion"): it always ends.
 
 use super::annotations;
 use super::{Access, Effect, Life, Next};

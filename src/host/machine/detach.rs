@@ -1,4 +1,5 @@
-//! A host that is to be left alone (reference 2.7): nothing is asked of its BMC, and its state stays as it is.
+//! A host that is to be left alone (docs/design/host.md, "Detachment"): nothing is asked of its BMC, and its state
+//! stays as it is.
 
 use super::annotations;
 use super::{DETACH, Effect, Life, Next, RARE_POLL};

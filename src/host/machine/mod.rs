@@ -2,7 +2,7 @@
 //!
 //! [`step`] is called again and again until it waits. It never does anything itself, so a kill at any line
 //! costs nothing: the next call sees the same world and asks for the same effect. States, transitions, error
-//! types and events are those of Metal3 (reference section 2); what differs is said where it differs.
+//! types and events are those of Metal3; docs/design/host.md has the contract, with what differs.
 //!
 //! `order.rs` says in which order a host is looked at; then there is a file for each part of its life. The agent's
 //! part goes through the host's [`BootIntent`]: `ramdisk.rs` decides what to put there and what its answers mean.
@@ -125,7 +125,7 @@ pub struct Turn {
 /// An event of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Published reason (reference 1.13).
+    /// Published reason (docs/design/host.md, "Events").
     pub reason: &'static str,
     /// For the operator.
     pub message: String,

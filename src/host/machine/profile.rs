@@ -1,4 +1,4 @@
-//! `spec.hardwareProfile` (reference 1.1): a deprecated name for where the root disk is.
+//! `spec.hardwareProfile` (docs/design/host.md, "Hardware profile"): a deprecated name for where the root disk is.
 
 use super::{Life, Next};
 use crate::api::metal3::{BareMetalHostSpec, ErrorType, RootDeviceHints};

@@ -1,4 +1,5 @@
-//! Reboots that insist (`force`) while an operation is under way: the operation begins again (reference 2.5).
+//! Reboots that insist (`force`) while an operation is under way: the operation begins again
+//! (docs/design/host.md, "Power and reboots").
 
 use super::{Effect, Life, Next, annotations, seconds};
 use crate::api::metal3::{ANNOTATION_REBOOT, OperationHistory, OperationMetric};

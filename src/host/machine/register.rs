@@ -1,5 +1,6 @@
-//! Access to the BMC (reference 1.4). The state `registering` is entered once; what it checks is checked again in
-//! every state, so that new credentials, a restored status and an attached host are registered in place.
+//! Access to the BMC (docs/design/host.md, "Access to the BMC"). The state `registering` is entered once; what it
+//! checks is checked again in every state, so that new credentials, a restored status and an attached host are
+//! registered in place.
 
 use super::{Access, Effect, Life, Next, RARE_POLL, secret_reference};
 use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};

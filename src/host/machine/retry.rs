@@ -6,7 +6,7 @@ use super::{Access, Life};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
 
 /// How long to wait after this many failures: the first delay, doubled with each further failure, up to 512 times
-/// (reference 2.6, without its random part: one appliance has no herd to break up).
+/// (docs/design/host.md, "Errors and back-off").
 pub fn retry_delay(first: Duration, failures: i64) -> Duration {
     let doublings = u32::try_from(failures.saturating_sub(1).clamp(0, 9)).unwrap_or(9);
     first.saturating_mul(1 << doublings)

@@ -1,4 +1,5 @@
-//! What a host's spec asks to have installed, and whether that is what is being done (reference 2.4).
+//! What a host's spec asks to have installed, and whether that is what is being done
+//! (docs/design/host.md, "Provisioning: wanted, cancelled, given up").
 
 use crate::api::metal3::{BareMetalHostSpec, CustomDeploy, Image, ProvisionStatus};
 use crate::image::check_host_source;

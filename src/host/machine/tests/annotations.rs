@@ -1,4 +1,5 @@
-//! Reference 1.3: what is written on a host and means nothing here, and what means the same whatever it holds.
+//! docs/design/host.md, "Annotations": what is written on a host and means nothing here, and what means the same
+//! whatever it holds.
 
 use super::*;
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};

@@ -1,4 +1,4 @@
-//! Reference 2.8: how many hosts may be busy at once.
+//! docs/design/host.md, "Capacity": how many hosts may be busy at once.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Reference 2.3 (delete initiation), and deletion that always ends.
+//! docs/design/host.md, "Deletion": how it begins, and that it always ends.
 
 use super::*;
 use crate::api::metal3::ANNOTATION_DETACHED;

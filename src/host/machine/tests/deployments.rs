@@ -1,4 +1,4 @@
-//! Reference 2.4 (needed, cancelled, retry limit), and the ways to get a system.
+//! docs/design/host.md, "Provisioning: wanted, cancelled, given up" and "Image and method".
 
 use super::transitions::{all_well, next_state};
 use super::*;

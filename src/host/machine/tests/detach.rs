@@ -1,4 +1,4 @@
-//! Reference 2.7: detached hosts.
+//! docs/design/host.md, "Detachment".
 
 use super::*;
 use crate::api::metal3::ANNOTATION_DETACHED;

@@ -1,4 +1,4 @@
-//! Reference 2.6 (errors and back-off) and 1.4 (credentials).
+//! docs/design/host.md, "Errors and back-off" and "Access to the BMC".
 
 use super::*;
 use crate::api::metal3::InspectionMode;

@@ -1,6 +1,6 @@
 //! The machine against a small model of the world: effects are applied to it, time is a number.
 //!
-//! A file for each section of the reference has a table whose rows are that section's rows.
+//! Most files are named for a section of docs/design/host.md and have a table whose rows are that section's rules.
 
 mod annotations;
 mod capacity;

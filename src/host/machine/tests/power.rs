@@ -1,4 +1,4 @@
-//! Reference 2.5: power and reboots.
+//! docs/design/host.md, "Power and reboots".
 
 use super::*;
 use crate::api::metal3::ANNOTATION_REBOOT;

@@ -1,4 +1,4 @@
-//! Reference 1.1, `hardwareProfile`.
+//! docs/design/host.md, "Hardware profile".
 
 use super::*;
 use crate::api::metal3::RootDeviceHints;

@@ -1,4 +1,4 @@
-//! Reference 1.3: what a host brings along.
+//! docs/design/host.md, "Status from another site": what a host brings along.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;

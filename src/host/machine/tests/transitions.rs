@@ -1,4 +1,4 @@
-//! Reference 2.2: transitions.
+//! docs/design/host.md, "Transitions".
 
 use super::*;
 use crate::api::metal3::{InspectionMode, RootDeviceHints};
