@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 pub(super) const LONG_FROM: usize = 64 * 1024;
 
 /// Bytes of text that are worked on at once, all together: unpacked each may take a hundred times as much.
-const AT_ONCE: usize = 4 << 20;
+const AT_ONCE: usize = 1 << 20;
 
 static GATE: Gate = Gate { bytes: Mutex::new(0), left: Condvar::new() };
 

@@ -80,6 +80,11 @@ pub(super) fn count_values(text: &[u8]) -> usize {
     values
 }
 
+/// Refuses JSON of more values than are taken, before they are made.
+pub(super) fn check_count(json: &[u8]) -> Result<(), ApiError> {
+    if count_values(json) > VALUES_MAX { Err(too_many_values()) } else { Ok(()) }
+}
+
 fn too_many_values() -> ApiError {
     ApiError::bad_request(format!("the object has too many values: at most {VALUES_MAX} are taken"))
 }
@@ -125,9 +130,7 @@ pub(super) fn parse_body(headers: &HeaderMap, body: &[u8]) -> Result<Parsed, Api
 
 /// Reads JSON. Nesting is bounded by the reader.
 pub(super) fn parse_json(body: &[u8]) -> Result<Parsed, ApiError> {
-    if count_values(body) > VALUES_MAX {
-        return Err(too_many_values());
-    }
+    check_count(body)?;
     serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized: {error}")))
 }

@@ -132,7 +132,7 @@ pub(super) fn prepare_secret(new: &mut Value, old: Option<&Value>, errors: &mut 
     }
     if let Some(key) = required.iter().find(|key| key.starts_with(".docker"))
         && let Some(text) = map.get("data").and_then(|data| data[key].as_str())
-        && !STANDARD.decode(text).is_ok_and(|json| serde_json::from_slice::<Value>(&json).is_ok())
+        && !STANDARD.decode(text).is_ok_and(|json| serde_json::from_slice::<serde::de::IgnoredAny>(&json).is_ok())
     {
         errors.push(FieldError::invalid(format!("data[{key}]"), &"<secret contents redacted>".into(), "not JSON"));
     }

@@ -683,7 +683,8 @@ fn values_under_way(api: &ApiServer, resource: &Resource, target: &Target, verb:
         }
         _ => None,
     };
-    body::count_values(body) + live.map_or(0, |object| object.json_len() / VALUE_BYTES)
+    // What has more is refused, unless it is no JSON and only looks like it.
+    body::count_values(body).min(body::VALUES_MAX) + live.map_or(0, |object| object.json_len() / VALUE_BYTES)
 }
 
 async fn answer_view(

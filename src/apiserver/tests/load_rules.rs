@@ -11,6 +11,8 @@ use super::*;
 const MAPS: &str = "/api/v1/namespaces/rack/configmaps";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
+const JSON_PATCH: &str = "application/json-patch+json";
+
 fn user(name: &str) -> Option<Identity> {
     Some(Identity::new(name, vec![auth::ADMIN_GROUP.into()], auth::Proof::Certificate))
 }
@@ -128,6 +130,21 @@ async fn an_object_has_no_more_values_than_are_taken() {
         assert_eq!(refused.code, 400, "{}", refused.text);
         assert!(refused.text.contains("the object has too many values: at most 100000 are taken"), "{}", refused.text);
     }
+    let large = json!({"metadata": {"annotations": {"a": "[,{".repeat(40_000)}}});
+    rig.call("POST", MAPS, &json!({"metadata": {"name": "text"}})).await.expect(201);
+    for (kind, patch) in [
+        (MERGE, json!({"x": vec![0; body::VALUES_MAX]})),
+        (
+            JSON_PATCH,
+            json!([{"op": "add", "path": "/x",
+        "value": vec![0; body::VALUES_MAX]}]),
+        ),
+    ] {
+        let refused = rig.patch(&path(MAPS, "text"), kind, &patch).await;
+        assert!(refused.code == 400 && refused.text.contains("too many values"), "{}", refused.text);
+    }
+    // What only looks like many values in a text is one.
+    rig.patch(&path(MAPS, "text"), MERGE, &large).await.expect(200);
     // As many as are taken are not told as many faults.
     for (field, each) in [(",\"ownerReferences\"", "{}"), (",\"finalizers\"", "\"\"")] {
         let refused = post(field, many(each, body::VALUES_MAX - 10)).await;
@@ -142,7 +159,7 @@ async fn an_object_has_no_more_values_than_are_taken() {
     let add = json!([{"op": "add", "path": "/metadata/labels", "value": {}},
         {"op": "add", "path": "/x", "value": vec![0; 40_000]},
         {"op": "copy", "from": "/x", "path": "/y"}, {"op": "copy", "from": "/x", "path": "/z"}]);
-    let refused = rig.patch(&path(hosts, "h"), "application/json-patch+json", &add).await;
+    let refused = rig.patch(&path(hosts, "h"), JSON_PATCH, &add).await;
     assert!(refused.code == 400 && refused.text.contains("too many values"), "{}", refused.text);
 }
 
