@@ -1,6 +1,6 @@
 //! Slipway: bare-metal provisioning in one static binary.
 //!
-//! The map of the house; a room imports only rooms below it.
+//! The map of the house. `docs/design/README.md` has its floors: a room imports rooms of its own floor or below.
 //!
 //! | room | what it is |
 //! |---|---|

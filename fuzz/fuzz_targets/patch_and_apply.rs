@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `RUSTC_BOOTSTRAP=1` lets the stable compiler count what is reached; with a nightly one it may be left out, and so may
-//! `--sanitizer none`, though there is no unsafe code of our own for a sanitizer to look at. What is found lies in
+//! `--sanitizer none`, though there is no unsafe code of our own here for a sanitizer to look at. What is found lies in
 //! `fuzz/artifacts`: it is run again with its path in place of the options, and belongs into the unit tests of
 //! `src/apiserver/fuzz.rs` once it is mended. Those run the same function with inputs by chance on every `cargo test`.
 #![no_main]

@@ -5,7 +5,7 @@
 //! | first | `{"slipwayBackup":1,…}`: the format, who made it, when, of which CA, at which revision, how many lines of each kind follow |
 //! | objects | `{"object":{"resource","namespace","name","revision","json"}}`: `json` is the object as the store has it, byte by byte; in order of resource, namespace and name |
 //! | entries | `{"entry":{"table","key","value"}}`: key and value in base64 |
-//! | files | `{"file":{"name","text"}}`: `pki/ca.crt`, `pki/ca.key`, `pki/tokens.key`, `slipway.toml` |
+//! | files | `{"file":{"name","text"}}`: `pki/ca.crt`, `pki/ca.key`, `pki/client-series`, `pki/tokens.key`, `slipway.toml` |
 //! | last | `{"end":{"objects","entries","files","sha256"}}`: how many there were, and the SHA-256 of all lines before this one |
 //!
 //! A format once released is read by every later version. What changes makes a new number and a new reader beside this one.

@@ -2,8 +2,8 @@
 //!
 //! # What is in it
 //!
-//! Every object as the store has it, with its revision; the tables (leases, visits); the CA and the key that signs tokens;
-//! the configuration file, to read. Not in it is what is made anew: the certificates of server and administrator, the key
+//! Every object as the store has it, with its revision; the tables (leases, visits); the CA, the series of client
+//! certificates that counts and the key that signs tokens; the configuration file, to read. Not in it is what is made anew: the certificates of server and administrator, the key
 //! that seals the database (the new box has its own), the key of boot tokens (so that no token or session of before is good
 //! for anything), images (their objects are there, and what the library lacks is imported again), boot files and logs.
 //!

@@ -1,7 +1,6 @@
 //! What particular controllers do differently, as data.
 //!
-//! `config/bmc-quirks.toml` is part of the binary; a site may add profiles of its own, which win over the built-in
-//! ones because later profiles are applied last. Each profile says where its facts come from.
+//! `config/bmc-quirks.toml` is part of the binary. Later profiles are applied last and win. Each profile says where its facts come from.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

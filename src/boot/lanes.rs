@@ -28,7 +28,7 @@ pub const DEPLOY_PLACES: usize = 64;
 pub const BOOT_PLACES: usize = 64;
 /// Boot files that may begin while deployments are under way.
 pub const BOOT_PLACES_BESIDE: usize = 8;
-/// Chunks at once for one host; an agent asks for four.
+/// Chunks at once for one host; an agent asks for six.
 const OF_A_HOST: usize = 8;
 /// Boot files at once for one address; iPXE asks for one after the other.
 const OF_AN_ADDRESS: usize = 2;
