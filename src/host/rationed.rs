@@ -10,7 +10,7 @@ use crate::api::metal3::HardwareDetails;
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report};
 
 /// How long one waits for others of its namespace that try credentials at the same controller.
-const QUEUE_DEADLINE: Duration = Duration::from_secs(120);
+const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection with the ration before every login that may be refused.
 pub(super) struct Rationed {
