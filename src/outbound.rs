@@ -163,6 +163,14 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
+/// One form of an address: the IPv4 address that an IPv6 address stands for or leads to, where there is one.
+pub fn plain(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => embedded(ip).map_or(IpAddr::V6(ip), IpAddr::V4),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
 /// The addresses of this box's interfaces, as they are now.
 ///
 /// # Errors

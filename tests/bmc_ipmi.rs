@@ -392,7 +392,7 @@ async fn our_client_drives_ipmi_sim_of_openipmi() {
     bmc.set_power(PowerAction::ForceOff).await.unwrap();
 
     let address = BmcAddress::parse(&format!("127.0.0.1:{}", sim.port)).unwrap();
-    let typed = IpmiBmc::new(&address, &credentials("admin", "secret"), Arc::new(settings()), Arc::default());
+    let typed = IpmiBmc::new(&address, &[], &credentials("admin", "secret"), Arc::new(settings()), Arc::default());
     assert_eq!(typed.device_id().await.unwrap().manufacturer_id, 4753);
 
     // It does not hold a user to a level, so that is not asked of it.

@@ -8,6 +8,7 @@ pub mod infrastructure;
 pub mod metal3;
 pub mod slipway;
 
+pub(crate) mod bounded;
 pub(crate) mod definitions;
 mod mac;
 mod shape;

@@ -344,7 +344,7 @@ fn split_authority(authority: &str) -> Result<(BmcHost, Option<u16>), AddressErr
             "" => None,
             _ => Some(parse_port(after.strip_prefix(':').ok_or_else(bad)?)?),
         };
-        return Ok((BmcHost::Ip(IpAddr::V6(ip)), port));
+        return Ok((BmcHost::Ip(IpAddr::V6(ip).to_canonical()), port));
     }
     if authority.parse::<Ipv6Addr>().is_ok() {
         return Err(AddressError::Brackets { host: authority.into() });
@@ -360,12 +360,17 @@ fn split_authority(authority: &str) -> Result<(BmcHost, Option<u16>), AddressErr
         return Ok((BmcHost::Ip(ip), port));
     }
     let name = host.to_ascii_lowercase();
-    // Four numbers that are not an IPv4 address are a slip of the pen, not a name.
-    let numeric = name.split('.').all(|l| !l.is_empty() && l.chars().all(|c| c.is_ascii_digit()));
-    if numeric || !is_dns_name(&name) {
+    if is_number(name.rsplit('.').next().unwrap_or_default()) || !is_dns_name(&name) {
         return Err(AddressError::Host { host: shorten(host) });
     }
     Ok((BmcHost::Name(name), port))
+}
+
+/// No name ends so (RFC 1123 section 2.1), and resolvers take it for an IPv4 address in another form: 0x0a090101, 10.2305.
+fn is_number(label: &str) -> bool {
+    let digits = label.strip_prefix("0x").unwrap_or(label);
+    let hexadecimal = digits.len() < label.len() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    hexadecimal || !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// RFC 1123 host name: labels of 1 to 63 letters, digits and `-`, at most 253 in all.
@@ -385,6 +390,7 @@ fn parse_port(text: &str) -> Result<u16, AddressError> {
 }
 
 fn system_path(path: &str) -> Result<Option<String>, AddressError> {
+    let path = decoded(path);
     let path = path.trim_end_matches('/');
     if matches!(path, "" | "/redfish" | "/redfish/v1") {
         return Ok(None);
@@ -396,6 +402,28 @@ fn system_path(path: &str) -> Result<Option<String>, AddressError> {
         return Err(AddressError::Path("the path of a Redfish address holds characters that a URL cannot have"));
     }
     Ok(Some(path.into()))
+}
+
+/// The path with `%31` and the like written out, where that changes nothing (RFC 3986 section 6.2.2.2): one path is one
+/// text, so that a system is known by it.
+fn decoded(path: &str) -> String {
+    let mut parts = path.split('%');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..2).filter(|code| code.bytes().all(|b| b.is_ascii_hexdigit()));
+        let byte = code.and_then(|code| u8::from_str_radix(code, 16).ok());
+        match byte.filter(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(byte)) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                out.push_str(&part[2..]);
+            }
+            None => {
+                out.push('%');
+                out.push_str(part);
+            }
+        }
+    }
+    out
 }
 
 fn privilege(query: &str) -> Result<Privilege, AddressError> {

@@ -6,6 +6,7 @@
 
 pub mod address;
 pub mod ipmi;
+pub mod locate;
 pub mod probe;
 pub mod quirks;
 pub mod redfish;
@@ -115,6 +116,24 @@ pub enum BmcError {
         peer: String,
         /// Why.
         reason: String,
+        /// How many logins it refused for this; none where it let the account in, which may not do this.
+        logins: u32,
+    },
+    /// It was not asked: logins were refused there before, and more of them might lock an account.
+    #[error(
+        "no login is tried there before {}: the BMC at {peer} refused {logins} of this namespace, and more could lock an account{}",
+        .until.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        if *.shared { "; hosts of another namespace use this BMC: correct the address or the credentials" } else { "" }
+    )]
+    Held {
+        /// Address and port.
+        peer: String,
+        /// Refused logins.
+        logins: u32,
+        /// When the next one may be tried.
+        until: jiff::Timestamp,
+        /// Whether hosts of another namespace use this BMC.
+        shared: bool,
     },
     /// The answer is not what the protocol says.
     #[error("the BMC at {peer} answered {reason}")]

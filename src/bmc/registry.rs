@@ -1,6 +1,8 @@
 //! One connection per BMC: its sessions, its lock.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -9,6 +11,7 @@ use subtle::ConstantTimeEq;
 
 use super::address::Endpoint;
 use super::ipmi::IpmiBmc;
+use super::locate::locate;
 use super::redfish::{self, RedfishBmc};
 use super::{
     Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
@@ -36,18 +39,34 @@ struct Inner {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct HostKey {
     redfish: bool,
+    /// The first place, whatever name it has; as the address is spelled where it was not resolved.
     peer: String,
+}
+
+impl HostKey {
+    fn of(address: &BmcAddress, places: &[SocketAddr]) -> Self {
+        let first = places.iter().map(|place| SocketAddr::new(place.ip().to_canonical(), place.port())).min();
+        let peer = first.map_or_else(|| address.peer(), |first| first.to_string());
+        Self { redfish: address.driver.is_redfish(), peer }
+    }
+}
+
+/// Whether these are the same places, in any order.
+fn same_places(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
+    a.len() == b.len() && a.iter().all(|place| b.contains(place))
 }
 
 #[derive(Default)]
 struct Host {
     lock: Arc<tokio::sync::Mutex<()>>,
+    has_sessions: Arc<AtomicBool>,
     services: Vec<Service>,
     connections: Vec<Connection>,
 }
 
 struct Service {
     base: String,
+    places: Vec<SocketAddr>,
     credentials: Credentials,
     verify: bool,
     client: Arc<redfish::Client>,
@@ -55,6 +74,7 @@ struct Service {
 
 struct Connection {
     address: BmcAddress,
+    places: Vec<SocketAddr>,
     credentials: Credentials,
     verify: bool,
     used: u64,
@@ -90,8 +110,32 @@ impl Registry {
         Self { always: Some(bmc), ..Self::default() }
     }
 
+    /// Where the BMC of an address is, for [`Self::connect_at`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`locate`].
+    pub async fn locate(&self, address: &BmcAddress) -> Result<Vec<SocketAddr>, BmcError> {
+        #[cfg(test)]
+        if self.always.is_some() {
+            return Ok(Vec::new());
+        }
+        locate(address, self.settings.guard.as_ref()).await
+    }
+
     /// The connection for an address. Nothing is sent before it is used; `verify` false accepts any TLS certificate.
     pub fn connect(&self, address: &BmcAddress, credentials: &Credentials, verify: bool) -> Arc<dyn Bmc> {
+        self.connect_at(address, &[], credentials, verify)
+    }
+
+    /// The same, to these places and no others, whatever the address's name is resolved to later.
+    pub fn connect_at(
+        &self,
+        address: &BmcAddress,
+        places: &[SocketAddr],
+        credentials: &Credentials,
+        verify: bool,
+    ) -> Arc<dyn Bmc> {
         #[cfg(test)]
         if let Some(bmc) = &self.always {
             return bmc.clone();
@@ -99,10 +143,14 @@ impl Registry {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clock += 1;
         let now = inner.clock;
-        let key = HostKey { redfish: address.driver.is_redfish(), peer: address.peer() };
+        let key = HostKey::of(address, places);
         let known = inner.hosts.get_mut(&key).and_then(|host| {
-            let fits =
-                |c: &&mut Connection| c.address == *address && c.verify == verify && same(&c.credentials, credentials);
+            let fits = |c: &&mut Connection| {
+                c.address == *address
+                    && same_places(&c.places, places)
+                    && c.verify == verify
+                    && same(&c.credentials, credentials)
+            };
             host.connections.iter_mut().find(fits)
         });
         if let Some(connection) = known {
@@ -111,9 +159,10 @@ impl Registry {
         }
         inner.make_room(self.settings.max_connections.max(1));
         let host = inner.hosts.entry(key).or_default();
-        let bmc = host.open(address, credentials, verify, &self.settings, &self.tls);
+        let bmc = host.open(address, places, credentials, verify, (&self.settings, &self.tls));
         host.connections.push(Connection {
             address: address.clone(),
+            places: places.to_vec(),
             credentials: credentials.clone(),
             verify,
             used: now,
@@ -170,10 +219,10 @@ impl Host {
     fn open(
         &mut self,
         address: &BmcAddress,
+        places: &[SocketAddr],
         credentials: &Credentials,
         verify: bool,
-        settings: &Arc<Settings>,
-        tls: &redfish::Configs,
+        (settings, tls): (&Arc<Settings>, &redfish::Configs),
     ) -> Arc<dyn Bmc> {
         // An account whose password changed is not tried again with the old one.
         self.connections.retain(|c| {
@@ -184,24 +233,29 @@ impl Host {
         self.services.retain(|s| Arc::strong_count(&s.client) > 1);
         let (system, base) = match (&address.endpoint, address.base_url()) {
             (Endpoint::Redfish { system, .. }, Some(base)) => (system.clone(), base),
-            _ => return Arc::new(IpmiBmc::new(address, credentials, settings.clone(), self.lock.clone())),
+            _ => return Arc::new(IpmiBmc::new(address, places, credentials, settings.clone(), self.lock.clone())),
         };
-        let fits = |s: &&Service| s.base == base && s.verify == verify && same(&s.credentials, credentials);
+        let fits = |s: &&Service| {
+            let there = s.base == base && same_places(&s.places, places);
+            there && s.verify == verify && same(&s.credentials, credentials)
+        };
         if let Some(service) = self.services.iter().find(fits) {
             return Arc::new(RedfishBmc::new(service.client.clone(), system, settings.clone()));
         }
-        let made = redfish::Client::new(
-            base.clone(),
-            address.peer(),
-            credentials,
-            tls.get(verify, &settings.extra_roots),
-            settings.clone(),
-            self.lock.clone(),
-        );
+        let place = redfish::Place {
+            base: base.clone(),
+            peer: address.peer(),
+            addresses: places.to_vec(),
+            exchange: self.lock.clone(),
+            has_sessions: self.has_sessions.clone(),
+        };
+        let certificates = tls.get(verify, &settings.extra_roots);
+        let made = redfish::Client::new(place, credentials, certificates, settings.clone());
         match made {
             Ok(client) => {
                 let client = Arc::new(client);
-                let service = Service { base, credentials: credentials.clone(), verify, client: client.clone() };
+                let (places, credentials) = (places.to_vec(), credentials.clone());
+                let service = Service { base, places, credentials, verify, client: client.clone() };
                 self.services.push(service);
                 Arc::new(RedfishBmc::new(client, system, settings.clone()))
             }

@@ -43,6 +43,11 @@ fn addresses_are_read_as_metal3_reads_them() {
         ),
         ("redfish+https://[2001:db8::7]:8443/", Driver::Redfish, "[2001:db8::7]:8443", "https://[2001:db8::7]:8443 -"),
         ("redfish+http://h", Driver::Redfish, "h:80", "http://h -"),
+        // One place is one text.
+        ("[::ffff:10.9.1.1]", Driver::Ipmi, "10.9.1.1:623", "4"),
+        ("redfish://[::ffff:a09:101]", Driver::Redfish, "10.9.1.1:443", "https://10.9.1.1 -"),
+        ("redfish://h/redfish/v1/Systems/%31%2d%7E", Driver::Redfish, "h:443", "https://h /redfish/v1/Systems/1-~"),
+        ("redfish://h/redfish/v1/Systems/a%20b%3", Driver::Redfish, "h:443", "https://h /redfish/v1/Systems/a%20b%3"),
         ("ilo5-redfish://h/redfish/v1/Systems/1", Driver::Ilo5Redfish, "h:443", "https://h /redfish/v1/Systems/1"),
         (
             "idrac-redfish://h/redfish/v1/Systems/System.Embedded.1",
@@ -86,6 +91,11 @@ fn bad_addresses_say_what_to_write() {
         ("[fe80::1", host("[fe80::1")),
         ("[fe80::1]x", host("[fe80::1]x")),
         ("[::zz]", host("[::zz]")),
+        ("0x0a090101", host("0x0a090101")),
+        ("redfish://10.0x90101", host("10.0x90101")),
+        ("ipmi://168362241", host("168362241")),
+        ("bmc.1", host("bmc.1")),
+        ("redfish://h/%2e%2e/x", E::Path("the path of a Redfish address is not that of a system")),
         ("redfish://under_score/", host("under_score")),
         ("-h", host("-h")),
         ("h..x", host("h..x")),

@@ -13,12 +13,12 @@ mod tests;
 use serde_json::{Value, json};
 
 use crate::api::metal3::{
-    BareMetalHost, InspectionMode, NetworkInterface, OperationalStatus, ProvisioningState, RootDeviceHints,
+    BareMetalHost, InspectionMode, MAX_SPEC, NetworkInterface, OperationalStatus, ProvisioningState, RootDeviceHints,
     SecretReference,
 };
 use crate::apiserver::{AdmissionRequest, FieldError, FieldFault, Operation, subdomain};
 use crate::bmc::BmcAddress;
-use crate::host::unsupported::unsupported;
+use crate::host::unsupported::{size, unsupported};
 use crate::outbound::masked;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.
@@ -40,6 +40,11 @@ pub fn check(old: Option<&Value>, new: &Value) -> Vec<FieldError> {
     let read = |object: &Value| serde_json::from_value::<BareMetalHost>(object.clone()).ok();
     let Some(host) = read(new) else { return Vec::new() };
     let mut errors = faults(&host);
+    // Of what is read no further than its bound, all counts here.
+    let large = |object: &Value| size(&object["spec"]) > MAX_SPEC;
+    if errors.is_empty() && large(new) && !old.is_some_and(large) {
+        errors.push(FieldError::forbidden("spec", format!("more than {MAX_SPEC} bytes are not supported")));
+    }
     if let Some(before) = old.and_then(read) {
         if !errors.is_empty() {
             let known = faults(&before);
@@ -61,6 +66,7 @@ fn faults(host: &BareMetalHost) -> Vec<FieldError> {
     hints("spec.rootDeviceHints", host.spec.root_device_hints.as_ref(), &mut errors);
     secrets(host, &mut errors);
     interfaces(&host.spec.network_interfaces, &mut errors);
+    metadata(host, &mut errors);
     errors.extend(unsupported(&host.spec).into_iter().map(|one| match one.value {
         Some(value) => FieldError::with_value(FieldFault::NotSupported, one.field, &json!(value), one.reason),
         None => FieldError::forbidden(one.field, one.reason),
@@ -78,6 +84,23 @@ fn name(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     let name = host.metadata.name.as_deref().unwrap_or_default();
     if !name.is_empty() && uuid::Uuid::parse_str(name).is_ok() {
         errors.push(FieldError::invalid("metadata.name", &json!(name), "a host's name must not be a UUID"));
+    }
+}
+
+/// Labels, finalizers and owners of a host. Annotations have a bound of their own, with every kind.
+const MAX_METADATA: usize = 256;
+
+fn metadata(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
+    let (owners, metadata) = (host.metadata.owner_references.as_ref(), &host.metadata);
+    for (field, count) in [
+        ("labels", metadata.labels.as_ref().map_or(0, std::collections::BTreeMap::len)),
+        ("finalizers", metadata.finalizers.as_ref().map_or(0, Vec::len)),
+        ("ownerReferences", owners.map_or(0, Vec::len)),
+    ] {
+        if count > MAX_METADATA {
+            let detail = format!("more than {MAX_METADATA} are not supported");
+            errors.push(FieldError::forbidden(format!("metadata.{field}"), detail));
+        }
     }
 }
 

@@ -125,18 +125,27 @@ async fn collect(room: &Arc<Semaphore>, mut body: Body, most: usize) -> Result<T
     Ok(Taken { value: bytes.freeze(), _room: held, _turn: None })
 }
 
-/// Measures first: a list of empty entries becomes a hundred times as large as its text.
+/// Measures first, and escapes what could rule a terminal: a list of empty entries becomes a hundred times as large as its text.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    Measure { left: &Cell::new(VALUES) }.deserialize(&mut reader)?;
+    let (left, safe) = (Cell::new(VALUES), Cell::new(true));
+    Measure { left: &left, safe: &safe }.deserialize(&mut reader)?;
     reader.end()?;
-    serde_json::from_slice(bytes)
+    if safe.get() {
+        return serde_json::from_slice(bytes);
+    }
+    // It is stored, and shown on terminals.
+    let mut value = serde_json::from_slice(bytes)?;
+    crate::log::escape_all(&mut value);
+    serde_json::from_value(value)
 }
 
 /// Reads a value and keeps nothing of it.
 #[derive(Clone, Copy)]
 struct Measure<'a> {
     left: &'a Cell<usize>,
+    /// Whether all texts can be shown as they are.
+    safe: &'a Cell<bool>,
 }
 
 impl Measure<'_> {
@@ -180,7 +189,8 @@ impl<'de> Visitor<'de> for Measure<'_> {
         Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.safe.set(self.safe.get() && text.chars().all(crate::log::is_safe));
         Ok(())
     }
 

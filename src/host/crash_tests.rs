@@ -343,6 +343,7 @@ impl Site {
             up_since: Timestamp::now(),
             places: Places::new(AT_ONCE).0,
             crowd: Arc::default(),
+            logins: Arc::default(),
             turns: tokio::sync::Semaphore::new(1),
         }
     }

@@ -4,6 +4,7 @@
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
@@ -15,8 +16,9 @@ use super::{machine, places, view};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::bmc::BmcAddress;
-use crate::bmc::address::Endpoint;
+use crate::bmc::address::{BmcHost, Endpoint};
 use crate::boot::{Claim, ClaimOrder};
+use crate::outbound::plain;
 
 type Key = (Option<String>, String);
 
@@ -34,6 +36,8 @@ struct Known {
     by_mac: Shared<MacAddress>,
     /// By protocol, address and port of the BMC.
     by_bmc: Shared<Arc<str>>,
+    /// By the host of the BMC's address, in one form.
+    by_controller: Shared<Arc<str>>,
     /// By maker and serial number.
     by_board: Shared<Arc<str>>,
     busy: HashSet<Key>,
@@ -50,6 +54,7 @@ struct Member {
     boot_mac: Option<MacAddress>,
     /// Its BMC, and the system behind it, where one is named.
     bmc: Option<(Arc<str>, Option<String>)>,
+    controller: Option<Arc<str>>,
     board: Option<Arc<str>>,
     /// The numbers of its claims of the boot address and of the BMC.
     since: Since,
@@ -130,7 +135,18 @@ impl<K: Eq + Hash> Shared<K> {
 fn place(address: &BmcAddress) -> (String, Option<String>) {
     match &address.endpoint {
         Endpoint::Ipmi { .. } => (format!("ipmi/{}", address.peer()), None),
-        Endpoint::Redfish { system, .. } => (format!("redfish/{}", address.peer()), system.clone()),
+        // Services that tell apart what differs in capitals only are not known.
+        Endpoint::Redfish { system, .. } => {
+            (format!("redfish/{}", address.peer()), system.as_deref().map(str::to_ascii_lowercase))
+        }
+    }
+}
+
+/// The controller that an address names, by whatever port and protocol.
+fn controller(host: &BmcHost) -> String {
+    match host {
+        BmcHost::Ip(ip) => plain(*ip).to_string(),
+        BmcHost::Name(name) => name.clone(),
     }
 }
 
@@ -197,6 +213,20 @@ impl Crowd {
         known.better(host, own.map(|own| own.since.bmc), same.map(|other| (other, other.since.bmc)))
     }
 
+    /// Whether a registered host of another namespace names the controller of this address, or one of those found behind it.
+    pub(super) fn is_anothers_controller(
+        &self,
+        host: &impl ResourceExt,
+        address: &BmcAddress,
+        found: &[IpAddr],
+    ) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let namespace = host.namespace();
+        let names = found.iter().map(IpAddr::to_string).chain([controller(&address.host)]);
+        let is_anothers = |other: &Member| other.registered && other.key.0 != namespace;
+        names.into_iter().any(|name| known.by_controller.all(name.as_str()).any(is_anothers))
+    }
+
     /// Another host that was there before this one and whose hardware has the same maker and serial number, as one of
     /// this host's namespace is told of it.
     pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
@@ -237,7 +267,9 @@ impl Known {
         self.remove(&key);
         // A machine that only reported itself keeps no other host from its own.
         let claims = Some(host).filter(|host| !host.waits());
-        let bmc = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok()).map(|address| place(&address));
+        let address = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok());
+        let controller = address.as_ref().map(|address| Arc::from(controller(&address.host)));
+        let bmc = address.map(|address| place(&address));
         let boot_mac = claims.and_then(HostView::boot_mac);
         let at = |bmc: &Option<(Arc<str>, Option<String>)>| bmc.as_ref().map(|(at, _)| Arc::clone(at));
         let bmc = bmc.map(|(at, system)| (Arc::from(at), system));
@@ -251,6 +283,7 @@ impl Known {
             registered: host.is_registered(),
             boot_mac,
             bmc,
+            controller,
             board: host.board().map(Arc::from),
             since,
         });
@@ -259,6 +292,9 @@ impl Known {
         }
         if let Some((bmc, _)) = &member.bmc {
             self.by_bmc.put(Arc::clone(bmc), &member);
+        }
+        if let Some(controller) = &member.controller {
+            self.by_controller.put(Arc::clone(controller), &member);
         }
         if let Some(board) = &member.board {
             self.by_board.put(Arc::clone(board), &member);
@@ -277,6 +313,9 @@ impl Known {
         }
         if let Some((bmc, _)) = &member.bmc {
             self.by_bmc.take_out(bmc, &member);
+        }
+        if let Some(controller) = &member.controller {
+            self.by_controller.take_out(controller, &member);
         }
         if let Some(board) = &member.board {
             self.by_board.take_out(board, &member);
@@ -467,6 +506,7 @@ mod tests {
             ("redfish://bmc.test/redfish/v1/Systems/1", "redfish-virtualmedia://BMC.test/redfish/v1/Systems/1/", true),
             ("redfish://bmc.test/redfish/v1/Systems/1", "redfish://bmc.test/redfish/v1/Systems/2", false),
             ("redfish://bmc.test", "redfish://bmc.test/redfish/v1/Systems/2", true),
+            ("redfish://10.0.0.1/redfish/v1/Systems/1", "redfish://[::ffff:10.0.0.1]/redfish/v1/systems/%31", true),
         ] {
             let crowd = Crowd::default();
             let (old, new) = (at("old", 1, first), at("new", 2, second));
@@ -480,6 +520,28 @@ mod tests {
             crowd.take(&Event::Delete(new.clone()));
             assert!(crowd.0.lock().unwrap().by_bmc.0.is_empty());
         }
+    }
+
+    #[test]
+    fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
+        let mut owner = owner("owner", 1, 7, &[], true);
+        let crowd = Crowd::default();
+        crowd.take(&Event::Apply(owner.clone()));
+        let asks = elsewhere(host("asks", 2, None, false));
+        let shared = |asks: &HostView, address: &str, found: &[&str]| {
+            let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
+            crowd.is_anothers_controller(asks, &BmcAddress::parse(address).unwrap(), &found)
+        };
+        assert!(shared(&asks, "redfish+http://[::ffff:10.0.0.1]:8001/redfish/v1/Systems/9", &[]));
+        assert!(shared(&asks, "ipmi://bmc.test", &["10.0.0.7", "10.0.0.1"]));
+        assert!(!shared(&asks, "ipmi://bmc.test", &["10.0.0.7"]));
+        assert!(!shared(&owner, "ipmi://10.0.0.1", &["10.0.0.1"]), "its own namespace's");
+        // Who is not registered has nothing.
+        owner.meta_mut().uid = Some("another".into());
+        crowd.take(&Event::Apply(owner.clone()));
+        assert!(!shared(&asks, "ipmi://10.0.0.1", &["10.0.0.1"]));
+        crowd.take(&Event::Delete(owner));
+        assert!(crowd.0.lock().unwrap().by_controller.0.is_empty());
     }
 
     #[test]

@@ -9,7 +9,9 @@ use tracing::{info, warn};
 
 use super::boot_effect;
 use super::fenced::Fenced;
+use super::logins::{self, Attempt};
 use super::machine::Effect;
+use super::rationed::Rationed;
 use super::reconciler::{Reconciler, label};
 use super::{access, dataimage, hardware_data};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
@@ -67,6 +69,14 @@ pub(super) fn perform<'a>(
         Effect::EjectDataImage => eject_data_image(reconciler, host).boxed(),
         Effect::ForgetIntent => forget_intent(reconciler, intent).boxed(),
         Effect::Release => release(reconciler, host).boxed(),
+    }
+}
+
+/// Until when the BMC is not logged in at.
+pub(super) fn held_until<T>(done: &Result<T, EffectError>) -> Option<jiff::Timestamp> {
+    match done {
+        Err(EffectError::Bmc(BmcError::Held { until, .. })) => Some(*until),
+        _ => None,
     }
 }
 
@@ -257,7 +267,18 @@ pub(super) async fn connect(
     let secret = api.get(&details.credentials_name).await?;
     let credentials = access::credentials(&secret)
         .map_err(|reason| BmcError::Address(format!("secret {}: {reason}", details.credentials_name)))?;
-    let bmc = reconciler.bmcs.connect(&address, &credentials, !details.disable_certificate_verification);
+    let places = reconciler.bmcs.locate(&address).await?;
+    let controllers = logins::controllers(places.iter().map(std::net::SocketAddr::ip));
+    let attempt = Attempt {
+        shared: reconciler.crowd.is_anothers_controller(host, &address, &controllers),
+        namespace: host.namespace().unwrap_or_default(),
+        controllers,
+        fingerprint: reconciler.logins.fingerprint(&credentials),
+        retry: reconciler.settings.retry.0,
+    };
+    let verify = !details.disable_certificate_verification;
+    let bmc = reconciler.bmcs.connect_at(&address, &places, &credentials, verify);
+    let bmc = std::sync::Arc::new(Rationed::new(bmc, address.peer(), attempt, reconciler.logins.clone()));
     let bmc = std::sync::Arc::new(Fenced::new(bmc, reconciler.fence.clone()));
     Ok((bmc, power_key(host, &secret.resource_version().unwrap_or_default())))
 }

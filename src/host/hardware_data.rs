@@ -10,6 +10,7 @@ use super::reconciler::Reconciler;
 use crate::api::metal3::{
     ANNOTATION_PAUSED, BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails,
 };
+use crate::log::escape_all;
 
 /// On HardwareData: the inspection it came from.
 pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
@@ -39,12 +40,20 @@ pub(super) async fn save(
     hardware: &HardwareDetails,
 ) -> Result<(), kube::Error> {
     remove(reconciler, host).await?;
-    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
+    let hardware = Some(safe(hardware).map_err(kube::Error::SerdeError)?);
+    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware });
     new.metadata.namespace = host.namespace();
     new.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
     new.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
     new.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), operation.to_owned())].into());
     api(reconciler, host).create(&PostParams::default(), &new).await.map(drop)
+}
+
+/// What a BMC or an annotation says of the hardware, as it can be shown on a terminal.
+fn safe(hardware: &HardwareDetails) -> Result<HardwareDetails, serde_json::Error> {
+    let mut value = serde_json::to_value(hardware)?;
+    escape_all(&mut value);
+    serde_json::from_value(value)
 }
 
 /// Deletes it; none is fine.

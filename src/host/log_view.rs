@@ -15,6 +15,7 @@ use http::{StatusCode, header};
 use super::logs::{self, Logs};
 use super::watches::Intents;
 use crate::apiserver::{ApiError, View, ViewRequest};
+use crate::log::escaped_lines;
 
 /// How often a followed log is looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -114,7 +115,8 @@ impl Source {
         let read = blocking(move || logs.read(&namespace, &name, boot, at)).await?;
         let (from, text) = read.unwrap_or_default();
         self.at = from + text.len() as u64;
-        Ok(text)
+        // It may have been stored before it was escaped when it came.
+        Ok(escaped_lines(&text))
     }
 
     /// The next piece; `None` when the boot is over and everything was read.
@@ -182,14 +184,17 @@ mod tests {
         for (generation, text) in [(3, "old\n"), (4, "one\ntwo\n")] {
             logs.append("default", "h", generation, text.as_bytes()).expect("written");
         }
+        logs.append("default", "h", 2, b"\x1b]0;x\x07\ta\xe2\x80\xaeb\n\xff\n").expect("written");
         for (query, wanted) in [
             ("", "one\ntwo\n"),
             ("?tailLines=1", "two\n"),
             ("?previous=true", "old\n"),
             ("?boot=3", "old\n"),
-            ("?list=true", "4 8\n3 4\n"),
+            ("?list=true", "4 8\n3 4\n2 15\n"),
             // The boot is over: what is there is all.
             ("?follow=true", "one\ntwo\n"),
+            // Of an earlier version, which kept what came.
+            ("?boot=2", "\\u001b]0;x\\u0007\ta\\u202eb\n\u{fffd}\n"),
         ] {
             assert_eq!(read(&format!("h/log{query}")).await.expect("read"), wanted, "{query}");
         }

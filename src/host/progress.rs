@@ -194,6 +194,7 @@ mod tests {
             hardware: None,
             hardware_from: None,
             mac_owner: None,
+            held_until: None,
             data_cd: false,
             busy: 0,
             settings: &settings,

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::crowd::Crowd;
+use super::logins::Logins;
 use super::machine::{self, Effect, Next, Note, Turn, World};
 use super::media::Media;
 use super::metrics::Metrics;
@@ -59,6 +60,7 @@ pub struct Reconciler {
     places: Places,
     up_since: Timestamp,
     pub(super) crowd: Arc<Crowd>,
+    pub(super) logins: Arc<Logins>,
     turns: Semaphore,
 }
 
@@ -136,6 +138,7 @@ pub async fn run(
         metrics,
         media,
         crowd,
+        logins: Arc::default(),
         turns: Semaphore::new(TURNS_AT_ONCE),
     });
     // Whose they are is all that matters here.
@@ -255,7 +258,9 @@ impl Reconciler {
                 Next::Gone => {
                     self.metrics.forget(namespace, name);
                     self.places.leave(&key);
-                    self.power.forget(&host.uid().unwrap_or_default());
+                    let uid = host.uid().unwrap_or_default();
+                    self.power.forget(&uid);
+                    self.logins.tidy(&uid, std::time::Instant::now());
                     return Ok(Action::await_change());
                 }
                 Next::Wait { until, .. } => {
@@ -266,7 +271,9 @@ impl Reconciler {
                     // It may take minutes; what it does not need, it does not hold.
                     drop((around.hardware, around.image));
                     debug!(host = %label(&host), ?effect, "doing");
-                    match effects::perform(self, &host, intent, &effect).await {
+                    let done = effects::perform(self, &host, intent, &effect).await;
+                    self.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
+                    match done {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.
@@ -346,6 +353,7 @@ impl Reconciler {
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             mac_owner: mac_owner.as_deref(),
+            held_until: self.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
             data_cd: *data_cd,
             busy,
             settings: &self.settings,

@@ -37,6 +37,8 @@ mod bad_bmc;
 mod claim;
 #[path = "data_image_tests.rs"]
 mod data_image;
+#[path = "login_tests.rs"]
+mod login;
 #[path = "profile_tests.rs"]
 mod profile;
 #[path = "rest_tests.rs"]
@@ -150,6 +152,7 @@ impl Site {
             places,
             up_since: Timestamp::now(),
             crowd: Arc::default(),
+            logins: Arc::default(),
             turns: tokio::sync::Semaphore::new(1),
         }
     }

@@ -43,6 +43,7 @@ use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::neighbour::{Neighbours, another_card};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
+use crate::log::escaped_lines;
 use crate::ration::Rank;
 
 /// How often `lastSeen` is written while an agent only waits.
@@ -648,7 +649,7 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
     // A visitor's is not kept: it would be anybody's way to fill the disk.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     let (logs, whose) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
-    let append = move || logs.append(&whose.0, &whose.1, caller.generation, &body.value);
+    let append = move || logs.append(&whose.0, &whose.1, caller.generation, &escaped_lines(&body.value));
     match tokio::task::spawn_blocking(append).await {
         Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
         Ok(Err(error)) => {

@@ -279,6 +279,35 @@ async fn results_are_kept_once_and_a_failure_ends_its_operation() {
 }
 
 #[tokio::test]
+async fn what_an_agent_says_rules_no_terminal() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let evil = "a\u{1b}]0;owned\u{7}\u{202e}b\nc";
+    let shown = "a\\u001b]0;owned\\u0007\\u202eb\\nc";
+    let event = json!({ "step": "7.1", "phase": evil, "message": evil });
+    assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    let progress = site.status().await.progress.unwrap();
+    assert_eq!((progress.phase.as_str(), progress.message.as_deref()), (shown, Some(shown)));
+    let inventory = json!({ "hostname": evil, "systemVendor": { "manufacturer": evil }, "nics": [{ "name": evil }] });
+    let result =
+        json!({ "step": "7.1", "succeeded": false, "message": evil, "inventory": inventory, "log": [evil, "plain"] });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results[0].message, shown);
+    assert_eq!(status.log, [shown, "plain"]);
+    let hardware = status.inventory.unwrap();
+    let maker = hardware.system_vendor.unwrap().manufacturer;
+    assert_eq!((hardware.hostname.as_str(), maker.as_str(), hardware.nics[0].name.as_str()), (shown, shown, shown));
+    // What is a log keeps its lines.
+    let sent = Body::from("\u{1b}[2J\tx\n\u{202e}y\n");
+    let request = Request::post("/agent/v1/log").header("authorization", format!("Bearer {session}")).body(sent);
+    assert_eq!(site.router.clone().oneshot(request.unwrap()).await.unwrap().status(), 204);
+    let (_, kept) = site.sessions.0.logs.read("default", "h", 7, 0).unwrap().unwrap();
+    assert!(kept.ends_with(b"\\u001b[2J\tx\n\\u202ey\n"), "{}", String::from_utf8_lossy(&kept));
+}
+
+#[tokio::test]
 async fn another_boot_intent_ends_the_session_and_its_steps() {
     let site = Site::new(&[StepAction::Erase]).await;
     let token = site.tokens.mint(&site.uid, 7).unwrap();

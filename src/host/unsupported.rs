@@ -4,7 +4,11 @@
 
 use std::fmt;
 
-use crate::api::metal3::{BareMetalHostSpec, BootMode};
+use serde::Serialize;
+
+use crate::api::metal3::{
+    BareMetalHostSpec, BootMode, MAX_NETWORK_INTERFACES, MAX_SPEC, MAX_TAINTS, MAX_VOLUME_DISKS, MAX_VOLUMES,
+};
 
 /// The architecture that ramdisk and boot programs are made for.
 pub const ARCHITECTURE: &str = "x86_64";
@@ -48,6 +52,7 @@ pub fn unsupported(spec: &BareMetalHostSpec) -> Vec<Unsupported> {
         prepared(spec, &mut found);
     }
     too_long(spec, &mut found);
+    too_large(spec, &mut found);
     let asks = |firmware: &serde_json::Value| firmware.as_object().is_none_or(|settings| !settings.is_empty());
     if spec.firmware.as_ref().is_some_and(asks) {
         let reason = "firmware settings are not supported yet: leave them out, and set up the machine by its own means";
@@ -63,6 +68,51 @@ pub fn unsupported(spec: &BareMetalHostSpec) -> Vec<Unsupported> {
         found.push(Unsupported::field(format!("spec.networkInterfaces[{at}].{field}"), reason));
     }
     found
+}
+
+/// Lists that are longer, and a spec that is larger, than is read again and again.
+fn too_large(spec: &BareMetalHostSpec, found: &mut Vec<Unsupported>) {
+    let mut more = |field: String, count: usize, most: usize, what: &str| {
+        if count > most {
+            found.push(Unsupported::field(field, &format!("more than {most} {what} are not supported")));
+        }
+        count > most
+    };
+    let mut cut = more("spec.taints".into(), spec.taints.len(), MAX_TAINTS, "taints, or 1000 values in them,");
+    let interfaces = spec.network_interfaces.len();
+    cut |= more("spec.networkInterfaces".into(), interfaces, MAX_NETWORK_INTERFACES, "network interfaces");
+    let raid = spec.raid.as_ref();
+    let hardware = raid.and_then(|raid| raid.hardware_raid_volumes.as_deref()).unwrap_or_default();
+    let software = raid.and_then(|raid| raid.software_raid_volumes.as_deref()).unwrap_or_default();
+    let hardware_disks = hardware.iter().map(|volume| volume.physical_disks.len()).collect::<Vec<_>>();
+    let software_disks = software.iter().map(|volume| volume.physical_disks.as_ref().map_or(0, Vec::len)).collect();
+    for (kind, disks) in [("hardwareRAIDVolumes", hardware_disks), ("softwareRAIDVolumes", software_disks)] {
+        let field = format!("spec.raid.{kind}");
+        cut |= more(field.clone(), disks.len(), MAX_VOLUMES, "volumes");
+        let most = disks.into_iter().max().unwrap_or_default();
+        cut |= more(format!("{field}.physicalDisks"), most, MAX_VOLUME_DISKS, "disks of a volume");
+    }
+    // What was cut when it was read has its error already.
+    if !cut && size(spec) > MAX_SPEC {
+        found.push(Unsupported::field("spec", &format!("more than {MAX_SPEC} bytes are not supported")));
+    }
+}
+
+/// Bytes of a value as JSON.
+pub(super) fn size(value: &impl Serialize) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    serde_json::to_writer(&mut counter, value).map_or(usize::MAX, |()| counter.0)
 }
 
 /// Bytes that what a disk is recognized by may have: it goes into the boot intent, which is kept in memory.
@@ -132,11 +182,29 @@ mod tests {
         let mirror = json!([{"level": "1"}]);
         let port = json!({"switchID": "02:00:00:00:00:02", "portID": "Ethernet1/1"});
         let attachment = json!({"name": "a"});
-        let rows: [(Value, &[&str]); 26] = [
+        let disks = |count: usize| json!([{"level": "1", "physicalDisks": vec!["a"; count]}]);
+        let rows: [(Value, &[&str]); 37] = [
             (json!({}), NOTHING),
             (json!({"raid": null}), NOTHING),
             (json!({"rootDeviceHints": {"model": "A".repeat(1024)}}), NOTHING),
             (json!({"rootDeviceHints": {"model": "A".repeat(1025)}}), &["spec.rootDeviceHints.model"]),
+            (json!({"taints": vec![json!({"key": "a"}); 100]}), NOTHING),
+            (json!({"taints": vec![json!({"key": "a"}); 101]}), &["spec.taints"]),
+            (json!({"taints": vec![json!({"key": "a"}); 20_000]}), &["spec.taints"]),
+            (json!({"taints": [{"key": vec![1; 20_000]}]}), &["spec.taints"]),
+            (json!({"networkInterfaces": vec![json!({"name": "a"}); 256]}), NOTHING),
+            (json!({"networkInterfaces": vec![json!({"name": "a"}); 257]}), &["spec.networkInterfaces"]),
+            (json!({"description": "a".repeat(60_000)}), NOTHING),
+            (json!({"description": "a".repeat(70_000)}), &["spec"]),
+            (json!({"externallyProvisioned": true, "raid": {"hardwareRAIDVolumes": disks(256)}}), NOTHING),
+            (
+                json!({"externallyProvisioned": true, "raid": {"hardwareRAIDVolumes": disks(257)}}),
+                &["spec.raid.hardwareRAIDVolumes.physicalDisks"],
+            ),
+            (
+                json!({"externallyProvisioned": true, "raid": {"softwareRAIDVolumes": vec![json!({"level": "1"}); 129]}}),
+                &["spec.raid.softwareRAIDVolumes"],
+            ),
             (json!({"raid": {}}), NOTHING),
             (json!({"raid": {"hardwareRAIDVolumes": null, "softwareRAIDVolumes": null}}), NOTHING),
             (json!({"raid": {"hardwareRAIDVolumes": [], "softwareRAIDVolumes": []}}), NOTHING),

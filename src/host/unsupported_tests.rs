@@ -23,3 +23,23 @@ async fn a_host_that_asks_for_too_much_says_so_ends_with_its_correction_and_can_
     site.until("it goes on", async || site.status().await.provisioning.state == ProvisioningState::Inspecting).await;
     assert_eq!(site.status().await.error_type, None);
 }
+
+#[tokio::test]
+async fn a_host_that_is_too_large_says_so_and_is_read_no_further_than_its_bound() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    let mut host = site.host();
+    host.spec.taints = vec![json!({ "key": "a", "effect": "NoSchedule" }); 20_000];
+    site.create(&host).await;
+    let said = "spec.taints: more than 100 taints, or 1000 values in them, are not supported";
+    site.until("it is said", async || site.status().await.error_message.contains(said)).await;
+    assert!(site.machine.boots().is_empty(), "nothing is begun");
+    assert_eq!(site.get().await.spec.taints.len(), 101);
+    let stored = site.client.request::<serde_json::Value>(
+        http::Request::get("/apis/metal3.io/v1alpha1/namespaces/rack/baremetalhosts/h").body(Vec::new()).unwrap(),
+    );
+    let stored = stored.await.unwrap()["spec"]["taints"].as_array().unwrap().len();
+    assert_eq!(stored, 20_000, "its status was written and nothing else");
+    site.patch(json!({ "spec": { "taints": null } })).await;
+    site.until("it goes on", async || site.status().await.provisioning.state == ProvisioningState::Inspecting).await;
+}

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use serde_json::Value;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -32,6 +33,34 @@ pub fn escaped(text: &str) -> String {
     // Writing to memory does not fail.
     escape(&mut safe, text, false).ok();
     safe
+}
+
+/// Text of several lines, with everything escaped that is not safe but its line ends and tabs.
+pub fn escaped_lines(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    let stays = |character: char| matches!(character, '\n' | '\t');
+    let mut safe = String::with_capacity(text.len());
+    for piece in text.split_inclusive(stays) {
+        let line = piece.strip_suffix(stays).unwrap_or(piece);
+        escape(&mut safe, line, false).ok();
+        safe.push_str(&piece[line.len()..]);
+    }
+    safe.into_bytes()
+}
+
+/// Escapes all texts in a value, and the names of its fields, in the same way.
+pub fn escape_all(value: &mut Value) {
+    match value {
+        Value::String(text) if !text.chars().all(is_safe) => *text = escaped(text),
+        Value::Array(list) => list.iter_mut().for_each(escape_all),
+        Value::Object(fields) => {
+            if !fields.keys().all(|name| name.chars().all(is_safe)) {
+                *fields = std::mem::take(fields).into_iter().map(|(name, value)| (escaped(&name), value)).collect();
+            }
+            fields.values_mut().for_each(escape_all);
+        }
+        _ => {}
+    }
 }
 
 /// An event's format, with everything escaped that is not the format's own.

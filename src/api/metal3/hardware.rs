@@ -5,6 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::is_false;
+use crate::api::bounded;
+
+/// Network cards, disks and processor flags that are read of a machine: more than the largest server has.
+const MAX_PARTS: usize = 1024;
+/// Names that are read of one disk.
+const MAX_NAMES: usize = 64;
+/// VLANs that are read of one network card: as many as there are (IEEE 802.1Q).
+const MAX_VLANS: usize = 4094;
 
 /// The hardware of a host, found by inspection. Same name and namespace as its BareMetalHost.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -39,10 +47,10 @@ pub struct HardwareDetails {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ram_mebibytes: i64,
     /// Network interfaces; one with two addresses appears twice.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_PARTS>")]
     pub nics: Vec<Nic>,
     /// Disks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_PARTS>")]
     pub storage: Vec<Storage>,
     /// Processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +111,7 @@ pub struct Cpu {
     #[serde(default, skip_serializing_if = "is_zero_f64")]
     pub clock_megahertz: f64,
     /// Feature flags, sorted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_PARTS>")]
     pub flags: Vec<String>,
     /// Logical CPUs.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -130,7 +138,7 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub speed_gbps: i64,
     /// VLANs that the switch announces.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_VLANS>")]
     pub vlans: Vec<Vlan>,
     /// Untagged VLAN.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -181,7 +189,7 @@ pub struct Storage {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Other device names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::list::<_, _, MAX_NAMES>")]
     pub alternate_names: Vec<String>,
     /// Whether the disk has rotating platters.
     #[serde(default, skip_serializing_if = "is_false")]

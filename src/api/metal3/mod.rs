@@ -14,6 +14,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::bounded;
+
 pub use data_image::{AttachedImage, DataImage, DataImageError, DataImageSpec, DataImageStatus};
 pub use hardware::{
     Cpu, HardwareBios, HardwareData, HardwareDataSpec, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Lldp,
@@ -42,6 +44,17 @@ pub const FINALIZER_HARDWARE_DATA: &str = "baremetalhost.metal3.io/hardwareData"
 pub const FINALIZER_DATA_IMAGE: &str = "dataimage.metal3.io";
 /// Finalizer on the BMC secret, released when its host goes.
 pub const FINALIZER_SECRET: &str = "baremetalhost.metal3.io/secret";
+
+/// Entries of `spec.taints`.
+pub const MAX_TAINTS: usize = 100;
+/// Entries of `spec.networkInterfaces`.
+pub const MAX_NETWORK_INTERFACES: usize = 256;
+/// Volumes of each kind in `spec.raid`.
+pub const MAX_VOLUMES: usize = 128;
+/// Disks of one volume.
+pub const MAX_VOLUME_DISKS: usize = 256;
+/// Bytes of the whole spec as JSON.
+pub const MAX_SPEC: usize = 64 << 10;
 
 /// A physical server: what it should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -122,7 +135,11 @@ pub struct BareMetalHostSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspection_mode: Option<InspectionMode>,
     /// Top-of-rack switch settings of the NICs; not supported yet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "bounded::list::<_, _, MAX_NETWORK_INTERFACES>"
+    )]
     pub network_interfaces: Vec<NetworkInterface>,
     /// Free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,11 +148,11 @@ pub struct BareMetalHostSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_profile: Option<String>,
     /// Deprecated and refused: firmware settings are not supported yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "bounded::value")]
     #[schemars(schema_with = "any_object")]
     pub firmware: Option<serde_json::Value>,
     /// Deprecated: accepted and kept, without effect.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::values::<_, MAX_TAINTS>")]
     #[schemars(schema_with = "any_object_list")]
     pub taints: Vec<serde_json::Value>,
 }

@@ -3,16 +3,27 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{RootDeviceHints, is_false};
+use super::{MAX_VOLUME_DISKS, MAX_VOLUMES, RootDeviceHints, is_false};
+use crate::api::bounded;
 
 /// RAID volumes. A list that is not given leaves the volumes of that sort alone, an empty one removes them all.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct RaidConfig {
     /// Volumes that the machine's controllers build.
-    #[serde(default, rename = "hardwareRAIDVolumes", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "hardwareRAIDVolumes",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "bounded::optional_list::<_, _, MAX_VOLUMES>"
+    )]
     pub hardware_raid_volumes: Option<Vec<HardwareRaidVolume>>,
     /// Volumes that the operating system builds; at most two, the first of level 1.
-    #[serde(default, rename = "softwareRAIDVolumes", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "softwareRAIDVolumes",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "bounded::optional_list::<_, _, MAX_VOLUMES>"
+    )]
     #[schemars(length(max = 2))]
     pub software_raid_volumes: Option<Vec<SoftwareRaidVolume>>,
 }
@@ -42,7 +53,11 @@ pub struct HardwareRaidVolume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
     /// Names of the disks, as the controller has them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "bounded::list::<_, _, MAX_VOLUME_DISKS>"
+    )]
     pub physical_disks: Vec<String>,
 }
 
@@ -60,7 +75,11 @@ pub struct SoftwareRaidVolume {
     /// RAID level.
     pub level: SoftwareRaidLevel,
     /// Hints for each disk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "bounded::optional_list::<_, _, MAX_VOLUME_DISKS>"
+    )]
     #[schemars(length(min = 2))]
     pub physical_disks: Option<Vec<RootDeviceHints>>,
 }

@@ -14,14 +14,13 @@ use super::packet::{Ignored, MAX_PACKET};
 use super::rakp::{Handshake, Login, Progress, RakpError};
 use super::session::{Response, Session};
 use super::suite::CipherSuite;
-use crate::bmc::address::{BmcHost, Endpoint, Privilege};
+use crate::bmc::address::{Endpoint, Privilege};
+use crate::bmc::locate::locate;
 use crate::bmc::{BmcAddress, BmcError, Credentials, Settings};
-use crate::outbound::{self, Guard};
+use crate::outbound::Guard;
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
 const MAX_IGNORED: u32 = 256;
-/// How long a name may take to resolve.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a "busy" answer is asked again.
 const BUSY_TRIES: u32 = 5;
 
@@ -49,8 +48,9 @@ enum Silence {
 /// Opens sessions with one BMC.
 pub struct Client {
     peer: String,
-    host: BmcHost,
-    port: u16,
+    address: BmcAddress,
+    /// Where that is; empty: it is resolved for each session.
+    places: Vec<SocketAddr>,
     login: Login,
     timeout: Duration,
     tries: u32,
@@ -60,8 +60,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// For this address; nothing is sent yet.
-    pub fn new(address: &BmcAddress, credentials: &Credentials, settings: &Settings) -> Self {
+    /// For this address, at these places where it was resolved before; nothing is sent yet.
+    pub fn new(address: &BmcAddress, places: &[SocketAddr], credentials: &Credentials, settings: &Settings) -> Self {
         let privilege = match address.endpoint {
             Endpoint::Ipmi { privilege } => privilege,
             Endpoint::Redfish { .. } => Privilege::Administrator,
@@ -74,8 +74,8 @@ impl Client {
         };
         Self {
             peer: address.peer(),
-            host: address.host.clone(),
-            port: address.port,
+            address: address.clone(),
+            places: places.to_vec(),
             login,
             timeout: settings.ipmi_timeout,
             tries: settings.ipmi_tries.max(1),
@@ -92,7 +92,7 @@ impl Client {
     /// Opens a session at the wanted privilege level.
     pub async fn open(&self) -> Result<Connection<'_>, BmcError> {
         let mut last = None;
-        for address in self.resolve().await? {
+        for address in self.places().await? {
             match self.open_at(address).await {
                 // Another address of the same name may still answer.
                 Err(error @ BmcError::Unreachable { .. }) => last = Some(error),
@@ -102,31 +102,15 @@ impl Client {
         Err(last.unwrap_or_else(|| self.unreachable("its name has no address".into())))
     }
 
-    /// Its addresses, at most four. Where addresses are judged, those that are fine.
-    async fn resolve(&self) -> Result<Vec<SocketAddr>, BmcError> {
-        let guard = self.guard.as_ref();
-        let name = match &self.host {
-            BmcHost::Ip(ip) => {
-                let address = SocketAddr::new(*ip, self.port);
-                guard.map_or(Ok(()), |guard| guard.judge(address))?;
-                return Ok(vec![address]);
-            }
-            BmcHost::Name(name) => name.as_str(),
-        };
-        let lookup = async {
-            match guard {
-                Some(guard) => guard.resolve(name, self.port).await,
-                None => Ok(tokio::net::lookup_host((name, self.port)).await?.collect()),
-            }
-        };
-        match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
-            Ok(Ok(found)) => Ok(found.into_iter().take(4).collect()),
-            Ok(Err(error)) => Err(match outbound::refusal(&error) {
-                Some(refused) => refused.clone().into(),
-                None => self.unreachable(format!("its name cannot be resolved: {error}")),
-            }),
-            Err(_) => Err(self.unreachable("its name cannot be resolved: the DNS server does not answer".into())),
+    async fn places(&self) -> Result<Vec<SocketAddr>, BmcError> {
+        if self.places.is_empty() {
+            return locate(&self.address, self.guard.as_ref()).await;
         }
+        // What is this box's own may have changed since.
+        if let Some(guard) = &self.guard {
+            self.places.iter().try_for_each(|place| guard.judge(*place))?;
+        }
+        Ok(self.places.clone())
     }
 
     async fn open_at(&self, address: SocketAddr) -> Result<Connection<'_>, BmcError> {
@@ -184,7 +168,10 @@ impl Client {
         use std::io::ErrorKind::*;
         self.unreachable(match error.kind() {
             ConnectionRefused => {
-                format!("nothing listens on UDP port {}: check the port and that IPMI over LAN is enabled", self.port)
+                format!(
+                    "nothing listens on UDP port {}: check the port and that IPMI over LAN is enabled",
+                    self.address.port
+                )
             }
             HostUnreachable | NetworkUnreachable => format!("no route to it: {error}"),
             _ => error.to_string(),
@@ -196,7 +183,7 @@ impl Client {
             Silence::Io(error) => self.io(error),
             Silence::Timeout { ignored: 0, .. } => self.unreachable(format!(
                 "no answer to {} requests, {:?} each: check the address, that IPMI over LAN is enabled and that UDP port {} is open",
-                self.tries, self.timeout, self.port
+                self.tries, self.timeout, self.address.port
             )),
             Silence::Timeout { ignored, last } => self.protocol(format!(
                 "with {ignored} packets, none of them usable: {}",
@@ -211,7 +198,7 @@ impl Client {
         let reason = format!(
             "it answered until user {user:?} was named and not after: that user is probably not known there or may not log in over the network"
         );
-        BmcError::Credentials { peer: self.peer.clone(), reason }
+        BmcError::Credentials { peer: self.peer.clone(), reason, logins: 1 }
     }
 
     fn rakp(&self, error: RakpError) -> BmcError {
@@ -220,8 +207,9 @@ impl Client {
             RakpError::UnknownUser { .. }
             | RakpError::WrongPassword(_)
             | RakpError::Role { .. }
-            | RakpError::BmcKey
-            | RakpError::TooLong(_) => BmcError::Credentials { peer, reason },
+            | RakpError::BmcKey => BmcError::Credentials { peer, reason, logins: 1 },
+            // It was not even sent.
+            RakpError::TooLong(_) => BmcError::Credentials { peer, reason, logins: 0 },
             RakpError::SuiteRefused { .. }
             | RakpError::Busy { .. }
             | RakpError::Refused { .. }
@@ -383,6 +371,7 @@ impl Connection<'_> {
                     reason: format!(
                         "user {user:?} may not act as {privilege:?}: give the account that role or set ?privilegelevel= in the address ({text})"
                     ),
+                    logins: 0,
                 })
             }
         }
@@ -421,6 +410,7 @@ impl Connection<'_> {
                     Privilege::Operator,
                     commands::completion_text(code)
                 ),
+                logins: 0,
             },
             CallError::Completion(code @ (0x80 | 0xc1 | 0xcc)) => {
                 BmcError::Unsupported { peer, what: format!("{what} ({})", commands::completion_text(code)) }

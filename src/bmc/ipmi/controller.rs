@@ -1,5 +1,6 @@
 //! [`Bmc`] over IPMI: each operation in a session of its own, each write read back.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,14 +28,15 @@ pub struct IpmiBmc {
 }
 
 impl IpmiBmc {
-    /// For this address. `exchange` is the lock that all connections to the same BMC share.
+    /// For this address, at these places where it was resolved before. `exchange` is the lock that all connections to the same BMC share.
     pub fn new(
         address: &BmcAddress,
+        places: &[SocketAddr],
         credentials: &Credentials,
         settings: Arc<Settings>,
         exchange: Arc<Mutex<()>>,
     ) -> Self {
-        let client = Client::new(address, credentials, &settings);
+        let client = Client::new(address, places, credentials, &settings);
         Self { client, settings, exchange, change: Mutex::new(()), quirks: OnceLock::new() }
     }
 

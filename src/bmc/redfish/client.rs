@@ -1,5 +1,6 @@
 //! HTTP to one Redfish service: login, sessions, retries, bounds, and errors that say what to do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,8 +64,24 @@ enum Login {
     None,
     /// A session: its token and where it is closed.
     Session { token: SecretString, location: Option<String> },
-    /// User and password with each request.
-    Basic,
+    /// User and password with each request, after so many logins for a session were refused.
+    Basic { refused: u32 },
+}
+
+/// A service, and what all connections to it share.
+#[derive(Clone)]
+pub struct Place {
+    /// `https://host[:port]`.
+    pub base: String,
+    /// `host:port`.
+    pub peer: String,
+    /// What the host's name was resolved to, where it was before; empty: it is resolved for each connection.
+    pub addresses: Vec<SocketAddr>,
+    /// Held for each request.
+    pub exchange: Arc<Mutex<()>>,
+    /// Whether it ever opened a session: then a refused one is a wrong password, and basic authentication would be one
+    /// more wrong login for the account's lock to count.
+    pub has_sessions: Arc<AtomicBool>,
 }
 
 /// One service, one account.
@@ -74,26 +91,24 @@ pub struct Client {
     url: reqwest::Url,
     base: String,
     peer: String,
+    /// Of the place.
+    has_sessions: Arc<AtomicBool>,
     credentials: Credentials,
     login: Mutex<Login>,
-    /// Whether it ever opened a session: then a refused one is a wrong password, and basic authentication would be one
-    /// more wrong login for the account's lock to count.
-    has_sessions: AtomicBool,
     /// One request at a time.
     exchange: Arc<Mutex<()>>,
     settings: Arc<Settings>,
 }
 
 impl Client {
-    /// For a service at `base` (`https://host[:port]`). `exchange` is the lock that all connections to it share.
+    /// For the service at this place.
     pub fn new(
-        base: String,
-        peer: String,
+        place: Place,
         credentials: &Credentials,
         tls: Result<rustls::ClientConfig, rustls::Error>,
         settings: Arc<Settings>,
-        exchange: Arc<Mutex<()>>,
     ) -> Result<Self, BmcError> {
+        let Place { base, peer, addresses, exchange, has_sessions } = place;
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
         let url = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
@@ -109,6 +124,9 @@ impl Client {
         let mut builder = reqwest::Client::builder();
         if let Some(guard) = &settings.guard {
             builder = builder.dns_resolver(guard.resolver(url.port_or_known_default().unwrap_or_default()));
+        }
+        if let Some(name) = url.domain().filter(|_| !addresses.is_empty()) {
+            builder = builder.resolve_to_addrs(name, &addresses);
         }
         let http = builder
             .tls_backend_preconfigured(tls)
@@ -130,7 +148,7 @@ impl Client {
             peer,
             credentials,
             login: Mutex::new(Login::None),
-            has_sessions: AtomicBool::new(false),
+            has_sessions,
             exchange,
             settings,
         })
@@ -157,21 +175,22 @@ impl Client {
     ) -> Result<Answer, BmcError> {
         let mut fresh = false;
         loop {
-            let (auth, renewable) = self.authorization(&mut fresh).await?;
+            let (auth, kind) = self.authorization(&mut fresh).await?;
             let answer = self.send(method.clone(), path, body, if_match, auth).await?;
             match answer.status {
                 // A session that expired, or one lost in a restart of the BMC: once more from the start.
-                StatusCode::UNAUTHORIZED if renewable && !fresh => *self.login.lock().await = Login::None,
+                StatusCode::UNAUTHORIZED if kind.is_none() && !fresh => *self.login.lock().await = Login::None,
                 StatusCode::UNAUTHORIZED => {
                     *self.login.lock().await = Login::None;
-                    return Err(self.wrong_password(&answer));
+                    return Err(self.wrong_password(&answer, 1 + kind.unwrap_or_default()));
                 }
                 StatusCode::FORBIDDEN => {
                     let user = &self.credentials.username;
-                    return Err(self.credentials(format!(
+                    let reason = format!(
                         "user {user:?} may not {method} {path}: give the account the role Operator or Administrator ({})",
                         answer.reason()
-                    )));
+                    );
+                    return Err(self.credentials(reason, 0));
                 }
                 _ => return Ok(answer),
             }
@@ -183,17 +202,18 @@ impl Client {
         BmcError::Protocol { peer: self.peer.clone(), reason: format!("{} to {what}", answer.reason()) }
     }
 
-    fn credentials(&self, reason: String) -> BmcError {
-        BmcError::Credentials { peer: self.peer.clone(), reason }
+    fn credentials(&self, reason: String, logins: u32) -> BmcError {
+        BmcError::Credentials { peer: self.peer.clone(), reason, logins }
     }
 
-    fn wrong_password(&self, answer: &Answer) -> BmcError {
+    fn wrong_password(&self, answer: &Answer, logins: u32) -> BmcError {
         let user = &self.credentials.username;
-        self.credentials(format!("wrong user name or password for {user:?} ({})", answer.reason()))
+        self.credentials(format!("wrong user name or password for {user:?} ({})", answer.reason()), logins)
     }
 
-    /// Headers that log in, and whether a refusal may be a matter of an old session.
-    async fn authorization(&self, fresh: &mut bool) -> Result<(HeaderMap, bool), BmcError> {
+    /// Headers that log in. With basic authentication, how many logins were refused before; with a session none, for then
+    /// a refusal may be a matter of its age.
+    async fn authorization(&self, fresh: &mut bool) -> Result<(HeaderMap, Option<u32>), BmcError> {
         let mut login = self.login.lock().await;
         if let Login::None = *login {
             *login = self.log_in().await?;
@@ -206,11 +226,17 @@ impl Client {
                     value.set_sensitive(true);
                     headers.insert(TOKEN, value);
                 }
-                (headers, true)
+                (headers, None)
             }
-            Login::Basic | Login::None => {
+            Login::Basic { refused } => {
+                // They count once.
+                let refused = if *fresh { *refused } else { 0 };
                 headers.extend(self.basic());
-                (headers, false)
+                (headers, Some(refused))
+            }
+            Login::None => {
+                headers.extend(self.basic());
+                (headers, Some(0))
             }
         })
     }
@@ -243,15 +269,16 @@ impl Client {
                 Ok(Login::Session { token: token.to_string().into(), location })
             }
             (StatusCode::UNAUTHORIZED, _) if self.has_sessions.load(Ordering::Relaxed) => {
-                Err(self.wrong_password(&answer))
+                Err(self.wrong_password(&answer, 1))
             }
             // No session service, or one that wants a login to log in: user and password each time.
             (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)
             | (StatusCode::UNAUTHORIZED, _) => {
                 tracing::debug!(bmc = %self.peer, status = %answer.status, "no Redfish session: basic authentication");
-                Ok(Login::Basic)
+                Ok(Login::Basic { refused: u32::from(answer.status == StatusCode::UNAUTHORIZED) })
             }
-            (StatusCode::FORBIDDEN, _) => Err(self.wrong_password(&answer)),
+            // Some say 400 to a wrong password.
+            (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, _) => Err(self.wrong_password(&answer, 1)),
             (status, _) if status.is_success() => {
                 Err(BmcError::Protocol { peer: self.peer.clone(), reason: "to the login without X-Auth-Token".into() })
             }

@@ -54,7 +54,7 @@ fn each(value: &Value) -> Vec<&Value> {
 
 /// Text from the wire, fit for a log line.
 pub fn clean(text: &str, max: usize) -> String {
-    let visible = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let visible = text.chars().map(|c| if !crate::log::is_safe(c) { ' ' } else { c });
     let mut out: String = visible.take(max).collect::<String>().trim().into();
     if text.chars().count() > max {
         out.push('…');

@@ -10,6 +10,6 @@ pub mod model;
 mod probe;
 mod tls;
 
-pub use client::Client;
+pub use client::{Client, Place};
 pub use controller::RedfishBmc;
 pub(super) use tls::Configs;

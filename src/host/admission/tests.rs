@@ -216,6 +216,16 @@ async fn every_rule_of_a_spec() {
         ("1.1 hardwareProfile is for the registration to judge", spec(json!({"hardwareProfile": "warp-drive"})), OK),
         ("1.1 taints are kept", spec(json!({"taints": [{"key": "a", "effect": "NoSchedule"}]})), OK),
         (
+            "1.1 taints have a bound",
+            spec(json!({"taints": vec![json!({"key": "a"}); 20_000]})),
+            "spec.taints: Forbidden: more than 100 taints, or 1000 values in them, are not supported",
+        ),
+        (
+            "1.1 the whole has a bound",
+            spec(json!({"description": "a".repeat(70_000)})),
+            "spec: Forbidden: more than 65536 bytes are not supported",
+        ),
+        (
             "1.1 firmware is refused",
             spec(json!({"firmware": {"sriovEnabled": true}})),
             "spec.firmware: Forbidden: firmware settings are not supported yet",

@@ -76,6 +76,8 @@ pub struct World<'a> {
     pub hardware_from: Option<&'a str>,
     /// Another host that had the same boot MAC address first, as `namespace/name`.
     pub mac_owner: Option<&'a str>,
+    /// Until when no login was to be tried at its BMC, when the last operation ended so: too many were refused before.
+    pub held_until: Option<Timestamp>,
     /// Whether what its DataImage says is in the virtual CD drive. Known of a host that is being deleted only.
     pub data_cd: bool,
     /// Other hosts that take a place, see [`takes_place`].

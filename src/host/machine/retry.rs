@@ -13,7 +13,7 @@ pub fn retry_delay(first: Duration, failures: i64) -> Duration {
 }
 
 impl Life<'_> {
-    /// Until when a failed operation rests. `None` when there was no failure, the time is over, or the operator
+    /// Until when a failed operation rests: as long as no login is tried at its BMC, or by how often it failed. `None` when there was no failure, the time is over, or the operator
     /// changed the host or its credentials since.
     pub(super) fn resting_until(&self) -> Option<Timestamp> {
         let error = self.status.error_type?;
@@ -31,6 +31,9 @@ impl Life<'_> {
                 if self.status.tried_credentials.credentials_version.as_deref() != Some(version));
         if changed || secret_changed {
             return None;
+        }
+        if let Some(until) = self.world.held_until {
+            return (until > self.world.now).then_some(until);
         }
         let failures = self.status.error_count.max(self.status.provisioning_fail_count + 1);
         let since = self.status.last_updated.as_ref()?.0;

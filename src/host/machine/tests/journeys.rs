@@ -334,6 +334,7 @@ fn time_while_the_appliance_was_down_is_no_silence() {
             hardware: None,
             hardware_from: None,
             mac_owner: None,
+            held_until: None,
             data_cd: false,
             busy: 0,
             settings: &model.settings,
