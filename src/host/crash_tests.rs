@@ -341,7 +341,9 @@ impl Site {
             metrics: Metrics::default(),
             media: None,
             up_since: Timestamp::now(),
-            places: Places::new(AT_ONCE).0,
+            places: Places::new(AT_ONCE, Duration::from_secs(900)).0,
+            looks: Looks::new(Default::default()).0,
+            patience: Patience::default(),
             crowd: Arc::default(),
             turns: tokio::sync::Semaphore::new(1),
         }

@@ -195,7 +195,7 @@ mod tests {
             hardware_from: None,
             mac_owner: None,
             data_cd: false,
-            busy: 0,
+            room: true,
             settings: &settings,
         };
         of(&world, &status, &Next::Wait { reason: "because".into(), until: at(60) })

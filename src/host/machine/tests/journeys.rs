@@ -335,7 +335,7 @@ fn time_while_the_appliance_was_down_is_no_silence() {
             hardware_from: None,
             mac_owner: None,
             data_cd: false,
-            busy: 0,
+            room: true,
             settings: &model.settings,
         });
         turn.status.error_message
