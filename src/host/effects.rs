@@ -1,5 +1,7 @@
 //! What the state machine asks for, done. Every effect may be done twice without harm.
 
+use std::time::Duration;
+
 use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -17,6 +19,9 @@ use super::{access, dataimage, hardware_data};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
+
+/// How long a BMC may take to empty its drive while nobody waits for it.
+const TAKE_OUT: Duration = Duration::from_secs(180);
 
 /// Why an effect was not done.
 #[derive(Debug, thiserror::Error)]
@@ -96,9 +101,14 @@ async fn hand_over(
     intent: Option<&BootIntent>,
     spec: &BootIntentSpec,
 ) -> Result<(), EffectError> {
+    // The system is on its way whatever the BMC says.
     match connect(reconciler, host).await {
-        Ok((bmc, _)) => boot_effect::take_out(host, bmc.as_ref()).await,
-        // The system is on its way whatever the BMC says.
+        Ok((bmc, _)) => {
+            let out = boot_effect::take_out(host, bmc.as_ref());
+            if tokio::time::timeout(TAKE_OUT, out).await.is_err() {
+                warn!(host = %label(host), "the virtual CD stays in: the BMC takes too long");
+            }
+        }
         Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
     }
     store_intent(reconciler, host, intent, spec).await

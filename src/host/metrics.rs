@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -78,6 +79,7 @@ struct Inner {
     not_deprovisioned: Counter,
     not_powered_off: Counter,
     effort: Effort,
+    looks_waiting: Gauge,
 }
 
 impl Default for Inner {
@@ -106,6 +108,7 @@ impl Default for Inner {
             not_deprovisioned: Counter::default(),
             not_powered_off: Counter::default(),
             effort: Effort::default(),
+            looks_waiting: Gauge::default(),
         }
     }
 }
@@ -116,10 +119,20 @@ impl Metrics {
         &self.0.effort
     }
 
+    /// Hosts that wait to be looked at.
+    pub(super) fn looks_waiting(&self) -> Gauge {
+        self.0.looks_waiting.clone()
+    }
+
     /// Names everything for a scrape; the encoder adds `_total` to counters.
     pub fn register(&self, registry: &mut Registry) {
         let all = &*self.0;
         all.effort.register(registry);
+        registry.register(
+            "slipway_host_looks_waiting",
+            "Hosts that wait to be looked at, because as many others are",
+            all.looks_waiting.clone(),
+        );
         let mut counter = |name: &str, help: &str, counter: &Counter| registry.register(name, help, counter.clone());
         counter("metal3_reconcile_error", "Looks at a host that failed", &all.reconcile_errors);
         counter("metal3_credentials_missing", "A BMC secret was found missing", &all.credentials_missing);

@@ -196,7 +196,7 @@ mod tests {
             mac_owner: None,
             held_until: None,
             data_cd: false,
-            busy: 0,
+            room: true,
             settings: &settings,
         };
         of(&world, &status, &Next::Wait { reason: "because".into(), until: at(60) })

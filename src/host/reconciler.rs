@@ -3,7 +3,7 @@
 //! It is the only writer of a host's status and of its boot intent's spec.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -21,14 +21,16 @@ use tracing::{debug, info, warn};
 
 use super::crowd::Crowd;
 use super::logins::Logins;
+use super::looks::{self, Looks};
 use super::machine::{self, Effect, Next, Note, Turn, World};
 use super::media::Media;
 use super::metrics::Metrics;
-use super::places::{Places, Standing};
+use super::patience::{Patience, within};
+use super::places::Places;
 use super::readings::Readings;
 use super::view::HostView;
 use super::{access, conditions, dataimage, effects, events, hardware_data, progress};
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, OperationalStatus, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::boot::HostIndex;
@@ -58,6 +60,8 @@ pub struct Reconciler {
     /// What machines boot without the network; none where no boot HTTP runs.
     pub(super) media: Option<Media>,
     places: Places,
+    looks: Arc<Looks>,
+    patience: Patience,
     up_since: Timestamp,
     pub(super) crowd: Arc<Crowd>,
     pub(super) logins: Arc<Logins>,
@@ -85,8 +89,9 @@ pub enum ReconcileError {
     Restless(ProvisioningState),
 }
 
-/// Hosts looked at at once. After a start that is all of them; most of their time is a BMC's. Each takes memory while it waits.
-const HOSTS_AT_ONCE: u16 = 128;
+/// Reconciliations at once: looks ([`looks::AT_ONCE`]), most of whose time is a BMC's, and some that only find that their
+/// host has to wait for its turn. The controller polls all that are under way whenever one moves.
+const HOSTS_AT_ONCE: u16 = looks::AT_ONCE as u16 + 16;
 
 /// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
 const TURNS_AT_ONCE: usize = 8;
@@ -124,11 +129,15 @@ pub async fn run(
         .inspect_ok(move |event| observer.take(event))
         .applied_objects();
     let controller = Controller::for_stream(seen, hosts.clone());
-    let (places, woken) = Places::new(settings.busy_limit);
+    let (places, free) = Places::new(settings.busy_limit, settings.boot_deadline.0);
+    let (looks, turns) = Looks::new(metrics.looks_waiting());
+    let woken = futures::stream::select(free, turns);
     let woken = woken.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let reconciler = Arc::new(Reconciler {
         client: client.clone(),
         places,
+        looks,
+        patience: Patience::default(),
         up_since: Timestamp::now(),
         bmcs,
         index,
@@ -172,7 +181,9 @@ pub async fn run(
                     Err(kube::runtime::controller::Error::ObjectNotFound(host)) => {
                         let namespace = host.namespace.clone().unwrap_or_default();
                         reconciler.metrics.forget(&namespace, &host.name);
-                        reconciler.places.leave(&(namespace, host.name.clone()));
+                        let key = (namespace, host.name.clone());
+                        reconciler.places.leave(&key);
+                        reconciler.looks.leave(&key);
                         tokio::spawn(async move {
                             reconciler.clear_after(host.namespace.as_deref().unwrap_or_default(), &host.name).await;
                         });
@@ -198,18 +209,12 @@ pub(super) fn label(host: &impl ResourceExt) -> String {
     format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
 }
 
-fn standing(host: &BareMetalHost, status: &BareMetalHostStatus) -> Standing {
-    if machine::takes_place(host, status) {
-        Standing::Takes
-    } else if status.operational_status == OperationalStatus::Delayed {
-        Standing::Waits
-    } else {
-        Standing::Neither
-    }
-}
-
 async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+    let key = (namespace.clone(), name.clone());
+    let Some(_look) = reconciler.looks.begin(&key, host.is_registered()) else {
+        return Ok(Action::await_change());
+    };
     let outcome = reconciler.metrics.effort().of(reconciler.reconcile(&namespace, &name)).await;
     reconciler.metrics.reconciled(&namespace, &name, outcome.is_err());
     outcome
@@ -218,6 +223,7 @@ async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<A
 impl Reconciler {
     async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
         let mut state = ProvisioningState::None;
+        let (began, mut asked) = (Instant::now(), 0);
         let key = (namespace.to_owned(), name.to_owned());
         // What the last turn left as it was; read again when it did something, which may have taken its time.
         let mut known: Option<(BareMetalHost, Around)> = None;
@@ -270,8 +276,15 @@ impl Reconciler {
                 Next::Do(effect) => {
                     // It may take minutes; what it does not need, it does not hold.
                     drop((around.hardware, around.image));
+                    let patience = self.patience.with(&effect);
+                    if patience.is_some() {
+                        if self.patience.is_over(began.elapsed(), asked) {
+                            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+                        }
+                        asked += 1;
+                    }
                     debug!(host = %label(&host), ?effect, "doing");
-                    let done = effects::perform(self, &host, intent, &effect).await;
+                    let done = within(patience, &host, effects::perform(self, &host, intent, &effect)).await;
                     self.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
@@ -342,7 +355,7 @@ impl Reconciler {
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
         let key = (host.namespace().unwrap_or_default(), host.name_any());
-        let world = |busy| World {
+        let world = |room| World {
             now: Timestamp::now(),
             up_since: self.up_since,
             host,
@@ -355,17 +368,18 @@ impl Reconciler {
             mac_owner: mac_owner.as_deref(),
             held_until: self.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
             data_cd: *data_cd,
-            busy,
+            room,
             settings: &self.settings,
         };
         self.places.decide(
             &key,
+            Instant::now(),
             || self.crowd.busy(),
-            |busy| {
-                let world = world(busy);
+            |room| {
+                let world = world(room);
                 let mut turn = machine::step(&world);
                 turn.status.progress = progress::of(&world, &turn.status, &turn.next);
-                let standing = standing(host, &turn.status);
+                let standing = machine::standing(host, &turn);
                 (turn, standing)
             },
         )

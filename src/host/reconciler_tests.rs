@@ -14,7 +14,7 @@ use super::*;
 use crate::api::kinds;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
-    HardwareDetails, Image as HostImage, ProvisionStatus,
+    HardwareDetails, Image as HostImage, OperationalStatus, ProvisionStatus,
 };
 use crate::api::slipway::{
     BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
@@ -45,6 +45,8 @@ mod profile;
 mod rest;
 #[path = "secret_tests.rs"]
 mod secret;
+#[path = "share_tests.rs"]
+mod share;
 #[path = "twin_tests.rs"]
 mod twin;
 #[path = "unsupported_tests.rs"]
@@ -139,7 +141,7 @@ impl Site {
 
     /// A reconciler that does nothing by itself.
     fn reconciler(&self) -> Reconciler {
-        let (places, _woken) = Places::new(20);
+        let (places, _woken) = Places::new(20, Duration::from_secs(900));
         Reconciler {
             client: self.client.clone(),
             bmcs: Registry::default(),
@@ -150,6 +152,8 @@ impl Site {
             metrics: Metrics::default(),
             media: None,
             places,
+            looks: Looks::new(Default::default()).0,
+            patience: Patience::default(),
             up_since: Timestamp::now(),
             crowd: Arc::default(),
             logins: Arc::default(),

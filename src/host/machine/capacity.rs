@@ -1,7 +1,11 @@
 //! How many hosts may be busy at once (docs/design/host.md, "Capacity").
 
-use super::{Life, Next, World};
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, OperationalStatus, ProvisioningState as State};
+use super::{Life, Next, Turn, annotations, seconds};
+use crate::api::metal3::{
+    ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, ErrorType, InspectionMode, OperationalStatus,
+    ProvisioningState as State,
+};
+use crate::api::slipway::BootTarget;
 use crate::bmc::{BmcAddress, BootInterface};
 
 /// Whether a host with this status takes one of the places. One that boots from a virtual CD never does: it does not
@@ -22,20 +26,80 @@ pub fn is_exempt(address: &str) -> bool {
     BmcAddress::parse(address).is_ok_and(|address| address.capabilities().boot == BootInterface::VirtualMedia)
 }
 
-impl World<'_> {
-    fn holds_place(&self) -> bool {
-        self.host.status.as_ref().is_some_and(|status| takes_place(self.host, status))
+/// What a decision makes of a host among those that want to be busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has a place.
+    Takes,
+    /// It waits for one.
+    Waits,
+    /// It is in the middle of something that is not gone on with as long as somebody says so: it needs none until then.
+    Rests,
+    /// What it needs is not known before the next decision.
+    Undecided,
+    /// It needs none.
+    Neither,
+}
+
+/// What a decision makes of a host.
+pub fn standing(host: &BareMetalHost, turn: &Turn) -> Standing {
+    let status = &turn.status;
+    let paused = host.metadata.annotations.iter().flatten().any(|(key, _)| key == ANNOTATION_PAUSED);
+    if paused || is_held_off(host, status) {
+        Standing::Rests
+    } else if takes_place(host, status) {
+        Standing::Takes
+    } else if status.operational_status == OperationalStatus::Delayed {
+        Standing::Waits
+    } else if matches!(turn.next, Next::Again | Next::Do(_)) {
+        Standing::Undecided
+    } else {
+        Standing::Neither
     }
 }
 
+/// Whether a client keeps the host off that is inspected or written otherwise.
+fn is_held_off(host: &BareMetalHost, status: &BareMetalHostStatus) -> bool {
+    let by_ramdisk = match status.provisioning.state {
+        State::Inspecting => host.spec.inspection_mode != Some(InspectionMode::Fast),
+        State::Provisioning => true,
+        _ => false,
+    };
+    by_ramdisk
+        && status.error_type != Some(ErrorType::Provisioning)
+        && annotations::reboots(host).any(|reboot| reboot.held && reboot.force)
+}
+
 impl Life<'_> {
-    /// Waits for a place, unless the host has one: who is busy goes on.
+    /// Waits for a place, unless the host has one or one is free for it.
     pub(super) fn without_capacity(&mut self) -> Option<Next> {
-        let limit = self.world.settings.busy_limit;
-        if self.world.busy < limit || self.world.holds_place() || self.boots_from(BootInterface::VirtualMedia) {
+        if self.world.room || self.boots_from(BootInterface::VirtualMedia) {
             return None;
         }
         self.status.operational_status = OperationalStatus::Delayed;
-        Some(self.poll(format!("{limit} hosts are busy, which is host.busy_limit; this one goes on when one is done")))
+        let limit = self.world.settings.busy_limit;
+        Some(self.poll(format!(
+            "{limit} hosts are busy, which is host.busy_limit; this one goes on when one is done, after hosts of namespaces that have fewer"
+        )))
+    }
+
+    /// The same in the middle of an operation, where a host may have given its place back: a machine that boots or has an
+    /// agent is not stopped, and one that is held off needs no place.
+    pub(super) fn without_capacity_to_go_on(&mut self) -> Option<Next> {
+        let was_busy = self.world.host.status.as_ref().is_some_and(|status| takes_place(self.world.host, status));
+        if (was_busy && self.is_under_way()) || is_held_off(self.world.host, &self.status) {
+            return None;
+        }
+        self.without_capacity()
+    }
+
+    fn is_under_way(&self) -> bool {
+        let Some(intent) = self.world.intent else { return false };
+        if intent.spec.target == BootTarget::Ramdisk {
+            return self.agent_is_up() || self.is_awaited(intent);
+        }
+        let operation = format!("provision@{}", seconds(&self.status.operation_history.provision));
+        let written = self.status.provisioning.state == State::Provisioning && intent.spec.started.is_some();
+        written && intent.spec.operation.starts_with(&operation)
     }
 }

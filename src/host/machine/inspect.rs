@@ -26,7 +26,7 @@ impl Life<'_> {
         if self.inspection_asked() {
             return Next::Do(Effect::DropAnnotations(vec![ANNOTATION_INSPECT.to_owned()]));
         }
-        if let Some(next) = self.without_capacity() {
+        if let Some(next) = self.without_capacity_to_go_on() {
             return next;
         }
         if let Some(next) = self.prefetch_image() {

@@ -40,7 +40,7 @@ use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentSt
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
 
-pub use capacity::{is_busy, is_exempt, takes_place};
+pub use capacity::{Standing, is_busy, is_exempt, standing, takes_place};
 pub use retry::retry_delay;
 pub use wanted::Method;
 
@@ -80,8 +80,8 @@ pub struct World<'a> {
     pub held_until: Option<Timestamp>,
     /// Whether what its DataImage says is in the virtual CD drive. Known of a host that is being deleted only.
     pub data_cd: bool,
-    /// Other hosts that take a place, see [`takes_place`].
-    pub busy: usize,
+    /// Whether it has a place among the busy, or one is free for it, see [`takes_place`].
+    pub room: bool,
     /// `[host]` of the configuration.
     pub settings: &'a HostConfig,
 }

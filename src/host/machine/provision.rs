@@ -100,7 +100,7 @@ impl Life<'_> {
             return self
                 .begin_deprovisioning("Image provisioning begins again, because the host was detached meanwhile");
         }
-        if let Some(next) = self.without_capacity() {
+        if let Some(next) = self.without_capacity_to_go_on() {
             return next;
         }
         if self.status.error_type == Some(ErrorType::Provisioning) {
@@ -325,7 +325,7 @@ impl Life<'_> {
 
     pub(super) fn deprovisioning(&mut self) -> Next {
         let abandoned = self.deleting() && self.without_access();
-        if !abandoned && let Some(next) = self.without_capacity() {
+        if !abandoned && let Some(next) = self.without_capacity_to_go_on() {
             return next;
         }
         if let Some(next) = self.wipe("deprovision", ErrorType::Provisioning).or_else(|| self.tear_down()) {

@@ -203,6 +203,12 @@ impl Life<'_> {
         })
     }
 
+    /// Whether the machine was powered on for this boot and may still take its time to the agent's first call.
+    pub(super) fn is_awaited(&self, intent: &BootIntent) -> bool {
+        let started = intent.spec.started.as_ref().or(intent.spec.powering_on.as_ref());
+        session(intent).is_none() && started.is_some_and(|started| self.world.now < self.call_deadline(started.0))
+    }
+
     /// Until when a machine that was powered on then may take to its agent's first call.
     fn call_deadline(&self, started: Timestamp) -> Timestamp {
         started.max(self.world.up_since) + self.world.settings.boot_deadline.0

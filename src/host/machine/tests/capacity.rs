@@ -113,3 +113,93 @@ fn a_deletion_that_cannot_use_the_bmc_waits_for_nobody() {
     model.run_until("gone");
     assert!(model.gone);
 }
+
+/// A host that has given its place back, because it was paused, and of which all places are taken by now.
+fn unpaused(model: &mut Model) {
+    full(model);
+    model.gave_place_back = true;
+}
+
+#[test]
+fn who_gave_its_place_back_waits_for_one_unless_its_machine_is_under_way() {
+    type Change = fn(&mut Model);
+    let silent = |model: &mut Model| model.now += Duration::from_secs(3600);
+    let rows: [(&str, bool, Change, OperationalStatus); 6] = [
+        ("inspecting", true, |_| {}, OperationalStatus::OK),
+        ("provisioning", true, |_| {}, OperationalStatus::OK),
+        ("deprovisioning", true, |_| {}, OperationalStatus::OK),
+        // It was not powered on yet.
+        ("inspecting", false, |_| {}, OperationalStatus::Delayed),
+        ("deprovisioning", false, |_| {}, OperationalStatus::Delayed),
+        // Its time to call is over.
+        ("inspecting", true, silent, OperationalStatus::Delayed),
+    ];
+    for (state, started, change, wanted) in rows {
+        let mut model = Model::in_state(state);
+        if started {
+            model.settle();
+        }
+        unpaused(&mut model);
+        change(&mut model);
+        model.settle();
+        assert_eq!((model.state(), model.status().operational_status), (state, wanted), "{started}");
+        model.busy = 0;
+        model.gave_place_back = false;
+        model.run_until(if state == "deprovisioning" { "available" } else { "provisioned" });
+    }
+}
+
+#[test]
+fn who_is_paused_or_held_off_has_no_place() {
+    const HOLDER: &str = "reboot.metal3.io/holder";
+    const PAUSED: &str = "baremetalhost.metal3.io/paused";
+    const FORCE: &str = r#"{"force":true}"#;
+    let rows = [
+        ("inspecting", "none", "", Standing::Takes),
+        ("inspecting", PAUSED, "", Standing::Rests),
+        ("available", PAUSED, "", Standing::Rests),
+        ("inspecting", HOLDER, FORCE, Standing::Rests),
+        ("provisioning", HOLDER, FORCE, Standing::Rests),
+        // It does not hold off.
+        ("deprovisioning", HOLDER, FORCE, Standing::Takes),
+        ("inspecting", HOLDER, "", Standing::Takes),
+        ("inspecting", "reboot.metal3.io", FORCE, Standing::Takes),
+        ("available", "none", "", Standing::Neither),
+    ];
+    for (state, annotation, value, wanted) in rows {
+        let mut model = Model::in_state(state);
+        model.settle();
+        model.annotate(annotation, value);
+        let turn = model.turn();
+        let found = standing(&model.host, &turn);
+        assert_eq!(found, wanted, "{state} {annotation} {value} {:?}", turn.next);
+    }
+}
+
+#[test]
+fn who_is_held_off_is_so_without_a_place_and_waits_for_one_afterwards() {
+    for state in ["inspecting", "provisioning"] {
+        let mut model = Model::in_state(state);
+        model.settle();
+        unpaused(&mut model);
+        model.annotate("reboot.metal3.io/holder", r#"{"force":true}"#);
+        let (reason, _) = model.settle();
+        assert!(reason.contains("held off"), "{reason}");
+        assert_eq!((model.state(), model.power), (state, PowerState::Off));
+        model.unannotate("reboot.metal3.io/holder");
+        model.settle();
+        assert_eq!(model.status().operational_status, OperationalStatus::Delayed);
+        model.busy = 0;
+        model.run_until("provisioned");
+    }
+}
+
+#[test]
+fn who_waits_and_has_yet_to_read_its_power_has_not_decided() {
+    let mut model = Model::in_state("registering");
+    full(&mut model);
+    model.settle();
+    assert_eq!(standing(&model.host, &model.turn()), Standing::Waits);
+    model.power_known = false;
+    assert_eq!(standing(&model.host, &model.turn()), Standing::Undecided);
+}

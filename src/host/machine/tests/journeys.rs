@@ -336,7 +336,7 @@ fn time_while_the_appliance_was_down_is_no_silence() {
             mac_owner: None,
             held_until: None,
             data_cd: false,
-            busy: 0,
+            room: true,
             settings: &model.settings,
         });
         turn.status.error_message

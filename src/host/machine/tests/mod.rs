@@ -39,7 +39,10 @@ struct Model {
     mac_owner: Option<String>,
     held_until: Option<Timestamp>,
     data_cd: bool,
+    /// Places that others have.
     busy: usize,
+    /// Whether the host gave its own back, although its status says that it is busy.
+    gave_place_back: bool,
     settings: HostConfig,
     boots: Vec<BootDevice>,
     /// How often the disks became clean.
@@ -90,6 +93,7 @@ impl Model {
             held_until: None,
             data_cd: false,
             busy: 0,
+            gave_place_back: false,
             settings: HostConfig::default(),
             boots: Vec::new(),
             wipes: 0,
@@ -145,6 +149,11 @@ impl Model {
         self.status().provisioning.state.as_str()
     }
 
+    fn has_room(&self) -> bool {
+        let has_place = !self.gave_place_back && takes_place(&self.host, &self.status());
+        has_place || self.busy < self.settings.busy_limit
+    }
+
     fn turn(&self) -> Turn {
         step(&World {
             now: self.now,
@@ -159,7 +168,7 @@ impl Model {
             mac_owner: self.mac_owner.as_deref(),
             held_until: self.held_until,
             data_cd: self.data_cd && self.host.metadata.deletion_timestamp.is_some(),
-            busy: self.busy,
+            room: self.has_room(),
             settings: &self.settings,
         })
     }
