@@ -18,6 +18,7 @@ const ERRORS_MAX: usize = 64;
 const PATTERN_SIZE: usize = 1 << 20;
 
 pub(super) mod cel;
+pub(super) mod defaults;
 mod format;
 mod topology;
 mod validate;
@@ -332,40 +333,6 @@ impl Schema {
         }
     }
 
-    /// Puts defaults where a field is missing, or null without being nullable.
-    pub fn apply_defaults(&self, value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                for (name, schema) in &self.properties {
-                    let missing = match map.get(name) {
-                        None => true,
-                        Some(Value::Null) => !schema.nullable,
-                        Some(_) => false,
-                    };
-                    if missing && let Some(default) = &schema.default {
-                        map.insert(name.clone(), default.clone());
-                    }
-                    if let Some(child) = map.get_mut(name) {
-                        schema.apply_defaults(child);
-                    }
-                }
-                if let Some(schema) = &self.additional {
-                    for (name, child) in map.iter_mut() {
-                        if !self.properties.contains_key(name) {
-                            schema.apply_defaults(child);
-                        }
-                    }
-                }
-            }
-            Value::Array(entries) => {
-                if let Some(schema) = &self.items {
-                    entries.iter_mut().for_each(|child| schema.apply_defaults(child));
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Drops nulls of fields that are not nullable: a client that sends one means that there is no value.
     pub fn drop_nulls(&self, value: &mut Value) {
         if self.is_schema {
@@ -447,17 +414,5 @@ mod tests {
             value,
             json!({"spec": {"online": true, "free": {"x": {"y": 1}}, "labels": {"any": "x"}, "byKey": [{"k": "a"}]}})
         );
-    }
-
-    #[test]
-    fn defaults_fill_what_is_missing_or_null() {
-        for given in [json!({"spec": {"online": true}}), json!({"spec": {"online": true, "mode": null}})] {
-            let mut value = given.clone();
-            sample().apply_defaults(&mut value);
-            assert_eq!(value["spec"]["mode"], "UEFI", "{given}");
-        }
-        let mut chosen = json!({"spec": {"mode": "legacy"}});
-        sample().apply_defaults(&mut chosen);
-        assert_eq!(chosen["spec"]["mode"], "legacy");
     }
 }
