@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use regex::Regex;
 use serde_json::Value;
 
 use super::core_schemas;
@@ -14,16 +13,16 @@ use super::status::shorten;
 
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
-/// Bytes that a compiled pattern may take.
-const PATTERN_SIZE: usize = 1 << 20;
 
 pub(super) mod cel;
 pub(super) mod defaults;
 mod format;
+mod pattern;
 mod topology;
 mod validate;
 
 use format::Format;
+use pattern::Pattern;
 pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
 
 /// JSON type of a value.
@@ -60,7 +59,7 @@ pub struct Schema {
     items: Option<Box<Schema>>,
     required: Vec<String>,
     choices: Vec<Value>,
-    pattern: Option<Regex>,
+    pattern: Option<Arc<Pattern>>,
     format: Option<Format>,
     minimum: Option<f64>,
     maximum: Option<f64>,
@@ -125,15 +124,15 @@ pub struct SchemaError {
     reason: String,
 }
 
-/// Patterns come from users: what they compile to is bounded.
-fn compile_pattern(pattern: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(pattern).size_limit(PATTERN_SIZE).dfa_size_limit(PATTERN_SIZE).build()
-}
-
 impl Schema {
     /// Whether a pattern can be used; why not.
     pub fn check_pattern(pattern: &str) -> Result<(), String> {
-        compile_pattern(pattern).map(|_| ()).map_err(|error| error.to_string())
+        Self::pattern_weight(pattern).map(|_| ())
+    }
+
+    /// About what a pattern takes of the memory once it is compiled, in bytes; why it cannot be.
+    pub fn pattern_weight(pattern: &str) -> Result<usize, String> {
+        Pattern::compile(pattern).map(|pattern| pattern.weight()).map_err(|error| error.to_string())
     }
 
     /// Compiles a structural schema.
@@ -192,7 +191,7 @@ impl Schema {
             schema.choices = choices.clone();
         }
         if let Some(pattern) = source.get("pattern").and_then(Value::as_str) {
-            schema.pattern = Some(compile_pattern(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
+            schema.pattern = Some(Pattern::compile(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
         }
         if let Some(Value::Object(properties)) = source.get("properties") {
             for (name, property) in properties {
