@@ -165,22 +165,25 @@ impl ApiServer {
                 .store()
                 .get(&resource.storage, namespace, name)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let stored = current.value();
-            let old = served(resource, stored.clone());
-            let mut object_meta = meta::read(&old)?;
+            // An object may be many times its text, and more with its defaults: only who needs the whole reads it.
+            let mut object_meta = meta::read(&json!({ "metadata": current.metadata() }))?;
             check_preconditions(resource, name, options, &object_meta, current.revision)?;
-            let request = AdmissionRequest {
-                resource,
-                operation: Operation::Delete,
-                status: false,
-                object: &old,
-                old: Some(&old),
-                identity,
-            };
-            let errors = self.admit(&request);
-            if !errors.is_empty() {
-                return Err(ApiError::invalid(resource, name, &errors));
+            if self.has_admission(resource) {
+                let old = served(resource, current.value());
+                let request = AdmissionRequest {
+                    resource,
+                    operation: Operation::Delete,
+                    status: false,
+                    object: &old,
+                    old: Some(&old),
+                    identity,
+                };
+                let errors = self.admit(&request);
+                if !errors.is_empty() {
+                    return Err(ApiError::invalid(resource, name, &errors));
+                }
             }
+            let before = object_meta.clone();
             let mut finalizers = object_meta.finalizers.take().unwrap_or_default();
             if let Some(wanted) = options.propagation() {
                 finalizers.retain(|one| one != meta::ORPHAN && one != meta::FOREGROUND);
@@ -201,16 +204,16 @@ impl ApiServer {
                     object_meta.deletion_grace_period_seconds = Some(0);
                     object_meta.generation = object_meta.generation.map(|generation| generation + 1);
                 }
-                let mut marked = stored.clone();
+                if before.deletion_timestamp.is_some() && object_meta == before {
+                    return Ok(Deleted::Held(current));
+                }
+                let mut marked = current.value();
                 meta::write(&mut marked, &object_meta)?;
                 if is_namespace {
                     marked["status"]["phase"] = "Terminating".into();
                 }
                 if is_definition {
                     super::crd::set_terminating(&mut marked);
-                }
-                if marked == stored {
-                    return Ok(Deleted::Held(current));
                 }
                 Some(marked)
             } else {

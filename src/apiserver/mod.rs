@@ -416,6 +416,11 @@ impl ApiServer {
         self.inner.sweeper.notified().await;
     }
 
+    /// Whether rooms have rules for a resource.
+    fn has_admission(&self, resource: &Resource) -> bool {
+        self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner).contains_key(&*resource.storage)
+    }
+
     fn admit(&self, request: &AdmissionRequest<'_>) -> Vec<FieldError> {
         let rules = {
             let all = self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,14 @@
 //! OpenAPI documents: what kubectl needs for `explain`, for validation and for building patches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
+use super::aside;
 use super::registry::{Registry, Resource, SCHEMAS};
 use super::request::accepted;
 use super::status::{ApiError, json_response};
@@ -25,19 +27,19 @@ const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+pro
 /// The same as clients write it; it is no valid media type, so that it must not be sent back.
 const PROTOBUF_V2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
-/// Every document of one registry, each made when it is first asked for.
+/// Every document of one registry, each made when it is first asked for. While one is made, one schema at a time is
+/// unpacked, and of what was made only the text is kept.
 #[derive(Debug)]
 pub(super) struct Documents {
     registry: Arc<Registry>,
     index: OnceLock<Document>,
     by_path: BTreeMap<String, Slot>,
-    v2: OnceLock<Value>,
     v2_json: OnceLock<Document>,
     v2_protobuf: OnceLock<Document>,
 }
 
 /// A document and what it is made from.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     resources: Vec<Arc<Resource>>,
     document: Arc<OnceLock<Document>>,
@@ -46,40 +48,48 @@ struct Slot {
 impl Documents {
     /// What did not change since the previous registry is taken over.
     pub(super) fn new(registry: &Arc<Registry>, previous: Option<&Self>) -> Self {
-        let mut versions: Vec<(&str, &str)> = vec![("", "v1")];
-        for (group, group_versions) in registry.groups() {
-            versions.extend(group_versions.into_iter().map(|version| (group, version)));
+        let mut by_path: BTreeMap<String, Slot> = BTreeMap::new();
+        for resource in registry.all() {
+            let path = if resource.group.is_empty() { "api" } else { "apis" };
+            let slot = by_path.entry(format!("{path}/{}", resource.api_version())).or_default();
+            slot.resources.push(Arc::clone(resource));
         }
-        let mut by_path = BTreeMap::new();
-        for (group, version) in versions {
-            let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-            let resources: Vec<Arc<Resource>> = registry.of_version(group, version).cloned().collect();
-            let same = |slot: &&Slot| {
-                slot.resources.len() == resources.len()
-                    && slot.resources.iter().zip(&resources).all(|(one, other)| Arc::ptr_eq(one, other))
+        for (path, slot) in &mut by_path {
+            let same = |before: &&Slot| {
+                before.resources.len() == slot.resources.len()
+                    && before.resources.iter().zip(&slot.resources).all(|(one, other)| Arc::ptr_eq(one, other))
             };
-            let before = previous.and_then(|previous| previous.by_path.get(&path)).filter(same);
-            let document = before.map(|slot| Arc::clone(&slot.document)).unwrap_or_default();
-            by_path.insert(path, Slot { resources, document });
+            if let Some(before) = previous.and_then(|previous| previous.by_path.get(path)).filter(same) {
+                slot.document = Arc::clone(&before.document);
+            }
         }
         Self {
             registry: Arc::clone(registry),
             index: OnceLock::new(),
             by_path,
-            v2: OnceLock::new(),
             v2_json: OnceLock::new(),
             v2_protobuf: OnceLock::new(),
         }
     }
 
-    fn v3(&self, slot: &Slot) -> Value {
-        let first = slot.resources.first();
-        let (group, version) = first.map_or(("", "v1"), |one| (one.group.as_str(), one.version.as_str()));
-        document(&self.registry, group, version)
+    fn document<'s>(&self, slot: &'s Slot) -> &'s Document {
+        let make = || slot.document.get_or_init(|| Document::new(document(&self.registry, &slot.resources)));
+        slot.document.get().unwrap_or_else(|| aside::when(true, make))
     }
 
-    fn document<'s>(&self, slot: &'s Slot) -> &'s Document {
-        slot.document.get_or_init(|| Document::new(self.v3(slot).to_string()))
+    /// All that the v3 documents say as one of v2, made bit by bit.
+    fn v2_of<D: v2::Document>(&self) -> Document {
+        aside::when(true, || {
+            let mut made = D::default();
+            let mut wanted = BTreeSet::new();
+            let all = || self.by_path.values().flat_map(|slot| &slot.resources);
+            for (path, item) in all().flat_map(|resource| paths(resource)) {
+                references(&item, &mut wanted);
+                made.path(&path, &v2::path_item(&item));
+            }
+            each_schema(&self.registry, all(), wanted, |name, schema| made.definition(name, &v2::schema(schema)));
+            Document::new(made.finish())
+        })
     }
 
     /// `/openapi/v3`
@@ -120,19 +130,13 @@ impl Documents {
 
     /// `/openapi/v2`: one document of all that the v3 documents say, as JSON or protobuf.
     pub(super) fn v2(&self, headers: &HeaderMap) -> Result<Response, ApiError> {
-        let whole = || {
-            self.v2.get_or_init(|| {
-                let all: Vec<Value> = self.by_path.values().map(|slot| self.v3(slot)).collect();
-                v2::document(&all)
-            })
-        };
         for one in accepted(headers) {
             if one.media == PROTOBUF_V2 || one.media == PROTOBUF_V2_ASKED {
-                let document = self.v2_protobuf.get_or_init(|| Document::new(gnostic::encode(whole())));
+                let document = self.v2_protobuf.get_or_init(|| self.v2_of::<gnostic::Protobuf>());
                 return Ok(document.send(headers, PROTOBUF_V2));
             }
             if one.takes_json() {
-                let document = self.v2_json.get_or_init(|| Document::new(whole().to_string()));
+                let document = self.v2_json.get_or_init(|| self.v2_of::<v2::Json>());
                 return Ok(document.send(headers, "application/json"));
             }
         }
@@ -140,20 +144,73 @@ impl Documents {
     }
 }
 
-fn document(registry: &Registry, group: &str, version: &str) -> Value {
-    let mut paths = Map::new();
-    let mut schemas = BTreeMap::new();
-    for resource in registry.of_version(group, version) {
-        add_schemas(resource, &mut schemas);
-        add_paths(resource, &mut paths);
+/// The text of the document of one group and version.
+fn document(registry: &Registry, resources: &[Arc<Resource>]) -> Vec<u8> {
+    let info = json!({"title": "Slipway", "version": env!("CARGO_PKG_VERSION")});
+    let mut wanted = BTreeSet::new();
+    let mut text = Members::of(format!("{{\"openapi\":\"3.0.0\",\"info\":{info},\"paths\":{{"));
+    for (path, item) in resources.iter().flat_map(|resource| paths(resource)) {
+        references(&item, &mut wanted);
+        text.put(&path, &item);
     }
-    add_shared(registry, &mut schemas, &paths);
-    json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Slipway", "version": env!("CARGO_PKG_VERSION")},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    })
+    let mut text = Members::of(text.end("},\"components\":{\"schemas\":{"));
+    each_schema(registry, resources, wanted, |name, schema| text.put(name, schema));
+    text.end("}}}").into()
+}
+
+/// The members of a JSON object as they are written. Names that were written before are left out.
+#[derive(Debug, Default)]
+struct Members {
+    text: String,
+    names: BTreeSet<String>,
+}
+
+impl Members {
+    /// Members behind this text.
+    fn of(text: String) -> Self {
+        Self { text, names: BTreeSet::new() }
+    }
+
+    fn put(&mut self, name: &str, value: &Value) {
+        if !self.names.insert(name.to_owned()) {
+            return;
+        }
+        let comma = if self.names.len() > 1 { "," } else { "" };
+        // Writing to memory does not fail.
+        write!(self.text, "{comma}{}:{value}", Value::from(name)).ok();
+    }
+
+    fn end(mut self, text: &str) -> String {
+        self.text.push_str(text);
+        self.text
+    }
+}
+
+/// Hands out the schemas of resources, those of their lists, and the shared ones that these or the paths refer to.
+fn each_schema<'r>(
+    registry: &Registry,
+    resources: impl IntoIterator<Item = &'r Arc<Resource>>,
+    mut wanted: BTreeSet<String>,
+    mut put: impl FnMut(&str, &Value),
+) {
+    let mut there = BTreeSet::new();
+    for resource in resources {
+        for (name, schema) in schemas(resource) {
+            references(&schema, &mut wanted);
+            put(&name, &schema);
+            there.insert(name);
+        }
+    }
+    while let Some(name) = wanted.pop_first() {
+        if !there.contains(&name)
+            && let Some(schema) = registry.shared_schemas.get(&name)
+        {
+            let schema = schema.value();
+            references(&schema, &mut wanted);
+            put(&name, &schema);
+            there.insert(name);
+        }
+    }
 }
 
 fn kind_of(resource: &Resource) -> Value {
@@ -164,13 +221,13 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("{SCHEMAS}{name}")})
 }
 
-fn add_schemas(resource: &Resource, schemas: &mut BTreeMap<String, Value>) {
+/// The schema of a resource and that of its lists, where it has any.
+fn schemas(resource: &Resource) -> Vec<(String, Value)> {
     let name = resource.schema_name();
     let mut schema = resource.openapi.value();
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
     if resource.keep == Keep::Review {
-        schemas.insert(name, schema);
-        return;
+        return vec![(name, schema)];
     }
     let list = json!({
         "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
@@ -185,24 +242,7 @@ fn add_schemas(resource: &Resource, schemas: &mut BTreeMap<String, Value>) {
         "x-kubernetes-group-version-kind":
             [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}],
     });
-    schemas.insert(format!("{name}List"), list);
-    schemas.insert(name, schema);
-}
-
-/// Adds every shared schema that something refers to.
-fn add_shared(registry: &Registry, schemas: &mut BTreeMap<String, Value>, paths: &Map<String, Value>) {
-    let mut wanted = BTreeSet::new();
-    schemas.values().chain(paths.values()).for_each(|value| references(value, &mut wanted));
-    while let Some(name) = wanted.pop_first() {
-        if schemas.contains_key(&name) {
-            continue;
-        }
-        if let Some(schema) = registry.shared_schemas.get(&name) {
-            let schema = schema.value();
-            references(&schema, &mut wanted);
-            schemas.insert(name, schema);
-        }
-    }
+    vec![(format!("{name}List"), list), (name, schema)]
 }
 
 fn references(value: &Value, found: &mut BTreeSet<String>) {
@@ -225,6 +265,13 @@ fn query(name: &str, kind: &str, description: &str) -> Value {
 
 fn path_parameter(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
+}
+
+/// Where a resource is, and what can be done there.
+fn paths(resource: &Resource) -> Map<String, Value> {
+    let mut found = Map::new();
+    add_paths(resource, &mut found);
+    found
 }
 
 fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
@@ -364,20 +411,25 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
 mod tests {
     use super::*;
 
+    fn document_of(registry: &Registry, group: &str, version: &str) -> Value {
+        let resources: Vec<_> = registry.of_version(group, version).cloned().collect();
+        serde_json::from_slice(&document(registry, &resources)).unwrap()
+    }
+
     #[test]
     fn documents_are_whole_and_say_what_kubectl_looks_for() {
         let registry = Registry::new(&crate::api::kinds()).unwrap();
         for (group, version) in
             [("", "v1"), ("events.k8s.io", "v1"), ("metal3.io", "v1alpha1"), ("slipway.dev", "v1alpha1")]
         {
-            let document = document(&registry, group, version);
+            let document = document_of(&registry, group, version);
             let mut wanted = BTreeSet::new();
             references(&document, &mut wanted);
             for name in wanted {
                 assert!(document["components"]["schemas"].get(&name).is_some(), "{group}: {name} is missing");
             }
         }
-        let document = document(&registry, "metal3.io", "v1alpha1");
+        let document = document_of(&registry, "metal3.io", "v1alpha1");
         let host = &document["components"]["schemas"]["io.metal3.v1alpha1.BareMetalHost"];
         assert_eq!(host["x-kubernetes-group-version-kind"][0]["kind"], "BareMetalHost");
         assert_eq!(host["properties"]["spec"]["properties"]["online"]["type"], "boolean");

@@ -129,18 +129,19 @@ pub struct Scale {
     pub selector: Option<Vec<String>>,
 }
 
-/// A JSON document that is seldom asked for. Only its text is kept, which is a fraction of it.
+/// A JSON document that is seldom asked for. Only its text is kept, packed, which is a fraction of it.
 #[derive(Clone, Debug, Default)]
-pub struct Document(Arc<str>);
+pub struct Document(Arc<[u8]>);
 
 impl Document {
     fn new(value: &Value) -> Self {
-        Self(value.to_string().into())
+        Self(lz4_flex::block::compress_prepend_size(value.to_string().as_bytes()).into())
     }
 
     /// The document; null when there is none.
     pub fn value(&self) -> Value {
-        serde_json::from_str(&self.0).unwrap_or_default()
+        let text = lz4_flex::block::decompress_size_prepended(&self.0).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
     }
 }
 

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use regex::Regex;
 use serde_json::Value;
 
 use super::core_schemas;
@@ -14,15 +13,16 @@ use super::status::shorten;
 
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
-/// Bytes that a compiled pattern may take.
-const PATTERN_SIZE: usize = 1 << 20;
 
 pub(super) mod cel;
+pub(super) mod defaults;
 mod format;
+mod pattern;
 mod topology;
 mod validate;
 
 use format::Format;
+use pattern::Pattern;
 pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
 
 /// JSON type of a value.
@@ -59,7 +59,7 @@ pub struct Schema {
     items: Option<Box<Schema>>,
     required: Vec<String>,
     choices: Vec<Value>,
-    pattern: Option<Regex>,
+    pattern: Option<Arc<Pattern>>,
     format: Option<Format>,
     minimum: Option<f64>,
     maximum: Option<f64>,
@@ -124,15 +124,15 @@ pub struct SchemaError {
     reason: String,
 }
 
-/// Patterns come from users: what they compile to is bounded.
-fn compile_pattern(pattern: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(pattern).size_limit(PATTERN_SIZE).dfa_size_limit(PATTERN_SIZE).build()
-}
-
 impl Schema {
     /// Whether a pattern can be used; why not.
     pub fn check_pattern(pattern: &str) -> Result<(), String> {
-        compile_pattern(pattern).map(|_| ()).map_err(|error| error.to_string())
+        Self::pattern_weight(pattern).map(|_| ())
+    }
+
+    /// About what a pattern takes of the memory once it is compiled, in bytes; why it cannot be.
+    pub fn pattern_weight(pattern: &str) -> Result<usize, String> {
+        Pattern::compile(pattern).map(|pattern| pattern.weight()).map_err(|error| error.to_string())
     }
 
     /// Compiles a structural schema.
@@ -191,7 +191,7 @@ impl Schema {
             schema.choices = choices.clone();
         }
         if let Some(pattern) = source.get("pattern").and_then(Value::as_str) {
-            schema.pattern = Some(compile_pattern(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
+            schema.pattern = Some(Pattern::compile(pattern).map_err(|error| fail(format!("pattern: {error}")))?);
         }
         if let Some(Value::Object(properties)) = source.get("properties") {
             for (name, property) in properties {
@@ -332,40 +332,6 @@ impl Schema {
         }
     }
 
-    /// Puts defaults where a field is missing, or null without being nullable.
-    pub fn apply_defaults(&self, value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                for (name, schema) in &self.properties {
-                    let missing = match map.get(name) {
-                        None => true,
-                        Some(Value::Null) => !schema.nullable,
-                        Some(_) => false,
-                    };
-                    if missing && let Some(default) = &schema.default {
-                        map.insert(name.clone(), default.clone());
-                    }
-                    if let Some(child) = map.get_mut(name) {
-                        schema.apply_defaults(child);
-                    }
-                }
-                if let Some(schema) = &self.additional {
-                    for (name, child) in map.iter_mut() {
-                        if !self.properties.contains_key(name) {
-                            schema.apply_defaults(child);
-                        }
-                    }
-                }
-            }
-            Value::Array(entries) => {
-                if let Some(schema) = &self.items {
-                    entries.iter_mut().for_each(|child| schema.apply_defaults(child));
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Drops nulls of fields that are not nullable: a client that sends one means that there is no value.
     pub fn drop_nulls(&self, value: &mut Value) {
         if self.is_schema {
@@ -447,17 +413,5 @@ mod tests {
             value,
             json!({"spec": {"online": true, "free": {"x": {"y": 1}}, "labels": {"any": "x"}, "byKey": [{"k": "a"}]}})
         );
-    }
-
-    #[test]
-    fn defaults_fill_what_is_missing_or_null() {
-        for given in [json!({"spec": {"online": true}}), json!({"spec": {"online": true, "mode": null}})] {
-            let mut value = given.clone();
-            sample().apply_defaults(&mut value);
-            assert_eq!(value["spec"]["mode"], "UEFI", "{given}");
-        }
-        let mut chosen = json!({"spec": {"mode": "legacy"}});
-        sample().apply_defaults(&mut chosen);
-        assert_eq!(chosen["spec"]["mode"], "legacy");
     }
 }

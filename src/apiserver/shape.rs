@@ -78,7 +78,10 @@ pub(super) fn shape(
             set_or_remove(&mut new, "status", old.value.get("status").cloned());
         }
     }
-    resource.schema.apply_defaults(&mut new);
+    // What is on its way out is let go as it is.
+    if !resource.schema.apply_defaults(&mut new) && meta.deletion_timestamp.is_none() {
+        return Err(ApiError::overfilled(resource, &name));
+    }
     if let Some(complete) = resource.complete {
         complete(&mut new);
     }

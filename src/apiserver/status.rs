@@ -6,6 +6,7 @@ use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use super::registry::{Resource, qualify};
+use super::schema::defaults;
 use crate::store::{Gone, WriteError};
 
 /// Seconds after which a client may try again when the server could not serve it.
@@ -302,6 +303,17 @@ impl ApiError {
         details.insert("kind".into(), resource.plural.clone().into());
         self.details = Value::Object(details);
         self
+    }
+
+    /// The defaults of the schema would make too much of an object.
+    pub fn overfilled(resource: &Resource, name: &str) -> Self {
+        let message = format!(
+            "the defaults of its schema would add more than {} bytes or {} values to the object: it must have fewer items \
+             that lack what has a default, or the CustomResourceDefinition smaller defaults",
+            defaults::BYTES_MAX,
+            defaults::VALUES_MAX
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message).about(resource, name)
     }
 
     /// What a failed write means for the client.

@@ -45,6 +45,7 @@ pub(super) fn served(resource: &Resource, mut stored: Value) -> Value {
         Some(Conversion::Kept { down, up }) => versions::from_stored(&stored, &resource.version, *down, *up),
         Some(Conversion::Version { .. }) => {
             stored["apiVersion"] = resource.api_version().into();
+            // Those that there is no room for are left out: it is read rather in part than not at all.
             resource.schema.apply_defaults(&mut stored);
             stored
         }

@@ -8,26 +8,28 @@
 //! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
 //! these itself; a client may label and annotate them, and what else it writes is dropped with a warning.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceSubresourceScale,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceSubresourceScale;
 use serde_json::{Map, Value, json};
 
 use super::delete::DeleteOptions;
-use super::registry::{CoreKind, Custom, Registry, Resource, Scale, custom_resources};
+use super::registry::{CoreKind, Registry, Resource, Scale};
 use super::status::{ApiError, FieldError};
 use super::sweep::Removed;
 use super::table::Column;
 use super::{ApiServer, meta};
-use crate::api::{Keep, Kind};
+use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
 
+mod compiled;
 mod names;
 mod rules;
 mod structural;
+mod weight;
+
+pub(super) use compiled::Compiled;
 
 /// Group of definitions.
 pub(super) const GROUP: &str = "apiextensions.k8s.io";
@@ -142,7 +144,7 @@ fn storage_version(spec: &Value) -> Option<&str> {
 
 /// The definitions of built-in kinds stay.
 pub(super) fn check_deletable(resource: &Resource, definition: &Object) -> Result<(), ApiError> {
-    if is_built_in(&definition.value()) {
+    if is_built_in(&json!({ "metadata": definition.metadata() })) {
         return Err(ApiError::forbidden(
             resource,
             &definition.name,
@@ -184,57 +186,15 @@ pub(super) fn scale(scale: &CustomResourceSubresourceScale) -> Scale {
     }
 }
 
-/// Kinds as they were last compiled, by the name of their definition.
-pub(super) type Compiled = HashMap<String, CompiledKind>;
-
-/// One kind, and what it was compiled from.
-pub(super) struct CompiledKind {
-    source: Value,
-    resources: Vec<Arc<Resource>>,
-}
-
-/// What of a definition matters for serving it.
-fn source_of(definition: &Value) -> Value {
-    json!({
-        "spec": definition["spec"],
-        "names": definition["status"]["acceptedNames"],
-        "stored": definition["status"]["storedVersions"],
-        "ending": !definition["metadata"]["deletionTimestamp"].is_null(),
-    })
-}
-
-/// Compiles one established definition.
-fn compile(source: &Value) -> Result<Vec<Arc<Resource>>, String> {
-    let mut definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {}, "spec": source["spec"]});
-    definition["spec"]["names"] = source["names"].clone();
-    let crd: CustomResourceDefinition = serde_json::from_value(definition).map_err(|error| error.to_string())?;
-    let stored = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
-    let stored = stored.ok_or("no version is stored")?;
-    let one_form = crd.spec.versions.len() == 1 && source["stored"] == json!([stored]);
-    let stored = format!("{}/{stored}", crd.spec.group);
-    let mut resources = custom_resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
-    // Objects must be reachable for clean-up even when the stored version is not served.
-    if !resources.iter().any(|resource| resource.stores)
-        && let Some(first) = resources.first_mut()
-    {
-        first.stores = true;
-    }
-    for resource in &mut resources {
-        if !one_form || resource.schema.has_defaults() {
-            resource.conversion = Some(super::registry::Conversion::Version { stored: stored.clone() });
-        }
-        resource.custom = Some(Custom { ending: source["ending"] == true, ..Custom::default() });
-    }
-    Ok(resources.into_iter().map(Arc::new).collect())
-}
-
 impl ApiServer {
     /// Writes a definition and settles what follows from it. The caller may be dropped meanwhile: both are done.
     pub(super) async fn commit_definition(&self, change: Change) -> Result<Arc<Object>, WriteError> {
         let api = self.clone();
         let both = async move {
             let mut compiled = api.inner.definitions.lock().await;
+            if let Some(value) = &change.value {
+                compiled.check_room(&change.name, value)?;
+            }
             // What a kind of the same name was before is no history of this one.
             if let (Expect::Absent, Some(value), None) =
                 (change.expect, &change.value, api.store().get(STORAGE, "", &change.name))
@@ -256,20 +216,22 @@ impl ApiServer {
     async fn settle(&self, compiled: &mut Compiled) -> Result<(), WriteError> {
         let mut settled = false;
         for _ in 0..ATTEMPTS {
-            let listing = self.store().list(STORAGE, None);
-            let values: Vec<Value> = listing.objects.iter().map(|object| object.value()).collect();
-            let definitions: Vec<&Value> = values.iter().collect();
-            let changes = names::settle(&definitions, &self.registry(), meta::now());
+            compiled.note(&self.store().list(STORAGE, None).objects);
+            let outlines = compiled.unsettled();
+            let changes = names::settle(&outlines, &self.registry(), meta::now());
             if changes.is_empty() {
                 settled = true;
                 break;
             }
-            for (index, value) in changes {
-                let object = &listing.objects[index];
+            for (_, mut outline) in changes {
+                let name = outline["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let Some(object) = self.store().get(STORAGE, "", &name) else { continue };
+                let mut value = object.value();
+                value["status"] = outline["status"].take();
                 let change = Change {
                     resource: STORAGE.into(),
                     namespace: String::new(),
-                    name: object.name.clone(),
+                    name,
                     expect: Expect::Revision(object.revision),
                     value: Some(value),
                 };
@@ -280,39 +242,17 @@ impl ApiServer {
                 }
             }
         }
-        if !settled {
+        if settled {
+            compiled.set_settled();
+        } else {
             tracing::warn!("the definitions did not come to rest");
         }
-        let mut changed = false;
-        let mut left: Compiled = std::mem::take(compiled);
-        for object in self.store().list(STORAGE, None).objects {
-            let definition = object.value();
-            if is_built_in(&definition) || !names::is_established(&definition) {
-                continue;
-            }
-            let source = source_of(&definition);
-            let kind = match left.remove(&object.name) {
-                Some(kind) if kind.source == source => kind,
-                before => {
-                    changed = true;
-                    retire(before);
-                    let resources = compile(&source).unwrap_or_else(|reason| {
-                        tracing::error!(definition = object.name, reason, "a kind cannot be served");
-                        Vec::new()
-                    });
-                    CompiledKind { source, resources }
-                }
-            };
-            compiled.insert(object.name.clone(), kind);
+        let objects = self.store().list(STORAGE, None).objects;
+        compiled.note(&objects);
+        if compiled.compile(&objects) {
+            self.set_registry(self.registry().with_custom(compiled.resources()));
         }
-        changed |= !left.is_empty();
-        if changed {
-            let mut kinds: Vec<(&String, &CompiledKind)> = compiled.iter().collect();
-            kinds.sort_by_key(|(name, _)| *name);
-            let resources = kinds.into_iter().flat_map(|(_, kind)| kind.resources.iter().cloned());
-            self.set_registry(self.registry().with_custom(resources));
-        }
-        left.into_values().for_each(|kind| retire(Some(kind)));
+        compiled.retire();
         Ok(())
     }
 
@@ -498,13 +438,6 @@ fn stay(definition: &mut Value) {
     }
     if let Some(Value::Array(conditions)) = definition["status"].get_mut("conditions") {
         conditions.retain(|one| one["type"] != "Terminating");
-    }
-}
-
-/// Ends the watches of what is no longer served in this form.
-fn retire(kind: Option<CompiledKind>) {
-    for custom in kind.iter().flat_map(|kind| &kind.resources).filter_map(|resource| resource.custom.as_ref()) {
-        custom.replaced.cancel();
     }
 }
 

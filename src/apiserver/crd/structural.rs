@@ -324,7 +324,11 @@ impl Walk<'_> {
             self.errors.push(FieldError::new(FieldFault::Invalid, path, "must not have unknown fields"));
             return;
         }
-        schema.apply_defaults(&mut pruned);
+        if !schema.apply_defaults(&mut pruned) {
+            let detail = "is too large once it is completed with the defaults within it";
+            self.errors.push(FieldError::new(FieldFault::TooLong, path, detail));
+            return;
+        }
         for error in schema.validate(&pruned) {
             let inner = if error.path.is_empty() { path.clone() } else { format!("{path}.{}", error.path) };
             self.errors.push(FieldError { fault: error.fault, path: inner, message: error.message });

@@ -2,7 +2,11 @@
 //!
 //! Values that the format keeps as any (enums, vendor extensions) are written as YAML, of which JSON is a part.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
+
+use super::v2::{self, Document};
 
 /// A message being written.
 #[derive(Default)]
@@ -87,28 +91,37 @@ fn extensions(message: &mut Message, field: u64, map: &Map<String, Value>) {
 }
 
 /// `Document`
-pub(super) fn encode(document: &Value) -> Vec<u8> {
-    let info = with(|info| {
-        info.text(1, &document["info"]["title"]);
-        info.text(2, &document["info"]["version"]);
-    });
-    let paths = with(|paths| {
-        for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            paths.message(2, named(path, path_item(item)));
+#[derive(Default)]
+pub(super) struct Protobuf {
+    paths: Message,
+    definitions: Message,
+    names: BTreeSet<String>,
+}
+
+impl Document for Protobuf {
+    fn path(&mut self, path: &str, item: &Value) {
+        self.paths.message(2, named(path, path_item(item)));
+    }
+
+    fn definition(&mut self, name: &str, source: &Value) {
+        if self.names.insert(name.to_owned()) {
+            self.definitions.message(1, named(name, schema(source)));
         }
-    });
-    let definitions = with(|definitions| {
-        for (name, source) in document["definitions"].as_object().into_iter().flatten() {
-            definitions.message(1, named(name, schema(source)));
-        }
-    });
-    with(|message| {
-        message.text(1, &document["swagger"]);
-        message.message(2, info);
-        message.message(8, paths);
-        message.message(9, definitions);
-    })
-    .0
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let info = with(|info| {
+            info.bytes(1, v2::TITLE.as_bytes());
+            info.bytes(2, v2::VERSION.as_bytes());
+        });
+        with(|message| {
+            message.bytes(1, v2::SWAGGER.as_bytes());
+            message.message(2, info);
+            message.message(8, self.paths);
+            message.message(9, self.definitions);
+        })
+        .0
+    }
 }
 
 fn path_item(item: &Value) -> Message {
@@ -219,10 +232,18 @@ mod tests {
     fn the_bytes_are_those_of_protobuf() {
         let number = with(|message| message.whole(11, &json!(300)));
         assert_eq!(number.0, [0x58, 0xac, 0x02]);
-        let small = encode(&json!({"swagger": "2.0", "info": {"title": "t", "version": "v"}, "definitions": {
-            "a": {"type": "string", "enum": ["x"], "x-k": true}}}));
-        let wanted: &[u8] = b"\x0a\x032.0\x12\x06\x0a\x01t\x12\x01v\x42\x00\x4a\x2c\x0a\x2a\x0a\x01a\x12\x25\
-            \xa2\x01\x06\x12\x04\"x\"\n\xb2\x01\x08\x0a\x06string\xfa\x01\x0e\x0a\x03x-k\x12\x07\x12\x05true\n";
+        let mut small = Protobuf::default();
+        for kind in ["string", "object"] {
+            small.definition("a", &json!({"type": kind, "enum": ["x"], "x-k": true}));
+        }
+        let version = format!("\x12{}{}", char::from(u8::try_from(v2::VERSION.len()).unwrap()), v2::VERSION);
+        let info = format!("\x0a\x07Slipway{version}");
+        let mut wanted = format!("\x0a\x032.0\x12{}{info}", char::from(u8::try_from(info.len()).unwrap())).into_bytes();
+        wanted.extend_from_slice(
+            b"\x42\x00\x4a\x2c\x0a\x2a\x0a\x01a\x12\x25\
+            \xa2\x01\x06\x12\x04\"x\"\n\xb2\x01\x08\x0a\x06string\xfa\x01\x0e\x0a\x03x-k\x12\x07\x12\x05true\n",
+        );
+        let small = small.finish();
         assert_eq!(small, wanted);
     }
 }

@@ -5,6 +5,14 @@
 use serde_json::{Map, Value, json};
 
 use super::super::registry::SCHEMAS;
+use super::Members;
+
+/// `swagger`
+pub(super) const SWAGGER: &str = "2.0";
+/// `info.title`
+pub(super) const TITLE: &str = "Slipway";
+/// `info.version`
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Keywords that v2 knows and that keep their meaning.
 const KEPT: [&str; 19] = [
@@ -30,23 +38,39 @@ const KEPT: [&str; 19] = [
 ];
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
-/// One document of all v3 documents.
-pub(super) fn document(all: &[Value]) -> Value {
-    let (mut paths, mut definitions) = (Map::new(), Map::new());
-    for one in all {
-        for (path, item) in one["paths"].as_object().into_iter().flatten() {
-            paths.insert(path.clone(), path_item(item));
-        }
-        for (name, source) in one["components"]["schemas"].as_object().into_iter().flatten() {
-            definitions.insert(name.clone(), schema(source));
-        }
+/// A document that is made bit by bit. First come all paths, then all definitions; of a name the first counts.
+pub(super) trait Document: Default {
+    /// Adds a path.
+    fn path(&mut self, path: &str, item: &Value);
+    /// Adds a definition.
+    fn definition(&mut self, name: &str, schema: &Value);
+    /// What is sent.
+    fn finish(self) -> Vec<u8>;
+}
+
+/// The document as JSON.
+#[derive(Default)]
+pub(super) struct Json {
+    paths: Members,
+    definitions: Members,
+}
+
+impl Document for Json {
+    fn path(&mut self, path: &str, item: &Value) {
+        self.paths.put(path, item);
     }
-    json!({
-        "swagger": "2.0",
-        "info": {"title": "Slipway", "version": env!("CARGO_PKG_VERSION")},
-        "paths": paths,
-        "definitions": definitions,
-    })
+
+    fn definition(&mut self, name: &str, schema: &Value) {
+        self.definitions.put(name, schema);
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let info = json!({"title": TITLE, "version": VERSION});
+        let mut text = format!("{{\"swagger\":\"{SWAGGER}\",\"info\":{info},\"paths\":{{");
+        text.push_str(&self.paths.end("},\"definitions\":{"));
+        text.push_str(&self.definitions.end("}}"));
+        text.into()
+    }
 }
 
 fn reference(source: &Value) -> Option<Value> {
@@ -62,7 +86,8 @@ fn reference(source: &Value) -> Option<Value> {
     Some(to)
 }
 
-fn schema(source: &Value) -> Value {
+/// A schema of v3 as one of v2.
+pub(super) fn schema(source: &Value) -> Value {
     if let Some(reference) = reference(source) {
         return reference;
     }
@@ -109,7 +134,8 @@ fn schema(source: &Value) -> Value {
     Value::Object(to)
 }
 
-fn path_item(source: &Value) -> Value {
+/// A path of v3 as one of v2.
+pub(super) fn path_item(source: &Value) -> Value {
     let mut to = Map::new();
     for method in METHODS {
         if let Some(source) = source.get(method) {

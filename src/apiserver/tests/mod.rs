@@ -3,6 +3,7 @@
 mod access_rules;
 mod apply_rules;
 mod client;
+mod crd_bounds;
 mod crd_claims;
 mod crd_rules;
 mod crd_validation;

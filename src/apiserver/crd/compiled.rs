@@ -1,0 +1,277 @@
+//! Definitions as they were last seen, and the kinds that were made of them.
+//!
+//! A definition is read, weighed and compiled again when it was written, and only then: a write of one costs the same
+//! however many others there are. Of the others no more is kept than what decides about names.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::aside;
+use super::super::registry::{Conversion, Custom, Resource, custom_resources};
+use super::{BUILT_IN, is_built_in, names, weight};
+use crate::api::{Keep, Kind};
+use crate::store::{Object, WriteError};
+
+/// What is little more for a definition that is there, in bytes: a condition.
+const LITTLE: usize = 4 << 10;
+
+/// What a kind was compiled from.
+type Source = [u8; 32];
+
+/// All definitions, by name.
+pub(in crate::apiserver) struct Compiled {
+    known: HashMap<String, Known>,
+    /// Groups in which something changed since their names were settled.
+    unsettled: HashSet<String>,
+    /// What was served, and is served no longer in this form.
+    retired: Vec<Arc<Resource>>,
+    /// What they may take together, in bytes.
+    pub(in crate::apiserver) limit: usize,
+}
+
+/// One definition.
+struct Known {
+    revision: u64,
+    /// What of it decides about names: see [`outline`].
+    outline: Value,
+    /// What of it matters for serving it.
+    source: Source,
+    weight: usize,
+    compiled: Option<Source>,
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Default for Compiled {
+    fn default() -> Self {
+        Self { known: HashMap::new(), unsettled: HashSet::new(), retired: Vec::new(), limit: weight::ALL_MAX }
+    }
+}
+
+impl Compiled {
+    /// Whether a definition may become this. One that takes no more than before always may, and so may the mark that one
+    /// is to go; one that takes little more, as for a status, a sixteenth beyond the bound.
+    pub fn check_room(&self, name: &str, definition: &Value) -> Result<(), WriteError> {
+        if is_built_in(definition) {
+            return Ok(());
+        }
+        let wanted = aside::when(true, || weight::of(definition));
+        let known = self.known.get(name);
+        let before = known.map_or(0, |known| known.weight);
+        let is_little = wanted <= before + LITTLE;
+        let ends = is_little && is_ending(definition) && known.is_some_and(|known| !is_ending(&known.outline));
+        let limit = if is_little { self.last_limit() } else { self.limit };
+        if wanted <= before || ends || self.weight() - before + wanted <= limit {
+            return Ok(());
+        }
+        let whose = "CustomResourceDefinitions together, with their schemas,".to_owned();
+        Err(WriteError::Crowded { whose, limit: self.limit >> 20 })
+    }
+
+    /// What they may take with what is given to those that are there, in bytes.
+    fn last_limit(&self) -> usize {
+        self.limit + self.limit / 16
+    }
+
+    /// What all of them take, in bytes.
+    fn weight(&self) -> usize {
+        self.known.values().map(|known| known.weight).sum()
+    }
+
+    /// Reads what was written since the last look.
+    pub fn note(&mut self, objects: &[Arc<Object>]) {
+        let mut before = std::mem::take(&mut self.known);
+        for object in objects {
+            let known = match before.remove(&object.name) {
+                Some(known) if known.revision == object.revision => known,
+                former => {
+                    let known = aside::on_bytes(object.json_len(), || Known::of(object, former));
+                    self.unsettled.insert(group_of(&known.outline));
+                    known
+                }
+            };
+            self.known.insert(object.name.clone(), known);
+        }
+        for gone in before.into_values() {
+            self.unsettled.insert(group_of(&gone.outline));
+            self.retired.extend(gone.resources);
+        }
+    }
+
+    /// What decides about names, of the groups where that may have changed.
+    pub fn unsettled(&self) -> Vec<&Value> {
+        let outlines = self.known.values().map(|known| &known.outline);
+        let mut outlines: Vec<_> = outlines.filter(|outline| self.unsettled.contains(&group_of(outline))).collect();
+        outlines.sort_unstable_by_key(|outline| outline["metadata"]["name"].as_str());
+        outlines
+    }
+
+    /// Takes note that all names are settled.
+    pub fn set_settled(&mut self) {
+        self.unsettled.clear();
+    }
+
+    /// Brings the kinds in line with the definitions; whether any changed.
+    pub fn compile(&mut self, objects: &[Arc<Object>]) -> bool {
+        let mut changed = !self.retired.is_empty();
+        for known in self.known.values_mut().filter(|known| known.compiled != known.wanted()) {
+            changed = true;
+            known.compiled = None;
+            self.retired.append(&mut known.resources);
+        }
+        let limit = self.last_limit();
+        let mut weight: usize =
+            self.known.values().filter(|known| known.compiled.is_some()).map(|known| known.weight).sum();
+        for object in objects {
+            let Some(known) = self.known.get_mut(&object.name).filter(|known| known.compiled.is_none()) else {
+                continue;
+            };
+            let Some(source) = known.wanted() else { continue };
+            let mut definition = object.value();
+            // More are taken from nobody; a database may be of a version that took them.
+            if weight + known.weight > limit {
+                if !is_ending(&definition) {
+                    tracing::error!(
+                        definition = object.name,
+                        limit_mib = limit >> 20,
+                        "a kind is not served: the definitions take the memory that they may; delete some of them"
+                    );
+                    continue;
+                }
+                // To delete its objects takes no schema.
+                open(&mut definition);
+            } else {
+                weight += known.weight;
+            }
+            known.compiled = Some(source);
+            known.resources = aside::on_bytes(object.json_len(), || compile(&definition)).unwrap_or_else(|reason| {
+                tracing::error!(definition = object.name, reason, "a kind cannot be served");
+                Vec::new()
+            });
+            changed = true;
+        }
+        changed
+    }
+
+    /// All kinds, in order of their definitions' names.
+    pub fn resources(&self) -> Vec<Arc<Resource>> {
+        let mut known: Vec<(&String, &Known)> = self.known.iter().collect();
+        known.sort_unstable_by_key(|(name, _)| *name);
+        known.into_iter().flat_map(|(_, known)| known.resources.iter().cloned()).collect()
+    }
+
+    /// Ends the watches of what is no longer served in this form. To be called once the new form is served.
+    pub fn retire(&mut self) {
+        for custom in
+            self.retired.drain(..).filter_map(|resource| resource.custom.as_ref().map(|one| one.replaced.clone()))
+        {
+            custom.cancel();
+        }
+    }
+}
+
+impl Known {
+    fn of(object: &Object, former: Option<Self>) -> Self {
+        let definition = object.value();
+        let (compiled, resources) = former.map(|former| (former.compiled, former.resources)).unwrap_or_default();
+        Self {
+            revision: object.revision,
+            outline: outline(&definition),
+            source: source_of(&definition),
+            weight: if is_built_in(&definition) { 0 } else { weight::of(&definition) },
+            compiled,
+            resources,
+        }
+    }
+
+    /// What it is to be compiled from; nothing when it is not to be.
+    fn wanted(&self) -> Option<Source> {
+        (!is_built_in(&self.outline) && names::is_established(&self.outline)).then_some(self.source)
+    }
+}
+
+fn group_of(outline: &Value) -> String {
+    outline["spec"]["group"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The parts of a definition that decide about names.
+fn outline(definition: &Value) -> Value {
+    let metadata = &definition["metadata"];
+    json!({
+        "metadata": {
+            "name": metadata["name"],
+            "creationTimestamp": metadata["creationTimestamp"],
+            "deletionTimestamp": metadata["deletionTimestamp"],
+            "annotations": {BUILT_IN: metadata["annotations"][BUILT_IN]},
+        },
+        "spec": {"group": definition["spec"]["group"], "names": definition["spec"]["names"]},
+        "status": definition["status"],
+    })
+}
+
+/// A digest of what of a definition matters for serving it.
+fn source_of(definition: &Value) -> Source {
+    struct Hasher(Sha256);
+    impl io::Write for Hasher {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut hasher = Hasher(Sha256::new());
+    let status = &definition["status"];
+    let ending = is_ending(definition).into();
+    for part in [&definition["spec"], &status["acceptedNames"], &status["storedVersions"], &ending] {
+        // Hashing does not fail, nor does writing what was read from JSON.
+        serde_json::to_writer(&mut hasher, part).ok();
+    }
+    hasher.0.finalize().into()
+}
+
+fn is_ending(definition: &Value) -> bool {
+    !definition["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Takes the schemas and the columns out of a definition.
+fn open(definition: &mut Value) {
+    for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        version["additionalPrinterColumns"] = json!([]);
+        version["schema"] =
+            json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    }
+}
+
+/// Compiles one established definition.
+fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
+    let status = &definition["status"];
+    let mut source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {}, "spec": definition["spec"]});
+    source["spec"]["names"] = status["acceptedNames"].clone();
+    let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
+    let stored = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
+    let stored = stored.ok_or("no version is stored")?;
+    let one_form = crd.spec.versions.len() == 1 && status["storedVersions"] == json!([stored]);
+    let stored = format!("{}/{stored}", crd.spec.group);
+    let mut resources = custom_resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
+    // Objects must be reachable for clean-up even when the stored version is not served.
+    if !resources.iter().any(|resource| resource.stores)
+        && let Some(first) = resources.first_mut()
+    {
+        first.stores = true;
+    }
+    for resource in &mut resources {
+        if !one_form || resource.schema.has_defaults() {
+            resource.conversion = Some(Conversion::Version { stored: stored.clone() });
+        }
+        resource.custom = Some(Custom { ending: is_ending(definition), ..Custom::default() });
+    }
+    Ok(resources.into_iter().map(Arc::new).collect())
+}
