@@ -688,11 +688,10 @@ async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, Api
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
             let body = body::read_body(body).await?;
-            let answer = match call.resource.keep {
-                Keep::Review => auth::reviews::answer(call, &body)?,
-                _ => auth::reviews::make_token(call, &body)?,
-            };
-            Ok(auth::reviews::send(&answer))
+            match call.resource.keep {
+                Keep::Review => auth::reviews::answer(call, &body).map(|answer| auth::reviews::send(&answer)),
+                _ => auth::reviews::make_token(call, &body),
+            }
         }
         "get" if scale => scale::get(call),
         "update" | "patch" if scale => scale::write(call, body::read_body(body).await?, verb == "patch").await,
