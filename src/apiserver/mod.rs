@@ -47,6 +47,7 @@ mod discovery;
 mod events;
 mod garbage;
 mod guarded;
+mod held;
 mod indent;
 mod items;
 mod lines;
@@ -200,6 +201,7 @@ struct Inner {
     checks: health::Checks,
     metrics: metrics::Metrics,
     places: overload::Places,
+    answers: held::Answers,
 }
 
 /// What is served now, and its documentation.
@@ -234,6 +236,7 @@ impl ApiServer {
         let documents = Arc::new(openapi::Documents::new(&registry, None));
         let server = Self {
             inner: Arc::new(Inner {
+                answers: held::Answers::over(&store),
                 auth: auth::Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
                 backup: OnceLock::new(),
@@ -255,6 +258,8 @@ impl ApiServer {
         // Nobody has looked yet.
         server.dependents().look_at_everything();
         server.add_own_checks();
+        let answers = server.inner.answers.clone();
+        server.add_metrics(Arc::new(move |registry| answers.register(registry)));
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }
@@ -725,7 +730,10 @@ async fn answer(call: &Call<'_>, verb: &str, body: Body) -> Result<Response, Api
         // All namespaces at once is what nobody means.
         "deletecollection" if &*call.resource.storage != "/namespaces" => {
             let deleted = delete::delete_collection(call, body::read_body(body).await?).await?;
-            Ok(read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())))
+            Ok(match deleted {
+                Some(deleted) => read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())),
+                None => status::json_response(StatusCode::OK, delete::success_of_many(call.resource).to_string()),
+            })
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
     }

@@ -47,9 +47,9 @@ fn may_watch(all: usize, own: usize) -> bool {
     all < WATCHES - KEPT || (all < WATCHES && own < FEW)
 }
 
-/// As whom a user's watches count. Whoever may make service accounts makes as many as they like, so those of a namespace
+/// As whom a user counts. Whoever may make service accounts makes as many as they like, so those of a namespace
 /// are one.
-fn caller(user: &str) -> &str {
+pub(super) fn caller(user: &str) -> &str {
     let prefix = "system:serviceaccount:";
     let namespace = user.strip_prefix(prefix).and_then(|rest| rest.find(':'));
     namespace.map_or(user, |length| &user[..prefix.len() + length])
