@@ -12,6 +12,7 @@ mod listener;
 mod model;
 mod observed;
 mod read_rules;
+mod refused_rules;
 mod slow_answers;
 mod token_rules;
 mod version_rules;
