@@ -10,14 +10,15 @@
 //! at most the last second of lines.
 //!
 //! *Failed logins* change nothing and cost nothing, so whoever reaches the port could fill the disk with them. They are
-//! rationed (`logins`): some lines a minute, and a count of what was left out.
+//! rationed (`ration`): some lines a minute, and a count of what was left out. *Refused requests* of others than Slipway
+//! itself are, too, by caller: whoever has a token, and no role, can be refused a thousand times in a second.
 //!
 //! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{Method, header, request};
@@ -28,23 +29,26 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::auth::{FailedLogin, Identity, Proof};
+use super::shares;
 use super::registry::Registry;
 use super::request::{self as asked, Route, Target};
 use super::status::{ApiError, shorten};
 use super::tls::{Peer, Refused};
 
 mod file;
-mod logins;
+mod ration;
 
 use file::Log;
-use logins::Ration;
+use ration::{OF_LOGINS, OF_REFUSALS, Ration, origin};
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
 /// How long a change waits for its place, and the end for the last line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Characters kept of what a client may make long.
-const TEXT_MAX: usize = 1024;
+/// Characters kept of what a client may make long, of the path and query of a request, and of a name in it.
+const TEXT_MAX: usize = 256;
+const URI_MAX: usize = 512;
+const NAME_MAX: usize = 253;
 
 /// Where the log is and how much of it is kept.
 #[derive(Clone, Debug)]
@@ -69,7 +73,22 @@ pub struct Audit {
     /// How long a change waits for a place in the queue.
     patience: Duration,
     // std's lock: held to count only.
-    logins: Arc<Mutex<Ration>>,
+    rations: Arc<Mutex<Rations>>,
+}
+
+/// What comes to nothing.
+#[derive(Debug)]
+struct Rations {
+    /// Failed logins, by address.
+    logins: Ration<IpAddr>,
+    /// Refused requests, by caller.
+    refusals: Ration<String>,
+}
+
+impl Default for Rations {
+    fn default() -> Self {
+        Self { logins: Ration::new(OF_LOGINS), refusals: Ration::new(OF_REFUSALS) }
+    }
 }
 
 impl Audit {
@@ -83,12 +102,12 @@ impl Audit {
         let (queue, lines) = mpsc::channel(QUEUE);
         tokio::spawn(file::write(log, lines));
         let audit = Self::on(queue, PATIENCE);
-        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.logins)));
+        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.rations)));
         Ok(audit)
     }
 
     fn on(queue: mpsc::Sender<Message>, patience: Duration) -> Self {
-        Self { queue, patience, logins: Arc::default() }
+        Self { queue, patience, rations: Arc::default() }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
@@ -105,13 +124,13 @@ impl Audit {
         self.tell(&Attempt {
             peer,
             verb: target.and_then(|target| verb(request.method(), target, watches)).unwrap_or("get"),
-            uri: shorten(request.uri().path_and_query().map_or("", |path| path.as_str()), TEXT_MAX),
+            uri: shorten(request.uri().path_and_query().map_or("", |path| path.as_str()), URI_MAX),
             agent: user_agent(request.headers()),
             target,
             user: &login.user,
             proof: login.proof.to_string(),
             why: &login.why,
-            left_out: 0,
+            ..Attempt::default()
         });
     }
 
@@ -128,22 +147,28 @@ impl Audit {
     }
 
     fn may_tell(&self, peer: Option<IpAddr>) -> bool {
-        self.logins.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now(), peer)
+        lock(&self.rations).logins.take(Instant::now(), peer.map(origin))
     }
 
     /// A stranger's line waits for nothing and nobody waits for it: without a place it is counted as left out.
     fn tell(&self, attempt: &Attempt<'_>) {
         if !put(&self.queue, attempt) {
-            self.logins.lock().unwrap_or_else(PoisonError::into_inner).leave_out(attempt.peer, attempt.left_out.max(1));
+            lock(&self.rations).logins.leave_out(attempt.peer.map(origin), attempt.left_out.max(1));
         }
     }
 
     /// Writes what is queued and ends the writer; changes are refused after that. Returns when it is on disk, or after
     /// some seconds when the disk refuses.
     pub async fn close(&self) {
-        let left_out = self.logins.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        for (peer, count) in left_out {
+        let (logins, refusals) = {
+            let mut rations = lock(&self.rations);
+            (rations.logins.finish(), rations.refusals.finish())
+        };
+        for (peer, count) in logins {
             put(&self.queue, &Attempt::left_out(peer, count));
+        }
+        for (caller, count) in refusals {
+            put(&self.queue, &Attempt::refused(&caller_info(caller.as_deref()), count));
         }
         let (reply, done) = oneshot::channel();
         let close = async {
@@ -175,17 +200,17 @@ pub(super) struct Made(pub String);
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ObjectRef<'e> {
-    resource: &'e str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'e str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'e str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    api_group: &'e str,
-    api_version: &'e str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    subresource: &'e str,
+struct ObjectRef {
+    resource: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    namespace: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    api_group: String,
+    api_version: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    subresource: String,
 }
 
 #[derive(Serialize)]
@@ -236,7 +261,7 @@ struct Event<'e> {
     #[serde(skip_serializing_if = "str::is_empty")]
     user_agent: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    object_ref: Option<ObjectRef<'e>>,
+    object_ref: Option<ObjectRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
     response_status: Option<Status<'e>>,
     request_received_timestamp: String,
@@ -247,6 +272,9 @@ struct Event<'e> {
 /// A change under way, whose line is written when it ends, however it ends.
 pub(super) struct Pending {
     place: Option<mpsc::OwnedPermit<Message>>,
+    rations: Arc<Mutex<Rations>>,
+    /// As whom refused requests count; nobody: they all have their line.
+    caller: Option<String>,
     received: Timestamp,
     verb: &'static str,
     uri: String,
@@ -260,15 +288,17 @@ pub(super) struct Pending {
     field_manager: String,
 }
 
-impl<'e> ObjectRef<'e> {
-    fn of(target: &'e Target) -> Self {
-        let text = |text: &'e Option<String>| text.as_deref().unwrap_or_default();
+impl ObjectRef {
+    /// What the path names, be it there or not, so each part may be as long as a path.
+    fn of(target: &Target) -> Self {
+        let short = |text: &str| shorten(text, NAME_MAX);
+        let text = |text: &Option<String>| short(text.as_deref().unwrap_or_default());
         Self {
-            resource: &target.plural,
+            resource: short(&target.plural),
             namespace: text(&target.namespace),
             name: text(&target.name),
-            api_group: &target.group,
-            api_version: &target.version,
+            api_group: short(&target.group),
+            api_version: short(&target.version),
             subresource: text(&target.subresource),
         }
     }
@@ -299,12 +329,20 @@ fn has_line(verb: &str, target: &Target, is_review: bool, in_process: bool) -> b
     }
 }
 
+/// Whether a request that was answered so has changed nothing and shown nothing. A deletion of many may have stopped half-way.
+fn is_refusal(verb: &str, code: u16) -> bool {
+    match verb {
+        "deletecollection" => matches!(code, 400 | 401 | 403 | 404 | 405 | 406 | 415),
+        _ => (400..500).contains(&code),
+    }
+}
+
 fn user_agent(headers: &http::HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     shorten(agent, TEXT_MAX)
 }
 
-/// A failed login, or a number of them.
+/// A failed login, or a number of them, or of refused requests.
 struct Attempt<'a> {
     peer: Option<IpAddr>,
     verb: &'static str,
@@ -316,6 +354,8 @@ struct Attempt<'a> {
     why: &'a str,
     /// So many have no line of their own; 0 for one that has.
     left_out: u64,
+    code: u16,
+    reason: &'static str,
 }
 
 /// Nobody, as UserInfo.
@@ -333,11 +373,28 @@ impl Default for Attempt<'_> {
             proof: String::new(),
             why: "",
             left_out: 0,
+            code: 401,
+            reason: "Unauthorized",
         }
     }
 }
 
-impl Attempt<'_> {
+/// A caller as UserInfo; nobody for many.
+fn caller_info(caller: Option<&str>) -> Value {
+    caller.map_or_else(|| json!({}), |caller| json!({ "username": caller }))
+}
+
+fn lock(rations: &Mutex<Rations>) -> MutexGuard<'_, Rations> {
+    rations.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<'a> Attempt<'a> {
+    /// Requests of a caller that were refused.
+    fn refused(user: &'a Value, left_out: u64) -> Self {
+        let why = "further refused requests, which have no line of their own";
+        Self { user, left_out, why, verb: "many", code: 403, reason: "Forbidden", ..Self::default() }
+    }
+
     fn left_out(peer: Option<IpAddr>, left_out: u64) -> Self {
         Self { peer, left_out, why: "further failed logins, which have no line of their own", ..Self::default() }
     }
@@ -364,8 +421,8 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
             metadata: Empty {},
             status: "Failure",
             message: attempt.why,
-            code: 401,
-            reason: "Unauthorized",
+            code: attempt.code,
+            reason: attempt.reason,
         }),
         request_received_timestamp: micros(now),
         stage_timestamp: micros(now),
@@ -394,15 +451,23 @@ fn line(event: &Event<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// Says once a minute how many failed logins had no line.
-async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, logins: Arc<Mutex<Ration>>) {
+/// Says once a minute how many failed logins and refused requests had no line.
+async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, rations: Arc<Mutex<Rations>>) {
     loop {
-        tokio::time::sleep(logins::STRETCH).await;
+        tokio::time::sleep(ration::STRETCH).await;
         let Some(queue) = queue.upgrade().filter(|queue| !queue.is_closed()) else { return };
-        let ended = logins.lock().unwrap_or_else(PoisonError::into_inner).over(Instant::now());
-        for (peer, count) in ended {
+        let (logins, refusals) = {
+            let (mut rations, now) = (lock(&rations), Instant::now());
+            (rations.logins.over(now), rations.refusals.over(now))
+        };
+        for (peer, count) in logins {
             if !put(&queue, &Attempt::left_out(peer, count)) {
-                logins.lock().unwrap_or_else(PoisonError::into_inner).leave_out(peer, count);
+                lock(&rations).logins.leave_out(peer, count);
+            }
+        }
+        for (caller, count) in refusals {
+            if !put(&queue, &Attempt::refused(&caller_info(caller.as_deref()), count)) {
+                lock(&rations).refusals.leave_out(caller, count);
             }
         }
     }
@@ -469,9 +534,11 @@ impl Pending {
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
         Ok(Self {
             place: Some(place),
+            rations: Arc::clone(&audit.rations),
+            caller: (!by.is_in_process()).then(|| shorten(shares::caller(&by.user), TEXT_MAX)),
             received,
             verb,
-            uri: shorten(parts.uri.path_and_query().map_or("", |path| path.as_str()), TEXT_MAX),
+            uri: shorten(parts.uri.path_and_query().map_or("", |path| path.as_str()), URI_MAX),
             agent: user_agent(&parts.headers),
             peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
             target: target.clone(),
@@ -489,6 +556,13 @@ impl Pending {
             Ok(response) => (response.status().as_u16(), ""),
             Err(error) => (error.code.as_u16(), error.reason),
         };
+        if let Some(caller) = self.caller.take().filter(|_| is_refusal(self.verb, code))
+            && !lock(&self.rations).refusals.take(Instant::now(), Some(caller))
+        {
+            // It is counted, and its place given back.
+            self.place = None;
+            return;
+        }
         let made = answer.as_ref().ok().and_then(|response| response.extensions().get::<Made>());
         if let Some(Made(name)) = made.filter(|_| self.target.name.is_none()) {
             self.target.name = Some(name.clone());
@@ -597,6 +671,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_changed_something_is_no_refusal() {
+        for (verb, code, wanted) in [
+            ("delete", 200, false),
+            ("create", 201, false),
+            ("delete", 403, true),
+            ("get", 404, true),
+            ("update", 409, true),
+            ("patch", 422, true),
+            ("create", 500, false),
+            ("create", 504, false),
+            ("deletecollection", 403, true),
+            ("deletecollection", 409, false),
+            ("deletecollection", 422, false),
+        ] {
+            assert_eq!(is_refusal(verb, code), wanted, "{verb} {code}");
+        }
+    }
+
     /// Whatever somebody names himself, a line shows in the order in which it is written.
     #[tokio::test]
     async fn a_line_has_no_character_that_turns_the_next_ones() {
@@ -622,7 +715,7 @@ mod tests {
         let line: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
         assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");
-        let left = audit.logins.lock().unwrap().finish();
+        let left = lock(&audit.rations).logins.finish();
         assert_eq!(left, [(Some([192, 0, 2, 1].into()), 2)]);
     }
 }

@@ -144,6 +144,15 @@ pub(super) fn success(resource: &Resource, object: &Object) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
 
+/// The answer to a deletion of more than can be shown.
+pub(super) fn success_of_many(resource: &Resource) -> Value {
+    let mut details = json!({ "kind": resource.plural });
+    if !resource.group.is_empty() {
+        details["group"] = resource.group.clone().into();
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
 impl ApiServer {
     /// Deletes one object, or marks it for deletion when finalizers hold it.
     pub(super) async fn delete_object(
@@ -289,8 +298,11 @@ pub(super) async fn delete(call: &Call<'_>, body: Bytes) -> Result<Deleted, ApiE
     call.api.delete_object(call.resource, namespace, call.name()?, &options, call.identity).await
 }
 
-/// Deletes everything that is selected; returns what it was.
-pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Vec<Arc<Object>>, ApiError> {
+/// Text of what a deletion of many shows, in bytes. What it shows is in memory for it alone.
+const SHOWN_MAX: usize = 16 << 20;
+
+/// Deletes everything that is selected; returns what it was, unless that is too much to be shown.
+pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Option<Vec<Arc<Object>>>, ApiError> {
     require_deletable(call)?;
     if call.resource.namespaced && call.target.namespace.is_none() {
         return Err(ApiError::method_not_allowed("deleting in all namespaces at once is not allowed"));
@@ -298,12 +310,25 @@ pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Ve
     let options = DeleteOptions::parse(call, &body)?;
     let selector = super::selectors::Selector::parse(call.resource, &call.params.labels, &call.params.fields)?;
     let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
-    let mut deleted = Vec::new();
-    for object in listing.objects.iter().filter(|object| selector.matches(object)) {
-        let done =
-            call.api.delete_object(call.resource, &object.namespace, &object.name, &options, call.identity).await;
+    // Names, for the objects themselves would be kept until the last of them is deleted.
+    let names: Vec<(String, String)> = listing
+        .objects
+        .into_iter()
+        .filter(|object| selector.matches(object))
+        .map(|object| (object.namespace.clone(), object.name.clone()))
+        .collect();
+    let mut deleted = Some(Vec::new());
+    let mut shown = 0;
+    for (namespace, name) in names {
+        let done = call.api.delete_object(call.resource, &namespace, &name, &options, call.identity).await;
         match done {
-            Ok(done) => deleted.push(Arc::clone(done.object())),
+            Ok(done) => {
+                shown += done.object().json_len();
+                deleted = deleted.filter(|_| shown <= SHOWN_MAX);
+                if let Some(deleted) = &mut deleted {
+                    deleted.push(Arc::clone(done.object()));
+                }
+            }
             Err(error) if error.code == http::StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }

@@ -1,11 +1,13 @@
 //! Events: stored once as core/v1, served as core/v1 and events.k8s.io/v1, forgotten after a time.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::table::{Column, age};
 
-/// Events kept at most; beyond that the oldest go before their time.
+/// Events kept at most; beyond that the oldest go before their time, of the namespaces that have most.
 pub(super) const COUNT_MAX: usize = 20_000;
 
 /// Core field and the same in events.k8s.io/v1. Fields that are called the same in both are not listed.
@@ -92,6 +94,20 @@ pub(super) fn expired(event: &Value, now: Timestamp, lifetime: SignedDuration) -
     newest.is_none_or(|newest| now.duration_since(newest) > lifetime)
 }
 
+/// How many each namespace may keep when no more than `limit` may stay in all: those that have most give up what is too
+/// much, until they have as many as the next one. `counts` are how many each has.
+pub(super) fn shares(counts: &BTreeMap<&str, usize>, limit: usize) -> BTreeMap<String, usize> {
+    let mut by_count: Vec<_> = counts.iter().map(|(namespace, count)| (*count, *namespace)).collect();
+    by_count.sort_unstable();
+    let (mut left, mut others) = (limit, by_count.len());
+    let mut share = |(count, namespace): (usize, &str)| {
+        let kept = count.min(left / others);
+        (left, others) = (left - kept, others - 1);
+        (namespace.to_owned(), kept)
+    };
+    by_count.into_iter().map(&mut share).collect()
+}
+
 /// Columns as upstream prints events.
 pub(super) fn columns() -> Vec<Column> {
     let subject = |event: &Value, _: Timestamp| -> Value {
@@ -164,6 +180,25 @@ mod tests {
             assert_eq!(expired(&core_event(), now.parse().unwrap(), SignedDuration::from_hours(1)), gone, "{now}");
         }
         assert!(expired(&json!({}), "2026-01-01T00:00:00Z".parse().unwrap(), SignedDuration::from_hours(1)));
+    }
+
+    #[test]
+    fn who_has_most_gives_up_most() {
+        let rows: [(&[usize], usize, &[usize]); 7] = [
+            (&[], 5, &[]),
+            (&[3, 4], 10, &[3, 4]),
+            (&[3, 4], 7, &[3, 4]),
+            (&[20, 21_000], 20_000, &[20, 19_980]),
+            (&[4, 9, 30], 20, &[4, 8, 8]),
+            (&[30, 4, 30], 21, &[8, 4, 9]),
+            (&[5, 5, 5], 2, &[0, 1, 1]),
+        ];
+        for (counts, limit, wanted) in rows {
+            let names: Vec<String> = (0..counts.len()).map(|number| number.to_string()).collect();
+            let counts = names.iter().map(String::as_str).zip(counts.iter().copied()).collect();
+            let kept: Vec<usize> = shares(&counts, limit).into_values().collect();
+            assert_eq!(kept, wanted, "{counts:?} of {limit}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
+use super::held::{self, Hold, Source};
 use super::registry::Resource;
 use super::request::Form;
 use super::table::{Include, Rows, put_partial};
@@ -132,6 +133,8 @@ pub(super) struct Parts {
     form: Form,
     rows: Rows,
     objects: std::vec::IntoIter<Arc<Object>>,
+    /// How many objects there were.
+    places: usize,
     /// One object, not a list with one.
     pub alone: bool,
 }
@@ -140,12 +143,28 @@ impl Parts {
     /// Those of a list, or the rows of a table.
     pub fn new(resource: Arc<Resource>, form: Form, include: Include, objects: Vec<Arc<Object>>) -> Self {
         let rows = Rows::new(&resource, include, Timestamp::now());
-        Self { resource, form, rows, objects: objects.into_iter(), alone: false }
+        let places = objects.len();
+        Self { resource, form, rows, objects: objects.into_iter(), places, alone: false }
     }
 
     /// One object, which is no row.
     pub fn alone(resource: Arc<Resource>, form: Form, object: Arc<Object>) -> Self {
         Self { alone: true, ..Self::new(resource, form, Include::None, vec![object]) }
+    }
+
+    /// Length of their text, in bytes.
+    pub fn text(&self) -> usize {
+        self.objects.as_slice().iter().map(|object| object.json_len()).sum()
+    }
+
+    /// Bytes of those that the store has let go of.
+    pub fn retired(&self) -> usize {
+        self.objects.as_slice().iter().map(|object| object.retired()).sum()
+    }
+
+    /// What their places take, in bytes.
+    pub fn own(&self) -> usize {
+        self.places * size_of::<Arc<Object>>()
     }
 
     /// Whether none is left.
@@ -199,11 +218,13 @@ impl Items {
     }
 
     /// What is sent. Its length is told when that is known or short.
-    pub fn body(mut self) -> axum::body::Body {
-        if self.left.is_none() {
-            self.fill(PIECE);
+    pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
+        match self.left {
+            None => self.fill(PIECE),
+            Some(left) if left <= held::COUNTED_FROM as u64 => self.fill(usize::MAX),
+            Some(_) => {}
         }
-        if self.ended { self.piece.into() } else { axum::body::Body::new(self) }
+        if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
     }
 
     fn fill(&mut self, limit: usize) {
@@ -242,5 +263,15 @@ impl Body for Items {
 
     fn size_hint(&self) -> SizeHint {
         self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl Source for Items {
+    fn retired(&self) -> usize {
+        self.parts.retired()
+    }
+
+    fn own(&self) -> usize {
+        self.parts.own() + self.piece.capacity()
     }
 }

@@ -10,6 +10,7 @@ use http_body::{Body, Frame};
 use serde_json::json;
 
 use super::aside;
+use super::held::{self, Hold, Source};
 use super::indent::Indent;
 use super::items::{ListHead, PIECE, Parts};
 use super::yaml::{self, Place};
@@ -76,9 +77,9 @@ impl Lines {
     }
 
     /// What is sent. Its length is told when it is short.
-    pub fn body(mut self) -> axum::body::Body {
+    pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
         self.fill();
-        if self.ended { self.piece.into() } else { axum::body::Body::new(self) }
+        if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
     }
 
     /// Adds to the piece until it is large enough.
@@ -174,6 +175,24 @@ impl Body for Lines {
     }
 }
 
+impl Source for Lines {
+    fn retired(&self) -> usize {
+        let shown = match &self.writer {
+            Writer::Yaml { object: Some((object, _)) } => object.retired(),
+            _ => 0,
+        };
+        self.parts.retired() + shown
+    }
+
+    fn own(&self) -> usize {
+        let json = match &self.writer {
+            Writer::Indent { json, .. } => json.capacity(),
+            Writer::Yaml { .. } => 0,
+        };
+        self.parts.own() + json + self.piece.capacity()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
@@ -223,7 +242,7 @@ mod tests {
     }
 
     async fn text(lines: Lines) -> String {
-        let mut body = lines.body();
+        let mut body = lines.body(None);
         let mut text = Vec::new();
         while let Some(frame) = body.frame().await {
             let piece = frame.unwrap().into_data().unwrap();

@@ -48,6 +48,7 @@ mod discovery;
 mod events;
 mod garbage;
 mod guarded;
+mod held;
 mod indent;
 mod items;
 mod lines;
@@ -202,6 +203,7 @@ struct Inner {
     checks: health::Checks,
     metrics: metrics::Metrics,
     places: overload::Places,
+    answers: held::Answers,
 }
 
 /// What is served now, and its documentation.
@@ -236,6 +238,7 @@ impl ApiServer {
         let documents = Arc::new(openapi::Documents::new(&registry, None));
         let server = Self {
             inner: Arc::new(Inner {
+                answers: held::Answers::over(&store),
                 auth: auth::Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
                 backup: OnceLock::new(),
@@ -257,6 +260,8 @@ impl ApiServer {
         // Nobody has looked yet.
         server.dependents().look_at_everything();
         server.add_own_checks();
+        let answers = server.inner.answers.clone();
+        server.add_metrics(Arc::new(move |registry| answers.register(registry)));
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }
@@ -720,11 +725,10 @@ async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, Ap
             if verb != "create" {
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
-            let answer = match call.resource.keep {
-                Keep::Review => auth::reviews::answer(call, &body)?,
-                _ => auth::reviews::make_token(call, &body)?,
-            };
-            Ok(auth::reviews::send(&answer))
+            match call.resource.keep {
+                Keep::Review => auth::reviews::answer(call, &body).map(|answer| auth::reviews::send(&answer)),
+                _ => auth::reviews::make_token(call, &body),
+            }
         }
         "get" if scale => scale::get(call),
         "update" | "patch" if scale => scale::write(call, body, verb == "patch").await,
@@ -758,7 +762,10 @@ async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, Ap
         // All namespaces at once is what nobody means.
         "deletecollection" if &*call.resource.storage != "/namespaces" => {
             let deleted = delete::delete_collection(call, body).await?;
-            Ok(read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())))
+            Ok(match deleted {
+                Some(deleted) => read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())),
+                None => status::json_response(StatusCode::OK, delete::success_of_many(call.resource).to_string()),
+            })
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
     }

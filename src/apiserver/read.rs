@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::Call;
+use super::held::{self, Hold, Line, Whole};
 use super::items::{self, Compressible, Items, ListHead, Parts};
 use super::lines::Lines;
 use super::list::Wanted;
@@ -70,26 +72,33 @@ pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> R
         let head = items::table_head(&definitions(&resource.columns), &ListHead::at(object.revision));
         return send_parts(call, code, vec![Arc::clone(object)], head);
     }
+    let is_short = |length: usize| length <= held::COUNTED_FROM && call.text == Text::Json;
+    let hold = if is_short(object.json_len()) { None } else { Hold::of(call, object.json_len()) };
+    let line = hold.as_ref().map(Hold::line);
+    let whole = |text: Bytes, hold| if is_short(text.len()) { text.into() } else { held::body(Whole(text), hold) };
     let body = match call.text {
-        Text::Json if form == Form::Json && resource.conversion.is_none() => object.json().into(),
+        Text::Json if form == Form::Json && resource.conversion.is_none() => whole(object.json(), hold),
         Text::Json => {
             let mut body = Vec::new();
             items::put_object(&mut body, resource, form, object);
-            body.into()
+            whole(body.into(), hold)
         }
         text => {
             let parts = Parts::alone(Arc::clone(resource), form, Arc::clone(object));
             let lines = if text == Text::Yaml { Lines::yaml(parts) } else { Lines::indented(parts, Vec::new(), b"") };
-            lines.body()
+            lines.body(hold)
         }
     };
-    respond(call, code, body)
+    respond(call, code, body, line)
 }
 
-/// Sends a body that may be compressed.
-fn respond(call: &Call<'_>, code: StatusCode, body: Body) -> Response {
+/// Sends a body that may be compressed; `line`: that of its place among the answers.
+fn respond(call: &Call<'_>, code: StatusCode, body: Body, line: Option<Line>) -> Response {
     let mut response = call.text.response(code, body);
     response.extensions_mut().insert(Compressible);
+    if let Some(line) = line {
+        response.extensions_mut().insert(line);
+    }
     response
 }
 
@@ -118,8 +127,10 @@ pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListH
         Form::Partial => items::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
         Form::Json if call.text == Text::Yaml => {
             let parts = Parts::new(Arc::clone(resource), Form::Json, Include::None, objects);
+            let hold = Hold::of(call, parts.text());
+            let line = hold.as_ref().map(Hold::line);
             let lines = Lines::yaml_list(parts, &resource.list_kind, &resource.api_version(), head);
-            return respond(call, StatusCode::OK, lines.body());
+            return respond(call, StatusCode::OK, lines.body(hold), line);
         }
         Form::Json => items::list_head(&resource.list_kind, &resource.api_version(), head),
     };
@@ -130,9 +141,11 @@ pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListH
 fn send_parts(call: &Call<'_>, code: StatusCode, objects: Vec<Arc<Object>>, head: Vec<u8>) -> Response {
     let include = call.params.include.unwrap_or_default();
     let parts = Parts::new(Arc::clone(call.resource), call.form, include, objects);
+    let hold = Hold::of(call, parts.text());
+    let line = hold.as_ref().map(Hold::line);
     let body = match call.text {
-        Text::Json => Items::new(parts, head).body(),
-        _ => Lines::indented(parts, head, items::TAIL).body(),
+        Text::Json => Items::new(parts, head).body(hold),
+        _ => Lines::indented(parts, head, items::TAIL).body(hold),
     };
-    respond(call, code, body)
+    respond(call, code, body, line)
 }

@@ -44,7 +44,7 @@ pub(super) enum Removed {
 impl ApiServer {
     /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
-        tokio::join!(self.keep_sweeping(), self.keep_access());
+        tokio::join!(self.keep_sweeping(), self.keep_access(), self.keep_answers_moving());
     }
 
     async fn keep_sweeping(&self) {
@@ -230,16 +230,32 @@ impl ApiServer {
         }
     }
 
-    /// Removes the oldest events when there are too many. Failures wait for the next time.
+    /// Removes the oldest events of the namespaces that have most when there are too many, so that nobody makes others lose
+    /// theirs. Failures wait for the next time.
     pub(super) async fn bound_events(&self, limit: usize) {
         let counts = self.store().counts();
         if counts.iter().all(|(resource, count)| &**resource != "/events" || *count <= limit) {
             return;
         }
         let mut events = self.store().list("/events", None).objects;
-        events.sort_by_key(|event| event.revision);
-        events.truncate(events.len().saturating_sub(limit));
-        tracing::warn!(events = events.len(), "there are too many events: the oldest are removed");
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        events.iter().for_each(|event| *counts.entry(event.namespace.as_str()).or_default() += 1);
+        let mut kept = events::shares(&counts, limit);
+        let most = counts.iter().max_by_key(|(_, count)| **count).map_or("", |(namespace, _)| namespace).to_owned();
+        // The newest of each namespace stay.
+        events.sort_by_key(|event| std::cmp::Reverse(event.revision));
+        events.retain(|event| match kept.get_mut(&event.namespace) {
+            Some(kept) if *kept > 0 => {
+                *kept -= 1;
+                false
+            }
+            _ => true,
+        });
+        tracing::warn!(
+            events = events.len(),
+            most,
+            "there are too many events: the oldest of who has most are removed"
+        );
         self.remove_events(&events).await;
     }
 

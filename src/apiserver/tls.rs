@@ -25,6 +25,7 @@ use tower::ServiceExt;
 
 use super::auth::Identity;
 use super::connections::{Connections, Place};
+use super::held::Line;
 use super::linger::Lingering;
 use super::progress::Progress;
 use crate::ration::{Ranks, all_alike};
@@ -273,6 +274,8 @@ async fn connection(
     }
     let progress = Progress::new();
     let (watched, here) = (Arc::clone(&progress), Arc::clone(&place));
+    let cut = CancellationToken::new();
+    let cuts = cut.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer));
@@ -281,9 +284,12 @@ async fn connection(
         }
         request.extensions_mut().insert(Standing(Arc::clone(&here)));
         // The body keeps the exchange: a watch is no idle connection.
-        let (exchange, router) = (watched.begin(), router.clone());
+        let (exchange, router, cuts) = (watched.begin(), router.clone(), cuts.clone());
         async move {
             let response = router.oneshot(request).await?;
+            if let Some(line) = response.extensions().get::<Line>() {
+                line.is_cut_by(cuts);
+            }
             Ok::<_, std::convert::Infallible>(response.map(|body| exchange.answer(body)))
         }
     });
@@ -311,6 +317,10 @@ async fn connection(
                 if let Err(error) = done {
                     tracing::debug!(%peer, error, "connection ended");
                 }
+                return;
+            }
+            () = cut.cancelled() => {
+                tracing::debug!(%peer, "a connection that holds an answer which was broken off is closed");
                 return;
             }
             () = shutdown.cancelled(), if !ending => {

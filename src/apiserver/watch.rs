@@ -5,20 +5,24 @@
 //! kept ends the stream with an `ERROR` event of code 410, upon which clients list again.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::FutureExt;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use http::StatusCode;
+use http_body::{Body, Frame};
 use jiff::Timestamp;
 use rand::Rng;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::held::{self, Hold, Source};
 use super::items::{self, ListHead};
 use super::list::invalid_options;
 use super::metrics::Watching;
@@ -70,7 +74,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         form: call.form,
         selector,
         source: None,
-        first: VecDeque::new(),
+        first: First::default(),
         headings_sent: false,
         last: from.unwrap_or(0),
         end_of_initial: false,
@@ -83,11 +87,15 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         _place: place,
     };
     let wants_list = initial.unwrap_or(from.is_none());
+    let mut text = 0;
     let after = if wants_list || from.is_none() {
         reach(store, from.unwrap_or(0)).await?;
         let listing = store.list(storage, call.target.namespace.as_deref());
         if wants_list {
-            state.first = listing.objects.into_iter().filter(|object| state.selector.matches(object)).collect();
+            let objects: VecDeque<_> =
+                listing.objects.into_iter().filter(|object| state.selector.matches(object)).collect();
+            text = objects.iter().map(|object| object.json_len()).sum();
+            *state.first.lock() = objects;
             state.end_of_initial = initial == Some(true) && params.bookmarks;
         }
         listing.revision
@@ -103,14 +111,20 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
             early = Some(line("ERROR", &ApiError::from(gone).status().to_string()));
         }
     }
+    let first = state.first.clone();
     let stream = futures::stream::unfold((state, early), |(mut state, early)| async move {
         let chunk = match early {
             Some(chunk) => Some(chunk),
             None => state.next_chunk().await,
         };
-        chunk.map(|chunk| (Ok::<Bytes, std::convert::Infallible>(chunk), (state, None)))
+        chunk.map(|chunk| (chunk, (state, None)))
     });
-    let mut response = json_response(StatusCode::OK, Body::from_stream(stream));
+    let hold = Hold::of(call, text);
+    let line = hold.as_ref().map(Hold::line);
+    let mut response = json_response(StatusCode::OK, held::body(Chunks { stream: stream.boxed(), first }, hold));
+    if let Some(line) = line {
+        response.extensions_mut().insert(line);
+    }
     if call.form == Form::Table {
         let media = http::HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
         response.headers_mut().insert(http::header::CONTENT_TYPE, media);
@@ -172,6 +186,60 @@ fn put_line(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
     chunk.put_slice(b"}\n");
 }
 
+/// What there was at the start and was not sent yet, for the watch and for who counts what it holds.
+#[derive(Clone, Default)]
+struct First(Arc<Mutex<VecDeque<Arc<Object>>>>);
+
+impl First {
+    // std's lock: held for these.
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Object>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next one.
+    fn pop(&self) -> Option<Arc<Object>> {
+        let mut objects = self.lock();
+        let object = objects.pop_front();
+        if object.is_none() {
+            // It had room for every object.
+            *objects = VecDeque::new();
+        }
+        object
+    }
+}
+
+/// The body of a watch.
+struct Chunks {
+    stream: BoxStream<'static, Bytes>,
+    first: First,
+}
+
+impl Body for Chunks {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
+        self.stream.poll_next_unpin(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+impl Source for Chunks {
+    fn retired(&self) -> usize {
+        self.first.lock().iter().map(|object| object.retired()).sum()
+    }
+
+    fn own(&self) -> usize {
+        self.first.lock().capacity() * size_of::<Arc<Object>>()
+    }
+
+    fn is_bounded(&self) -> bool {
+        !self.first.lock().is_empty()
+    }
+}
+
 /// One client's watch.
 struct State {
     api: ApiServer,
@@ -183,7 +251,7 @@ struct State {
     selector: Selector,
     source: Option<Watch>,
     /// What there was at the start, not sent yet.
-    first: VecDeque<Arc<Object>>,
+    first: First,
     headings_sent: bool,
     /// Everything up to this revision has been sent.
     last: u64,
@@ -217,14 +285,12 @@ impl State {
         if !self.may_go_on() {
             return None;
         }
-        while let Some(object) = self.first.pop_front() {
+        while let Some(object) = self.first.pop() {
             self.put(&mut chunk, "ADDED", &object);
             if chunk.len() >= CHUNK {
                 return Some(sealed(&chunk));
             }
         }
-        // It had room for every object.
-        self.first = VecDeque::new();
         if std::mem::take(&mut self.end_of_initial) {
             self.put_bookmark(&mut chunk, self.last, true);
         }

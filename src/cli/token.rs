@@ -114,6 +114,9 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
     })
 }
 
+/// Seconds that a token may hold: the API server gives no more.
+const LONGEST: u64 = 365 * DAY;
+
 /// Reads `90d`, and whatever a configuration file takes.
 fn parse_ttl(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
@@ -127,8 +130,8 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     };
     match ttl.as_secs() {
         ..600 => Err("a token holds for at least 10m".into()),
-        600..=4_294_967_296 => Ok(ttl),
-        _ => Err("a token holds for at most 49710d".into()),
+        600..=LONGEST => Ok(ttl),
+        _ => Err("a token holds for at most 365d".into()),
     }
 }
 
@@ -340,10 +343,12 @@ mod tests {
 
     #[test]
     fn times_are_read_as_people_write_them() {
-        for (text, seconds) in [("90d", Some(90 * DAY)), ("12h", Some(12 * 3600)), ("10m", Some(600))] {
+        for (text, seconds) in
+            [("90d", Some(90 * DAY)), ("12h", Some(12 * 3600)), ("10m", Some(600)), ("365d", Some(LONGEST))]
+        {
             assert_eq!(parse_ttl(text).ok().map(|ttl| ttl.as_secs()), seconds, "{text}");
         }
-        for bad in ["", "5m", "0d", "-1d", "99999999999999999999d", "900000d", "soon"] {
+        for bad in ["", "5m", "0d", "-1d", "99999999999999999999d", "900000d", "366d", "soon"] {
             assert!(parse_ttl(bad).is_err(), "{bad}");
         }
     }

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::frames::put_size;
+use super::object::OBJECT_WEIGHT;
 use super::record::{self, Former};
+use super::retired::Retired;
 use super::table::TableEntry;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
@@ -23,9 +25,6 @@ const WEIGHT: usize = 512 << 20;
 
 /// What those of one namespace may, and those of none, in bytes: 256 MiB.
 const WEIGHT_OF_A_NAMESPACE: usize = WEIGHT / 2;
-
-/// What an object takes besides its text, as it is kept, in bytes.
-const OBJECT_WEIGHT: usize = 1024;
 
 /// What an object takes as it is kept, in bytes, packed or not.
 pub(super) fn weight(object: &Object) -> usize {
@@ -184,17 +183,24 @@ impl Resource {
         self.events.push_back(logged);
     }
 
-    fn drop_oldest(&mut self) {
+    fn drop_oldest(&mut self, retired: &Retired) {
         let Some(logged) = self.events.pop_front() else { return };
+        // Neither is there any more, nor in the history: no event before this one is.
+        if let Some(previous) = logged.previous() {
+            previous.retire(retired);
+        }
+        if let StoreEvent::Deleted(object) = &logged.event {
+            object.retire(retired);
+        }
         self.event_bytes -= logged.bytes();
         self.disk_bytes -= logged.disk_bytes();
         self.trimmed = self.trimmed.max(logged.revision);
     }
 
     /// Drops the oldest events over the bounds.
-    fn trim(&mut self, history: usize) {
+    fn trim(&mut self, history: usize, retired: &Retired) {
         while self.events.len() > history || self.event_bytes > HISTORY_BYTES {
-            self.drop_oldest();
+            self.drop_oldest(retired);
         }
     }
 }
@@ -223,6 +229,7 @@ pub(super) struct Index {
     /// What all objects take of the memory, and those of each namespace.
     weight: usize,
     weights: HashMap<String, usize>,
+    retired: Retired,
     closed: bool,
 }
 
@@ -237,6 +244,7 @@ impl Index {
             table_bytes: 0,
             weight: 0,
             weights: HashMap::new(),
+            retired: Retired::default(),
             closed: false,
         }
     }
@@ -393,27 +401,28 @@ impl Index {
 
     /// Puts in the events that were read from disk, oldest first, as many as are kept.
     pub fn restore(&mut self, name: &Arc<str>, trimmed: u64, events: Vec<Logged>) {
-        let history = self.history;
+        let (history, retired) = (self.history, self.retired.clone());
         let resource = self.resource_mut(name);
         resource.trimmed = trimmed;
         for logged in events {
             resource.push(logged);
         }
-        resource.trim(history);
+        resource.trim(history, &retired);
     }
 
     /// Drops the events of a resource up to a revision. Who has not seen them is told that they are gone.
     fn forget(&mut self, name: &Arc<str>, revision: u64) {
+        let retired = self.retired.clone();
         let resource = self.resource_mut(name);
         while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
-            resource.drop_oldest();
+            resource.drop_oldest(&retired);
         }
         resource.trimmed = resource.trimmed.max(revision);
     }
 
     /// Makes the changes of one group visible, in order. Says which resources have news.
     fn apply(&mut self, group: Applied) -> Vec<Arc<str>> {
-        let history = self.history;
+        let (history, retired) = (self.history, self.retired.clone());
         let mut touched: Vec<Arc<str>> = Vec::new();
         for logged in group.events {
             let revision = logged.revision;
@@ -425,7 +434,7 @@ impl Index {
             }
             let resource = self.resource_mut(&object.resource);
             resource.push(logged);
-            resource.trim(history);
+            resource.trim(history, &retired);
             self.revision = revision;
             if !touched.contains(&object.resource) {
                 touched.push(Arc::clone(&object.resource));
@@ -460,6 +469,8 @@ pub(super) struct Shared {
     /// The newest revision, for those who wait for one.
     progress: watch::Sender<u64>,
     meters: Meters,
+    /// Called after each group of changes.
+    on_retired: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Whether the committer's thread has let go of everything.
     ended: watch::Sender<bool>,
 }
@@ -469,6 +480,7 @@ impl Shared {
         Self {
             progress: watch::Sender::new(index.revision()),
             meters: Meters::default(),
+            on_retired: Mutex::default(),
             index: RwLock::new(index),
             wakes: Mutex::default(),
             life: watch::Sender::new(Life::Running),
@@ -499,6 +511,20 @@ impl Shared {
         touched.iter().filter_map(|name| wakes.get(name)).for_each(|wake| wake.send_modify(|()| {}));
         drop(wakes);
         self.progress.send_replace(revision);
+        let on_retired = self.on_retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(look) = on_retired {
+            look();
+        }
+    }
+
+    /// See [`Store::retired`](super::Store::retired).
+    pub fn retired(&self) -> Retired {
+        self.read().retired.clone()
+    }
+
+    /// See [`Store::set_on_retired`](super::Store::set_on_retired).
+    pub fn set_on_retired(&self, look: Arc<dyn Fn() + Send + Sync>) {
+        *self.on_retired.lock().unwrap_or_else(PoisonError::into_inner) = Some(look);
     }
 
     /// Notices that there is news of a resource, or that the store was closed.

@@ -107,6 +107,7 @@ mod meters;
 mod object;
 mod record;
 mod repair;
+mod retired;
 mod seal;
 mod space;
 mod table;
@@ -129,6 +130,7 @@ pub use backup::{NewStore, Snapshot};
 pub(crate) use files::make_private_folder;
 pub use meters::Meters;
 pub use object::Object;
+pub use retired::Retired;
 pub use table::{Table, TableEntry, TableItem};
 pub use watch::Watch;
 
@@ -352,6 +354,18 @@ impl Store {
     /// said once, before clients come.
     pub fn add_weight(&self, resource: &str, bytes: usize) {
         self.shared.add_weight(&resource.into(), bytes);
+    }
+
+    /// What objects take in memory that are gone or replaced, that the history has no longer, and that somebody holds
+    /// still.
+    pub fn retired(&self) -> Retired {
+        self.shared.retired()
+    }
+
+    /// What is done after each group of changes, under no lock, before they are answered: whoever gave objects to others
+    /// looks whether these hold too much of what is [`retired`](Store::retired). It must be quick and may not write here.
+    pub fn set_on_retired(&self, look: Arc<dyn Fn() + Send + Sync>) {
+        self.shared.set_on_retired(look);
     }
 
     /// How many objects each resource has.

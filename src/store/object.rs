@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::retired::{Mark, Retired};
 use super::text::Text;
 
 /// One stored object, immutable.
@@ -36,10 +37,14 @@ pub struct Object {
     ending: bool,
     /// What is kept of it unpacked, in bytes.
     unpacked: usize,
+    retired: Mark,
 }
 
 /// What a label takes besides its text, in bytes: two places in a list and two allocations.
 const LABEL_WEIGHT: usize = 64;
+
+/// What an object takes besides its text, as it is kept, in bytes.
+pub(super) const OBJECT_WEIGHT: usize = 1024;
 
 /// What a reference to an owner takes besides the names in it, in bytes: the garbage collector finds dependents by owner.
 const OWNER_WEIGHT: usize = 320;
@@ -139,6 +144,7 @@ impl Object {
             owned,
             ending,
             unpacked,
+            retired: Mark::default(),
         })
     }
 
@@ -164,6 +170,16 @@ impl Object {
     /// Bytes that are kept of it beside its text: labels and who owns it are not packed.
     pub(super) fn unpacked(&self) -> usize {
         self.unpacked
+    }
+
+    /// The store lets go of it: what it takes is counted until nobody has it any more.
+    pub(super) fn retire(&self, retired: &Retired) {
+        self.retired.set(retired, self.size() + self.unpacked + OBJECT_WEIGHT);
+    }
+
+    /// Bytes that it takes though the store has let go of it; 0 when it has not.
+    pub fn retired(&self) -> usize {
+        self.retired.bytes()
     }
 
     /// Adds its JSON text.

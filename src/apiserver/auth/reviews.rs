@@ -1,6 +1,7 @@
 //! Questions about callers and permissions: the reviews, and the making of tokens. Each is created, answered and
 //! forgotten.
 
+use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use super::tokens::{Named, Order};
 use super::{Proof, accounts};
 use crate::apiserver::body::parse_body;
 use crate::apiserver::options::{self, Write};
+use crate::apiserver::read::with_warning;
 use crate::apiserver::status::{ApiError, FieldError};
 use crate::apiserver::{Call, write};
 
@@ -21,6 +23,9 @@ use crate::apiserver::{Call, write};
 const SECONDS_MIN: i64 = 600;
 /// Longest.
 const SECONDS_MAX: i64 = 1 << 32;
+/// Longest time that one is made for, in seconds: a year of 365 days. Who asks for more gets this and is told so, as with
+/// upstream's `--service-account-max-token-expiration`.
+const SECONDS_GIVEN: i64 = 365 * 24 * 3600;
 /// When nothing is said.
 const SECONDS: i64 = 3600;
 /// Audiences of one token.
@@ -240,7 +245,7 @@ fn token_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
 }
 
 /// Makes a token of the account of the path (`TokenRequest`).
-pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
+pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let (resource, name) = (call.resource, call.name()?);
     let namespace = call.target.namespace.as_deref().unwrap_or_default();
     let dry_run = options::check(call, Write::Create)?;
@@ -278,6 +283,8 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
         error.details["group"] = AUTHENTICATION.into();
         return Err(error);
     }
+    let asked_for = seconds;
+    let seconds = asked_for.min(SECONDS_GIVEN);
     let mut audiences: Vec<String> = match &spec["audiences"] {
         Value::Null => Vec::new(),
         given => Vec::deserialize(given).map_err(|_| ApiError::bad_request("spec.audiences is no list of texts"))?,
@@ -358,10 +365,17 @@ pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<
     if let Some(spec) = answer["spec"].as_object_mut() {
         spec.extend(bound);
     }
-    Ok(answer)
+    let response = send(&answer);
+    Ok(match seconds < asked_for {
+        true => {
+            let warning = format!("requested expiration of {asked_for} seconds shortened to {seconds} seconds");
+            with_warning(response, &warning)
+        }
+        false => response,
+    })
 }
 
 /// How a review or a token is sent.
-pub(in crate::apiserver) fn send(answer: &Value) -> axum::response::Response {
+pub(in crate::apiserver) fn send(answer: &Value) -> Response {
     crate::apiserver::status::json_response(StatusCode::CREATED, answer.to_string())
 }

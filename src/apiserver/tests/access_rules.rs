@@ -261,6 +261,26 @@ async fn token_requests_are_checked() {
 }
 
 #[tokio::test]
+async fn no_token_is_made_for_longer_than_a_year() {
+    const YEAR: i64 = 365 * 24 * 3600;
+    let rig = Rig::new().await;
+    rig.account("bot").await;
+    let at = format!("{ACCOUNTS}/bot/token");
+    for (asked, given) in [(YEAR - 1, YEAR - 1), (YEAR, YEAR), (YEAR + 1, YEAR), (1 << 32, YEAR)] {
+        let spec = json!({ "spec": { "expirationSeconds": asked } });
+        let now = jiff::Timestamp::now().as_second();
+        let answer = rig.call("POST", &at, &spec).await;
+        let warning = answer.headers.get("warning").map(|text| text.to_str().unwrap().to_owned());
+        let wanted = format!("299 - \"requested expiration of {asked} seconds shortened to {YEAR} seconds\"");
+        assert_eq!(warning, (asked > YEAR).then_some(wanted), "{asked}");
+        let made = answer.expect(201);
+        assert_eq!(made["spec"]["expirationSeconds"], given);
+        let end: jiff::Timestamp = made["status"]["expirationTimestamp"].as_str().unwrap().parse().unwrap();
+        assert!((0..=60).contains(&(end.as_second() - now - given)), "{made}");
+    }
+}
+
+#[tokio::test]
 async fn secrets_keep_tokens_of_accounts() {
     let rig = Rig::new().await;
     let running = tokio::spawn({

@@ -224,6 +224,52 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_broken_off_ends_its_connection_and_no_other() {
+    let rig = Rig::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::open(&folder.path().join("a"), &[]).unwrap();
+    let administrator = pki.authority().administrator(pki::CLIENT_LIFETIME).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = rig.api.shutdown().clone();
+    let serving = tokio::spawn(tls::serve(listener, pki.server_config().unwrap(), rig.api.router(), shutdown.clone()));
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "a".repeat(900_000)}});
+    let maps = "/api/v1/namespaces/rack/configmaps";
+    rig.call("POST", maps, &map).await.expect(201);
+    let (mut listens, _open) = h2(address, &pki, Some(&administrator), 65_535).await;
+    let mut watch = ask(&mut listens, &format!("{SECRETS}?watch=true")).await;
+    let bytes = || -> usize {
+        let lines =
+            |text: String| text.lines().find_map(|line| line.strip_prefix("slipway_answer_bytes ")?.parse().ok());
+        let mut registry = prometheus_client::registry::Registry::default();
+        rig.api.inner.answers.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        lines(text).unwrap()
+    };
+    for at in [maps.to_owned(), path(maps, "a"), format!("{maps}?watch=true")] {
+        let before = bytes();
+        let (mut sender, ended) = h2(address, &pki, Some(&administrator), 1).await;
+        let mut slow = ask(&mut sender, &at).await;
+        assert_eq!(slow.body_mut().frame().await.unwrap().unwrap().into_data().unwrap().len(), 1, "{at}");
+        eventually(async || bytes() > before + 800_000).await;
+        rig.api.inner.answers.end_overdue(tokio::time::Instant::now() + Duration::from_secs(100));
+        if at.ends_with("watch=true") {
+            // It has sent what there was at first, and is to go on.
+            drop((slow, sender));
+        }
+        tokio::time::timeout(DEADLINE, ended).await.expect("its connection ends").ok();
+        eventually(async || bytes() == before).await;
+    }
+    rig.call("POST", SECRETS, &secret("told", &json!({"a": "b"}))).await.expect(201);
+    let told = tokio::time::timeout(DEADLINE, watch.body_mut().frame()).await.expect("told").unwrap().unwrap();
+    assert!(String::from_utf8_lossy(told.data_ref().unwrap()).contains("\"told\""));
+    shutdown.cancel();
+    tokio::time::timeout(DEADLINE, serving).await.unwrap().unwrap().unwrap();
+}
+
 /// Whether a request without a body in its answer is still answered.
 async fn head(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
     let request = http::Request::head("https://localhost/version").body(Empty::new()).unwrap();

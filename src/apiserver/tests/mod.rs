@@ -14,6 +14,8 @@ mod load_rules;
 mod model;
 mod observed;
 mod read_rules;
+mod refused_rules;
+mod slow_answers;
 mod token_rules;
 mod version_rules;
 mod watch_rules;

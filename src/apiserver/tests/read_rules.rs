@@ -247,6 +247,31 @@ async fn events_are_bounded_by_time_and_number() {
     assert_eq!(names(&rig.get(core).await.expect(200)), ["e1"]);
 }
 
+#[tokio::test]
+async fn whoever_makes_many_events_loses_their_own() {
+    let rig = Rig::new().await;
+    for name in ["tenant", "other"] {
+        rig.api.make_namespace(name).await.unwrap();
+    }
+    let make = async |namespace: &str, count: usize| {
+        for number in 0..count {
+            let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("e{number:02}")},
+                "involvedObject": {"kind": "X", "name": "x", "namespace": namespace}, "reason": "R", "message": "m"});
+            let at = format!("/api/v1/namespaces/{namespace}/events");
+            rig.call("POST", &at, &event).await.expect(201);
+        }
+    };
+    make("rack", 4).await;
+    make("other", 9).await;
+    make("tenant", 30).await;
+    rig.api.bound_events(20).await;
+    let left =
+        async |namespace: &str| names(&rig.get(&format!("/api/v1/namespaces/{namespace}/events")).await.expect(200));
+    assert_eq!((left("rack").await.len(), left("other").await.len()), (4, 8));
+    // The newest of each stay.
+    assert_eq!(left("tenant").await, ["e22", "e23", "e24", "e25", "e26", "e27", "e28", "e29"]);
+}
+
 /// Whether a document has a schema of this kind, with its fields.
 fn is_described(schemas: &Value, kind: &Value) -> bool {
     let of =

@@ -1,6 +1,7 @@
-//! How many failed logins have a line of their own. Pure.
+//! How many attempts that come to nothing have a line of their own. Pure.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -8,12 +9,23 @@ use tokio::time::Instant;
 
 /// The ration is for so long.
 pub const STRETCH: Duration = Duration::from_secs(60);
-/// Lines for one address, or for one network of IPv6 (/64).
-const PER_ADDRESS: u32 = 10;
-/// Lines for all together.
-const IN_ALL: u32 = 100;
-/// Addresses that are counted one by one. What comes from further ones is counted together, and has no lines.
-const ADDRESSES: usize = 256;
+/// Whoever tries again and again: those that are counted one by one. Further ones are counted together, and have no lines.
+const COUNTED: usize = 256;
+
+/// Lines in a stretch.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines {
+    /// For each.
+    pub each: u32,
+    /// For all together.
+    pub all: u32,
+}
+
+/// Lines of failed logins, by address, or by network of IPv6 (/64).
+pub const OF_LOGINS: Lines = Lines { each: 10, all: 100 };
+
+/// Lines of refused requests, by caller.
+pub const OF_REFUSALS: Lines = Lines { each: 30, all: 300 };
 
 #[derive(Debug, Default)]
 struct Count {
@@ -21,20 +33,21 @@ struct Count {
     left_out: u64,
 }
 
-/// Counts failed logins.
-#[derive(Debug, Default)]
-pub struct Ration {
-    /// When the stretch began; it does with the first failed login.
+/// Counts attempts by whose they are.
+#[derive(Debug)]
+pub struct Ration<K> {
+    most: Lines,
+    /// When the stretch began; it does with the first attempt.
     began: Option<Instant>,
     lines: u32,
-    /// By address; `None` where there is none.
-    counts: HashMap<Option<IpAddr>, Count>,
-    /// Left out of all further addresses.
+    /// `None`: nobody knows whose.
+    counts: HashMap<Option<K>, Count>,
+    /// Left out of all further ones.
     others: u64,
 }
 
 /// One machine may have any address of its network of IPv6.
-fn origin(address: IpAddr) -> IpAddr {
+pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -44,18 +57,22 @@ fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Ration {
-    /// Whether a failed login from this address has a line; otherwise it is counted.
-    pub fn take(&mut self, now: Instant, peer: Option<IpAddr>) -> bool {
+impl<K: Hash + Eq> Ration<K> {
+    /// So many lines in a stretch.
+    pub fn new(most: Lines) -> Self {
+        Self { most, began: None, lines: 0, counts: HashMap::new(), others: 0 }
+    }
+
+    /// Whether an attempt has a line; otherwise it is counted.
+    pub fn take(&mut self, now: Instant, whose: Option<K>) -> bool {
         self.began.get_or_insert(now);
-        let peer = peer.map(origin);
-        let known = self.counts.contains_key(&peer);
-        if !known && self.counts.len() >= ADDRESSES {
+        let known = self.counts.contains_key(&whose);
+        if !known && self.counts.len() >= COUNTED {
             self.others += 1;
             return false;
         }
-        let count = self.counts.entry(peer).or_default();
-        if count.lines >= PER_ADDRESS || self.lines >= IN_ALL {
+        let count = self.counts.entry(whose).or_default();
+        if count.lines >= self.most.each || self.lines >= self.most.all {
             count.left_out += 1;
             return false;
         }
@@ -64,25 +81,24 @@ impl Ration {
         true
     }
 
-    /// So many from this address got no line after all.
-    pub fn leave_out(&mut self, peer: Option<IpAddr>, count: u64) {
-        let peer = peer.map(origin);
-        match self.counts.get_mut(&peer) {
+    /// So many got no line after all.
+    pub fn leave_out(&mut self, whose: Option<K>, count: u64) {
+        match self.counts.get_mut(&whose) {
             Some(found) => found.left_out += count,
             None => self.others += count,
         }
     }
 
-    /// What was left out, by address (`None`: of many addresses), when a stretch is over by now. Then another begins.
-    pub fn over(&mut self, now: Instant) -> Vec<(Option<IpAddr>, u64)> {
+    /// What was left out, by whose it was (`None`: of many), when a stretch is over by now. Then another begins.
+    pub fn over(&mut self, now: Instant) -> Vec<(Option<K>, u64)> {
         let over = self.began.is_some_and(|began| now.saturating_duration_since(began) >= STRETCH);
         if over || (self.began.is_none() && self.others > 0) { self.finish() } else { Vec::new() }
     }
 
     /// What was left out up to now.
-    pub fn finish(&mut self) -> Vec<(Option<IpAddr>, u64)> {
-        let ended = std::mem::take(self);
-        let counts = ended.counts.into_iter().map(|(peer, count)| (peer, count.left_out));
+    pub fn finish(&mut self) -> Vec<(Option<K>, u64)> {
+        let ended = std::mem::replace(self, Self::new(self.most));
+        let counts = ended.counts.into_iter().map(|(whose, count)| (whose, count.left_out));
         counts.chain([(None, ended.others)]).filter(|(_, left_out)| *left_out > 0).collect()
     }
 }
@@ -92,13 +108,13 @@ mod tests {
     use super::*;
 
     fn address(text: &str) -> Option<IpAddr> {
-        Some(text.parse().unwrap())
+        Some(origin(text.parse().unwrap()))
     }
 
     #[test]
     fn one_address_has_some_lines_and_the_rest_is_counted() {
         let start = Instant::now();
-        let mut ration = Ration::default();
+        let mut ration = Ration::new(OF_LOGINS);
         let mut lines = |peer: &str, count: u32| (0..count).filter(|_| ration.take(start, address(peer))).count();
         assert_eq!(lines("10.0.0.1", 1000), 10);
         assert_eq!((lines("::ffff:10.0.0.1", 5), lines("10.0.0.2", 3)), (0, 3));
@@ -114,19 +130,19 @@ mod tests {
     #[test]
     fn all_addresses_together_have_no_more_than_all() {
         let start = Instant::now();
-        let mut ration = Ration::default();
+        let mut ration = Ration::new(OF_LOGINS);
         let peers = 100_000_u32;
         let lines = (0..peers).filter(|peer| ration.take(start, Some(IpAddr::from(peer.to_be_bytes())))).count();
-        assert_eq!(lines, IN_ALL as usize);
-        assert!(ration.counts.len() <= ADDRESSES);
+        assert_eq!(lines, OF_LOGINS.all as usize);
+        assert!(ration.counts.len() <= COUNTED);
         let left_out: u64 = ration.finish().iter().map(|(_, count)| count).sum();
-        assert_eq!(left_out, u64::from(peers - IN_ALL));
+        assert_eq!(left_out, u64::from(peers - OF_LOGINS.all));
     }
 
     #[test]
     fn what_got_no_place_is_counted() {
         let now = Instant::now();
-        let mut ration = Ration::default();
+        let mut ration = Ration::new(OF_LOGINS);
         ration.take(now, address("10.0.0.1"));
         ration.leave_out(address("10.0.0.1"), 1);
         ration.leave_out(address("10.0.0.2"), 7);
