@@ -148,6 +148,11 @@ impl Parts {
         Self { alone: true, ..Self::new(resource, form, Include::None, vec![object]) }
     }
 
+    /// Bytes that an answer of them holds: a piece, and where the objects are.
+    pub fn weight(&self) -> usize {
+        PIECE + self.objects.len() * size_of::<Arc<Object>>()
+    }
+
     /// Whether none is left.
     pub fn is_empty(&self) -> bool {
         self.objects.as_slice().is_empty()
