@@ -9,12 +9,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::holdings::{Holder, Holdings, STANDINGS, STEP};
 use crate::ration::{Rank, Shares};
+
+/// What a newcomer sent may still be in memory up to so many bytes: a piece of 16 KiB for each stream and each entry of the
+/// table of HPACK, and what is half read.
+const NEWCOMERS_INPUT: usize = 6 * 1024 * 1024;
+/// The same of a caller, of whom heads and bodies are counted as they are: the buffers.
+pub(super) const CALLERS_INPUT: usize = 32 * 1024;
 
 /// The connections of a listener.
 #[derive(Clone)]
@@ -29,9 +36,10 @@ struct Table {
     /// Connections of each address.
     addresses: HashMap<IpAddr, usize>,
     /// Newcomers of each standing; the last gives way first.
-    newcomers: [Newcomers; 3],
+    newcomers: [Newcomers; STANDINGS],
     /// Newcomers' connections at once.
     most: usize,
+    holdings: Holdings,
 }
 
 /// Those of one standing.
@@ -50,19 +58,25 @@ pub(super) struct Place {
     address: IpAddr,
     number: u64,
     standing: usize,
+    /// Changes under the lock of the table only; so does what is counted of it there.
     newcomer: AtomicBool,
+    counted: AtomicUsize,
+    /// Bytes that were read of the peer in all.
+    received: AtomicUsize,
+    /// Bytes that its exchanges hold.
+    held: AtomicUsize,
     dropped: CancellationToken,
 }
 
 impl Connections {
     /// `most` in all, of which newcomers get half; `per_address` from one address, or one network of IPv6 (/64). Only
-    /// the machine itself (127.0.0.1, ::1) may have more.
-    pub fn new(most: usize, per_address: usize) -> Self {
+    /// the machine itself (127.0.0.1, ::1) may have more. In memory newcomers may hold `memory[0]` bytes together, others
+    /// `memory[1]`.
+    pub fn new(most: usize, per_address: usize, memory: [usize; 2]) -> Self {
         let most = (most / 2).max(1);
-        let (unknown, strangers) = (Shares::of_unknown(most), Shares::of_strangers(most));
-        let shares = [most - unknown, unknown - strangers, strangers];
-        let newcomers = shares.map(|share| Newcomers { share, ..Newcomers::default() });
-        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most };
+        let newcomers = shares(most).map(|share| Newcomers { share, ..Newcomers::default() });
+        let holdings = Holdings::new(shares(memory[0]), memory[1]);
+        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most, holdings };
         Self { per_address, table: Arc::new(Mutex::new(table)) }
     }
 
@@ -82,7 +96,17 @@ impl Connections {
         if table.newcomers.iter().map(|of| of.count).sum::<usize>() > table.most {
             table.drop_a_newcomer();
         }
-        Some(Place { connections: self.clone(), address, number, standing, newcomer: AtomicBool::new(true), dropped })
+        Some(Place {
+            connections: self.clone(),
+            address,
+            number,
+            standing,
+            newcomer: AtomicBool::new(true),
+            counted: AtomicUsize::new(0),
+            received: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            dropped,
+        })
     }
 
     /// Ends a newcomer's connection, if there is one, because there is no place left at all.
@@ -93,6 +117,12 @@ impl Connections {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What each standing may have of so much when others want it, too.
+fn shares(most: usize) -> [usize; STANDINGS] {
+    let (unknown, strangers) = (Shares::of_unknown(most), Shares::of_strangers(most));
+    [most - unknown, unknown - strangers, strangers]
 }
 
 /// Where a rank stands among newcomers. The appliance itself is no better than what it knows.
@@ -144,8 +174,15 @@ impl Newcomers {
 impl Place {
     /// Its caller has shown who it is.
     pub fn vouch(&self) {
-        if self.newcomer.swap(false, Ordering::Relaxed) {
-            self.connections.lock().newcomers[self.standing].remove(self.address, self.number);
+        if !self.is_newcomer() {
+            return;
+        }
+        let mut table = self.connections.lock();
+        if self.is_newcomer() {
+            self.count(&mut table, 0);
+            self.newcomer.store(false, Ordering::Relaxed);
+            table.newcomers[self.standing].remove(self.address, self.number);
+            self.count(&mut table, self.bytes());
         }
     }
 
@@ -154,7 +191,51 @@ impl Place {
         self.newcomer.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection has to go for another one.
+    /// So many bytes more were read of the peer.
+    pub fn received(&self, bytes: usize) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// The connection is closed, and its buffers gone. Its exchanges may be there still.
+    pub fn closed(&self) {
+        self.received.store(0, Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// An exchange holds `to` bytes in memory now, after `from`. Who holds too much has to go: see [`Place::is_dropped`].
+    pub fn hold(&self, from: usize, to: usize) {
+        self.held.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
+        self.changed();
+    }
+
+    /// What it holds, in whole steps.
+    fn bytes(&self) -> usize {
+        let most = if self.is_newcomer() { NEWCOMERS_INPUT } else { CALLERS_INPUT };
+        let input = self.received.load(Ordering::Relaxed).min(most);
+        (self.held.load(Ordering::Relaxed).saturating_add(input)).next_multiple_of(STEP)
+    }
+
+    fn changed(&self) {
+        if self.bytes() != self.counted.load(Ordering::Relaxed) {
+            let mut table = self.connections.lock();
+            self.count(&mut table, self.bytes());
+        }
+    }
+
+    fn count(&self, table: &mut Table, bytes: usize) {
+        let before = self.counted.swap(bytes, Ordering::Relaxed);
+        let standing = self.is_newcomer().then_some(self.standing);
+        let holder = Holder { standing, address: self.address, number: self.number };
+        table.holdings.change(holder, before, bytes, &self.dropped);
+    }
+
+    /// Whether the connection has to go for others.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.is_cancelled()
+    }
+
+    /// Waits until it has to.
     pub async fn dropped(&self) {
         self.dropped.cancelled().await;
     }
@@ -162,8 +243,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.vouch();
         let mut table = self.connections.lock();
+        self.count(&mut table, 0);
+        if self.is_newcomer() {
+            table.newcomers[self.standing].remove(self.address, self.number);
+        }
         if let Some(count) = table.addresses.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -193,13 +277,17 @@ fn counted_as(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const MEMORY: [usize; 2] = [1 << 20, 1 << 20];
+
     fn enter(connections: &Connections, address: &str) -> Option<Place> {
         connections.enter(address.parse().expect("an address"), Rank::Untold)
     }
 
     fn is_empty(connections: &Connections) -> bool {
         let table = connections.lock();
-        table.addresses.is_empty() && table.newcomers.iter().all(|of| of.count == 0 && of.of.is_empty())
+        table.addresses.is_empty()
+            && table.holdings.is_empty()
+            && table.newcomers.iter().all(|of| of.count == 0 && of.of.is_empty())
     }
 
     fn held(places: &[Place]) -> usize {
@@ -208,7 +296,7 @@ mod tests {
 
     #[test]
     fn nobody_has_all_the_connections() {
-        let connections = Connections::new(1000, 2);
+        let connections = Connections::new(1000, 2, MEMORY);
         let take = |address: &str| enter(&connections, address);
         let first = take("10.0.0.1").expect("a place");
         let _second = take("::ffff:10.0.0.1").expect("a place");
@@ -231,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_oldest_newcomer_of_the_address_with_most_goes() {
-        let connections = Connections::new(8, 100);
+        let connections = Connections::new(8, 100, MEMORY);
         let take = |address: &str| enter(&connections, address).expect("a place");
         let gone = |places: &[Place]| places.iter().map(|place| place.dropped.is_cancelled()).collect::<Vec<_>>();
         let known = take("10.0.0.9");
@@ -277,7 +365,7 @@ mod tests {
             (&[Known, Stranger, Untold], &[8, 8, 16]),
         ];
         for (order, wanted) in rows {
-            let connections = Connections::new(64, 1);
+            let connections = Connections::new(64, 1, MEMORY);
             let open = |(network, rank): (usize, &Rank)| -> Vec<Place> {
                 let address = |last: u8| IpAddr::from([10, 0, network as u8, last]);
                 (0..100).map(|last| connections.enter(address(last), *rank).expect("a place")).collect()
@@ -293,7 +381,7 @@ mod tests {
     #[test]
     fn a_known_hosts_one_connection_stays_while_strangers_open_new_ones_for_ever() {
         for rank in [Rank::Stranger, Rank::Untold] {
-            let connections = Connections::new(64, 8);
+            let connections = Connections::new(64, 8, MEMORY);
             let agent = connections.enter([10, 0, 0, 1].into(), Rank::Known).expect("a place");
             let mut all = Vec::new();
             for number in 0..10_000_u16 {
@@ -305,5 +393,34 @@ mod tests {
             (0..31).for_each(|_| connections.make_room());
             assert_eq!((held(&all), agent.dropped.is_cancelled()), (0, false), "{rank:?}");
         }
+    }
+
+    #[test]
+    fn what_a_connection_holds_ends_the_largest_one_and_moves_when_its_caller_is_known() {
+        let connections = Connections::new(64, 8, [8 * STEP, 16 * STEP]);
+        let [large, small, later] =
+            [1, 2, 3].map(|last| enter(&connections, &format!("10.0.0.{last}")).expect("a place"));
+        large.hold(0, 4 * STEP);
+        large.received(1);
+        small.hold(0, STEP);
+        assert!(!large.is_dropped());
+        later.hold(0, 2 * STEP + 1);
+        assert_eq!([&large, &small, &later].map(Place::is_dropped), [true, false, false]);
+        // A caller's bytes are others', and what it sent is counted as its buffers only.
+        small.received(2 * NEWCOMERS_INPUT);
+        assert!(small.is_dropped());
+        drop(small);
+        let known = enter(&connections, "10.0.0.4").expect("a place");
+        known.hold(0, STEP);
+        known.vouch();
+        known.received(2 * NEWCOMERS_INPUT);
+        known.hold(STEP, 11 * STEP);
+        assert!(!known.is_dropped() && !later.is_dropped());
+        known.hold(11 * STEP, 13 * STEP);
+        assert!(known.is_dropped());
+        known.hold(13 * STEP, 0);
+        large.hold(4 * STEP, 0);
+        drop((large, later, known));
+        assert!(is_empty(&connections));
     }
 }

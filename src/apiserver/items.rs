@@ -167,6 +167,11 @@ impl Parts {
         self.places * size_of::<Arc<Object>>()
     }
 
+    /// Bytes that an answer of them holds: a piece, and where the objects are.
+    pub fn weight(&self) -> usize {
+        PIECE + self.own()
+    }
+
     /// Whether none is left.
     pub fn is_empty(&self) -> bool {
         self.objects.as_slice().is_empty()

@@ -49,6 +49,7 @@ mod events;
 mod garbage;
 mod guarded;
 mod held;
+mod holdings;
 mod indent;
 mod items;
 mod lines;
@@ -79,6 +80,7 @@ mod table;
 mod text;
 mod versions;
 mod watch;
+mod weight;
 mod write;
 mod yaml;
 
@@ -366,7 +368,8 @@ impl ApiServer {
 
     /// Everything under `/`: the API, discovery, OpenAPI, version and health.
     pub fn router(&self) -> Router {
-        Router::new().fallback(dispatch).with_state(self.clone()).layer(items::compression()).layer(
+        let noted = tower::util::MapResponseLayer::new(weight::noted::<Body>);
+        Router::new().fallback(dispatch).with_state(self.clone()).layer(noted).layer(items::compression()).layer(
             CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
                 ApiError::internal("the request could not be served because of a fault in the server").into_response()
             }),
@@ -581,9 +584,11 @@ async fn serve(
             )))
         }
         // They are made when they are first asked for.
-        Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)),
-        Route::OpenApiV3 => Ok(aside::when(true, || documents.index(&parts.headers))),
-        Route::OpenApiV3Of(name) => aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)),
+        Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)).map(weight::shared),
+        Route::OpenApiV3 => Ok(weight::shared(aside::when(true, || documents.index(&parts.headers)))),
+        Route::OpenApiV3Of(name) => {
+            aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)).map(weight::shared)
+        }
         Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
     }
 }

@@ -18,6 +18,7 @@ use super::request::{Form, Params, parse_revision};
 use super::status::ApiError;
 use super::table::{Include, definitions};
 use super::text::Text;
+use super::weight::InMemory;
 use super::write::Written;
 use crate::store::{Object, Store};
 
@@ -127,10 +128,10 @@ pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListH
         Form::Partial => items::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
         Form::Json if call.text == Text::Yaml => {
             let parts = Parts::new(Arc::clone(resource), Form::Json, Include::None, objects);
-            let hold = Hold::of(call, parts.text());
+            let (hold, weight) = (Hold::of(call, parts.text()), parts.weight());
             let line = hold.as_ref().map(Hold::line);
             let lines = Lines::yaml_list(parts, &resource.list_kind, &resource.api_version(), head);
-            return respond(call, StatusCode::OK, lines.body(hold), line);
+            return weighing(weight, respond(call, StatusCode::OK, lines.body(hold), line));
         }
         Form::Json => items::list_head(&resource.list_kind, &resource.api_version(), head),
     };
@@ -141,11 +142,17 @@ pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListH
 fn send_parts(call: &Call<'_>, code: StatusCode, objects: Vec<Arc<Object>>, head: Vec<u8>) -> Response {
     let include = call.params.include.unwrap_or_default();
     let parts = Parts::new(Arc::clone(call.resource), call.form, include, objects);
-    let hold = Hold::of(call, parts.text());
+    let (hold, weight) = (Hold::of(call, parts.text()), parts.weight());
     let line = hold.as_ref().map(Hold::line);
     let body = match call.text {
         Text::Json => Items::new(parts, head).body(hold),
         _ => Lines::indented(parts, head, items::TAIL).body(hold),
     };
-    respond(call, code, body, line)
+    weighing(weight, respond(call, code, body, line))
+}
+
+/// An answer that is written while it is sent.
+fn weighing(bytes: usize, mut response: Response) -> Response {
+    response.extensions_mut().insert(InMemory(bytes));
+    response
 }

@@ -1,7 +1,8 @@
 //! The HTTPS listener: handshakes, client certificates, limits, and an orderly end.
 //!
 //! Everything before the first complete request is bounded: connections, in all, from one address and of newcomers, the
-//! time of a handshake, of a request's head, of a connection without requests, and of an answer that nobody takes.
+//! time of a handshake, of a request's head, of a connection without requests, and of an answer that nobody takes. So is what
+//! all connections hold in memory for their peers, whoever they are.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use axum::response::IntoResponse;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -24,10 +26,11 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::auth::Identity;
-use super::connections::{Connections, Place};
+use super::connections::{CALLERS_INPUT, Connections, Place};
 use super::held::Line;
 use super::linger::Lingering;
 use super::progress::Progress;
+use super::weight::{Holding, Metered, weighed};
 use crate::ration::{Ranks, all_alike};
 
 /// Connections at once, where there are descriptors for them.
@@ -41,10 +44,17 @@ const STALL: Duration = Duration::from_secs(60);
 const PING: Duration = Duration::from_secs(30);
 /// Streams of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 250;
+/// Bytes of a head of HTTP/2, counted as the peer is told (RFC 9113, section 6.5.2).
+const HEAD_MAX: u32 = 16 * 1024;
+/// Bytes of bodies that a peer may send ahead of who reads them: on a stream, and on a connection.
+const WINDOW: u32 = 256 * 1024;
 /// Bytes of an answer that one stream of HTTP/2 holds for its peer, and one connection of HTTP/1, but for the piece that
 /// passes the bound. The latter is the bound of a request's head, too.
 const HELD_BY_STREAM: usize = 16 * 1024;
-const HELD_BY_CONNECTION: usize = 128 * 1024;
+const HELD_BY_CONNECTION: usize = CALLERS_INPUT;
+/// Bytes that newcomers' connections hold in memory together, of which each rank has its share, and those of all others.
+const NEWCOMERS_MEMORY: usize = 64 * 1024 * 1024;
+const CALLERS_MEMORY: usize = 384 * 1024 * 1024;
 /// Wait after the system could not accept (out of file descriptors).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Connections get this long to end when the server does.
@@ -58,13 +68,24 @@ pub struct Limits {
     /// Connections at once from one address, or from one network of IPv6 (/64); there is no such bound for the machine
     /// itself.
     pub per_address: usize,
+    /// Bytes that the connections of newcomers hold in memory together for their peers: what these sent, open requests and
+    /// answers that wait. Then the connection that holds most goes.
+    pub newcomers_memory: usize,
+    /// The same of all others.
+    pub callers_memory: usize,
     /// How long they may take.
     pub patience: Patience,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: CONNECTIONS_MAX, per_address: PER_ADDRESS, patience: Patience::default() }
+        Self {
+            connections: CONNECTIONS_MAX,
+            per_address: PER_ADDRESS,
+            newcomers_memory: NEWCOMERS_MEMORY,
+            callers_memory: CALLERS_MEMORY,
+            patience: Patience::default(),
+        }
     }
 }
 
@@ -177,7 +198,8 @@ pub async fn serve_knowing(
     tracing::info!(address = %local, "HTTPS is served");
     let acceptor = TlsAcceptor::from(tls);
     let slots = Arc::new(Semaphore::new(limits.connections));
-    let connections = Connections::new(limits.connections, limits.per_address);
+    let memory = [limits.newcomers_memory, limits.callers_memory];
+    let connections = Connections::new(limits.connections, limits.per_address, memory);
     let tasks = TaskTracker::new();
     loop {
         // A slot before a connection: what is too much waits in the kernel's queue, and a newcomer makes room for it.
@@ -211,8 +233,12 @@ pub async fn serve_knowing(
             let arrival = Arrival { peer, place: Arc::clone(&place), refused };
             tokio::select! {
                 () = connection(stream, arrival, acceptor, router, shutdown, limits.patience) => {}
-                () = place.dropped() => tracing::debug!(%peer, "a newcomer's connection is dropped for another one"),
+                () = place.dropped() => match place.is_newcomer() {
+                    true => tracing::debug!(%peer, "a newcomer's connection is dropped for another one"),
+                    false => tracing::info!(%peer, "a connection is dropped: all of them hold too much memory, and it most"),
+                },
             }
+            place.closed();
             drop((slot, place));
         });
     }
@@ -245,6 +271,7 @@ async fn connection(
     let socket = socket2::SockRef::from(&stream);
     socket.set_tcp_user_timeout(Some(STALL)).ok();
     socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(STALL).with_interval(STALL / 6)).ok();
+    let stream = Metered::new(stream, Arc::clone(&place));
     let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -277,7 +304,9 @@ async fn connection(
     let cut = CancellationToken::new();
     let cuts = cut.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
+        let (request, weight) = weighed(request);
+        let holding = Holding::new(&here, weight);
+        let mut request = request.map(|body| Body::new(holding.request(body)));
         request.extensions_mut().insert(Peer(peer));
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
@@ -285,12 +314,20 @@ async fn connection(
         request.extensions_mut().insert(Standing(Arc::clone(&here)));
         // The body keeps the exchange: a watch is no idle connection.
         let (exchange, router, cuts) = (watched.begin(), router.clone(), cuts.clone());
+        // What was too much is not kept until the connection ends.
+        let request = Some(request).filter(|_| !here.is_dropped());
+        if request.is_none() {
+            holding.refused();
+        }
         async move {
-            let response = router.oneshot(request).await?;
+            let response = match request {
+                Some(request) => router.oneshot(request).await?,
+                None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            };
             if let Some(line) = response.extensions().get::<Line>() {
                 line.is_cut_by(cuts);
             }
-            Ok::<_, std::convert::Infallible>(response.map(|body| exchange.answer(body)))
+            Ok::<_, std::convert::Infallible>(holding.answer(response).map(|body| exchange.answer(body)))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -299,6 +336,9 @@ async fn connection(
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_MAX)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
         .max_send_buf_size(HELD_BY_STREAM)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
