@@ -168,7 +168,7 @@ async fn malformed_and_oversized_requests_get_an_answer_and_harm_nobody() {
         ("\0\x01\x02garbage\r\n\r\n".to_owned(), "400"),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), "400"),
         (format!("GET /version HTTP/1.1\r\nHost: x\r\n{many}\r\n"), "431"),
-        (format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(100_000)), "414"),
+        (format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(100_000)), "431"),
         (format!("{head}Content-Length: nonsense\r\n\r\n"), "400"),
         (format!("{head}Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef"), "400"),
         (format!("{head}Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), "40"),

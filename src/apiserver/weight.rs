@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connections::Place;
 
 /// Bytes that a stream holds whatever its head: its task and what HTTP/2 notes of it.
-const STREAM: usize = 4 * 1024;
+const STREAM: usize = 6 * 1024;
 /// Bytes of a field of a head beside its text.
 const FIELD: usize = 128;
 /// Bytes of a compressor's state.
