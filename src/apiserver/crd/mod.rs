@@ -1,7 +1,8 @@
 //! CustomResourceDefinitions (apiextensions.k8s.io/v1): kinds that users define while the server runs.
 //!
 //! What a client writes is completed and checked ([`rules`], [`structural`]), then settled: names are accepted or refused
-//! ([`names`]), the accepted kinds are compiled into resources, and a new [`super::Registry`] takes the old one's place.
+//! ([`names`]), the accepted kinds are compiled into resources ([`compiled`]) as far as there is memory for them
+//! ([`weight`]), and a new [`super::Registry`] takes the old one's place.
 //! All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
 //! clients that wait for `Established` do not wait here.
 //!
