@@ -129,6 +129,14 @@ struct Entry {
     deadline: Instant,
 }
 
+/// What a caller holds.
+#[derive(Default)]
+struct OfCaller {
+    bytes: usize,
+    /// With what each holds, the one that holds most at the end.
+    answers: Vec<(usize, Entry)>,
+}
+
 #[derive(Default)]
 struct Told {
     at: Option<Instant>,
@@ -319,25 +327,25 @@ impl Table {
     /// hold less than `least`, it is not they who hold too much.
     fn end_most(&self, measure: impl Fn(&dyn Holder) -> usize, is_enough: impl Fn() -> bool, least: usize, of: &str) {
         let all: Vec<Entry> = lock(&self.entries).values().cloned().collect();
-        let mut callers: HashMap<Arc<str>, (usize, Vec<(usize, Entry)>)> = HashMap::new();
+        let mut callers: HashMap<Arc<str>, OfCaller> = HashMap::new();
         // The youngest first, so that of those that hold the same the oldest is at the end.
         for entry in all.into_iter().rev() {
             let bytes = measure(&*entry.answer);
             if bytes > 0 {
-                let (sum, answers) = callers.entry(Arc::clone(&entry.caller)).or_default();
-                *sum += bytes;
-                answers.push((bytes, entry));
+                let own = callers.entry(Arc::clone(&entry.caller)).or_default();
+                own.bytes += bytes;
+                own.answers.push((bytes, entry));
             }
         }
-        if callers.values().map(|(sum, _)| sum).sum::<usize>() < least {
+        if callers.values().map(|own| own.bytes).sum::<usize>() < least {
             return;
         }
-        callers.values_mut().for_each(|(_, answers)| answers.sort_by_key(|(bytes, _)| *bytes));
+        callers.values_mut().for_each(|own| own.answers.sort_by_key(|(bytes, _)| *bytes));
         while !is_enough()
-            && let Some((sum, answers)) = callers.values_mut().max_by_key(|(sum, _)| *sum)
-            && let Some((bytes, entry)) = answers.pop()
+            && let Some(own) = callers.values_mut().max_by_key(|own| own.bytes)
+            && let Some((bytes, entry)) = own.answers.pop()
         {
-            *sum -= bytes;
+            own.bytes -= bytes;
             self.end(&entry, &format!("it held {bytes} bytes of {of}, and all too much"));
         }
     }
