@@ -120,6 +120,9 @@ async fn a_corrected_password_is_tried_at_once_and_a_flood_of_them_is_not() {
     assert!(counted.fails("rack", "h").await.contains("wrong user name or password"));
     counted.write("rack", "secret").await;
     counted.site.until("it is let in", async || !counted.site.status().await.provisioning.id.is_empty()).await;
+    // Nothing but looking at it is left to do: what fails from now on is a login.
+    let is_on = async || counted.site.status().await.powered_on;
+    counted.site.until("its machine is on", is_on).await;
     let before = counted.service.refused_logins();
 
     let mut last = String::new();
