@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn who_has_least_goes_first_and_of_those_who_waited_longest() {
         type Who = &'static [(char, u8)];
-        let rows: [(Who, &[(char, usize)], usize, Who); 6] = [
+        type Have = &'static [(char, usize)];
+        let rows: [(Who, Have, usize, Who); 6] = [
             (&[('a', 1), ('a', 2), ('b', 3)], &[], 9, &[('a', 1), ('b', 3), ('a', 2)]),
             (&[('a', 1), ('a', 2), ('b', 3)], &[('a', 1)], 9, &[('b', 3), ('a', 1), ('a', 2)]),
             (&[('a', 1), ('b', 2), ('b', 3)], &[('a', 2)], 9, &[('b', 2), ('b', 3), ('a', 1)]),

@@ -1,7 +1,7 @@
 //! Hosts of one namespace that take long do not hold up those of another.
 
 use super::*;
-use crate::api::metal3::{ANNOTATION_PAUSED, ErrorType};
+use crate::api::metal3::{ANNOTATION_PAUSED, AutomatedCleaningMode, ErrorType, InspectionMode};
 use crate::config::Span;
 
 /// More hosts than are looked at at once.
@@ -49,67 +49,75 @@ async fn state(hosts: &Api<BareMetalHost>, name: &str) -> (ProvisioningState, Op
     (status.provisioning.state, status.operational_status)
 }
 
-/// One place; a host of another namespace has it, and is to give it back.
-async fn gives_back(settings: HostConfig, change: Option<serde_json::Value>) {
-    let mut site = Site::idle().await;
-    let theirs = site.bmc.clone();
-    site.machine = Arc::new(Machine::new(Profile::default()));
-    site.redfish(RedfishOptions::default()).await;
-    let hosts = tenant(&site).await;
-    let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
-    let power_poll = Span(Duration::from_millis(200));
-    site.reconcile_with(HostConfig { busy_limit: 1, power_poll, ..settings }, bmcs).await;
-    hosts.create(&PostParams::default(), &host("first", 7, &theirs)).await.unwrap();
-    let inspected = (ProvisioningState::Inspecting, OperationalStatus::OK);
-    site.until("theirs is busy", async || state(&hosts, "first").await == inspected).await;
-    site.create(&site.host()).await;
-    site.until("the other waits", async || state(&site.api(), "h").await.1 == OperationalStatus::Delayed).await;
-    if let Some(change) = change {
-        hosts.patch("first", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+const INSPECTED: (ProvisioningState, OperationalStatus) = (ProvisioningState::Inspecting, OperationalStatus::OK);
+
+/// One place, of which hosts of two namespaces have need.
+struct Rivals {
+    site: Site,
+    /// Of the other namespace.
+    hosts: Api<BareMetalHost>,
+    /// The host that has the place first.
+    first: BareMetalHost,
+}
+
+impl Rivals {
+    async fn new(settings: HostConfig) -> Self {
+        let mut site = Site::idle().await;
+        let first = host("first", 7, &site.bmc);
+        site.machine = Arc::new(Machine::new(Profile::default()));
+        site.redfish(RedfishOptions::default()).await;
+        let hosts = tenant(&site).await;
+        let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+        let power_poll = Span(Duration::from_millis(200));
+        site.reconcile_with(HostConfig { busy_limit: 1, power_poll, ..settings }, bmcs).await;
+        Self { site, hosts, first }
     }
-    site.until("the other is inspected", async || state(&site.api(), "h").await == inspected).await;
+
+    /// The first host takes the place, in this state.
+    async fn take(&self, wanted: (ProvisioningState, OperationalStatus)) {
+        self.hosts.create(&PostParams::default(), &self.first).await.unwrap();
+        self.site.until("theirs is busy", async || state(&self.hosts, "first").await == wanted).await;
+        self.site.create(&self.site.host()).await;
+    }
+
+    async fn other_is_inspected(&self) {
+        self.site.until("the other is inspected", async || state(&self.site.api(), "h").await == INSPECTED).await;
+    }
+
+    /// The first one gives its place back when it has this annotation.
+    async fn give_back(&self, annotation: &str, value: &str) {
+        self.take(INSPECTED).await;
+        let waits = async || state(&self.site.api(), "h").await.1 == OperationalStatus::Delayed;
+        self.site.until("the other waits", waits).await;
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation: value } } }));
+        self.hosts.patch("first", &PatchParams::default(), &patch).await.unwrap();
+        self.other_is_inspected().await;
+    }
 }
 
 #[tokio::test]
 async fn a_paused_host_gives_its_place_back() {
-    gives_back(HostConfig::default(), Some(json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: "" } } }))).await;
+    Rivals::new(HostConfig::default()).await.give_back(ANNOTATION_PAUSED, "").await;
 }
 
 #[tokio::test]
 async fn a_host_that_is_held_off_gives_its_place_back() {
-    let holder = json!({ "reboot.metal3.io/holder": "{\"force\":true}" });
-    gives_back(HostConfig::default(), Some(json!({ "metadata": { "annotations": holder } }))).await;
+    Rivals::new(HostConfig::default()).await.give_back("reboot.metal3.io/holder", "{\"force\":true}").await;
 }
 
-/// Its machine is powered on and its agent never calls, or calls for ever; here the image is never imported.
+/// Its machine's agent never calls, or calls for ever; here the image is never imported.
 #[tokio::test]
 async fn a_place_does_not_keep_other_namespaces_out_for_ever() {
-    let mut site = Site::idle().await;
-    let theirs = site.bmc.clone();
-    site.machine = Arc::new(Machine::new(Profile::default()));
-    site.redfish(RedfishOptions::default()).await;
-    let hosts = tenant(&site).await;
-    let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
-    let settings = HostConfig {
-        busy_limit: 1,
-        power_poll: Span(Duration::from_millis(200)),
-        boot_deadline: Span(Duration::from_secs(3)),
-        ..HostConfig::default()
-    };
-    site.reconcile_with(settings, bmcs).await;
-    let mut first = host("first", 7, &theirs);
-    first.spec.inspection_mode = Some(crate::api::metal3::InspectionMode::Disabled);
-    first.spec.automated_cleaning_mode = Some(crate::api::metal3::AutomatedCleaningMode::Disabled);
-    first.spec.image = Some(Site::image());
-    hosts.create(&PostParams::default(), &first).await.unwrap();
+    let settings = HostConfig { boot_deadline: Span(Duration::from_secs(3)), ..HostConfig::default() };
+    let mut rivals = Rivals::new(settings).await;
+    let spec = &mut rivals.first.spec;
+    spec.inspection_mode = Some(InspectionMode::Disabled);
+    spec.automated_cleaning_mode = Some(AutomatedCleaningMode::Disabled);
+    spec.image = Some(Site::image());
     let writes = (ProvisioningState::Provisioning, OperationalStatus::OK);
-    site.until("theirs is busy", async || state(&hosts, "first").await == writes).await;
-    site.create(&site.host()).await;
-    site.until("the other is inspected", async || {
-        state(&site.api(), "h").await == (ProvisioningState::Inspecting, OperationalStatus::OK)
-    })
-    .await;
-    assert_eq!(state(&hosts, "first").await, writes, "and nothing was taken from the first");
+    rivals.take(writes).await;
+    rivals.other_is_inspected().await;
+    assert_eq!(state(&rivals.hosts, "first").await, writes, "and nothing was taken from the first");
 }
 
 #[tokio::test]
