@@ -29,9 +29,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::auth::{FailedLogin, Identity, Proof};
-use super::shares;
 use super::registry::Registry;
 use super::request::{self as asked, Route, Target};
+use super::shares;
 use super::status::{ApiError, shorten};
 use super::tls::{Peer, Refused};
 
