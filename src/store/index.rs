@@ -19,6 +19,8 @@ use super::{Gone, Meters, Object, StoreEvent, WriteError};
 /// What the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
 /// inspected host.
 pub(super) const HISTORY_BYTES: usize = 2 << 20;
+/// Bytes that the histories of all resources may take: 64 MiB. There are as many resources as somebody defines.
+const HISTORIES_BYTES: usize = 64 << 20;
 
 /// What all objects may take of the memory, in bytes: 512 MiB. The service has 2 GiB.
 const WEIGHT: usize = 512 << 20;
@@ -223,6 +225,9 @@ pub(super) struct Applied {
 pub(super) struct Index {
     revision: u64,
     history: usize,
+    /// Bytes of all events, and how many those may be.
+    event_bytes: usize,
+    event_bytes_max: usize,
     resources: HashMap<Arc<str>, Resource>,
     tables: BTreeMap<Arc<str>, Entries>,
     table_bytes: usize,
@@ -239,6 +244,8 @@ impl Index {
         Self {
             revision,
             history: history.max(1),
+            event_bytes: 0,
+            event_bytes_max: HISTORIES_BYTES,
             resources,
             tables,
             table_bytes: 0,
@@ -403,21 +410,39 @@ impl Index {
     pub fn restore(&mut self, name: &Arc<str>, trimmed: u64, events: Vec<Logged>) {
         let (history, retired) = (self.history, self.retired.clone());
         let resource = self.resource_mut(name);
+        let before = resource.event_bytes;
         resource.trimmed = trimmed;
         for logged in events {
             resource.push(logged);
         }
         resource.trim(history, &retired);
+        let after = resource.event_bytes;
+        self.event_bytes = self.event_bytes + after - before;
+        self.trim_most();
+    }
+
+    /// Drops the oldest events of the resources that have most, over the bound of all.
+    fn trim_most(&mut self) {
+        while self.event_bytes > self.event_bytes_max {
+            let most = self.resources.values_mut().max_by_key(|resource| resource.event_bytes);
+            let Some(resource) = most.filter(|resource| resource.event_bytes > 0) else { return };
+            let before = resource.event_bytes;
+            resource.drop_oldest(&self.retired);
+            self.event_bytes -= before - resource.event_bytes;
+        }
     }
 
     /// Drops the events of a resource up to a revision. Who has not seen them is told that they are gone.
     fn forget(&mut self, name: &Arc<str>, revision: u64) {
         let retired = self.retired.clone();
         let resource = self.resource_mut(name);
+        let before = resource.event_bytes;
         while resource.events.front().is_some_and(|logged| logged.revision <= revision) {
             resource.drop_oldest(&retired);
         }
         resource.trimmed = resource.trimmed.max(revision);
+        let dropped = before - resource.event_bytes;
+        self.event_bytes -= dropped;
     }
 
     /// Makes the changes of one group visible, in order. Says which resources have news.
@@ -433,8 +458,12 @@ impl Index {
                 StoreEvent::Deleted(_) => self.remove(&object),
             }
             let resource = self.resource_mut(&object.resource);
+            let before = resource.event_bytes;
             resource.push(logged);
             resource.trim(history, &retired);
+            let after = resource.event_bytes;
+            self.event_bytes = self.event_bytes + after - before;
+            self.trim_most();
             self.revision = revision;
             if !touched.contains(&object.resource) {
                 touched.push(Arc::clone(&object.resource));
@@ -668,6 +697,29 @@ mod tests {
         index.remove(&host(1));
         index.remove(&host(2));
         assert_eq!((index.weight, index.weights.len()), (0, 0));
+    }
+
+    #[test]
+    fn all_histories_have_a_bound_together_and_the_longest_gives_way() {
+        let mut index = Index::new(0, 100);
+        let change = |resource: &str, revision: u64| {
+            let text = serde_json::json!({ "metadata": {}, "revision": revision }).to_string();
+            let object = Object::new(resource.into(), "a".into(), "n".into(), revision, text.as_bytes());
+            let event = StoreEvent::Added(object.map(Arc::new).unwrap());
+            Logged { revision, event, deleted: None, stored: None }
+        };
+        let one = change("/many", 10).bytes();
+        index.event_bytes_max = 20 * one + one / 2;
+        let apply = |index: &mut Index, resource: &str, revision| {
+            index.apply(Applied { events: vec![change(resource, revision)], ..Applied::default() });
+        };
+        (10..=12).for_each(|revision| apply(&mut index, "/less", revision));
+        (13..=49).for_each(|revision| apply(&mut index, "/many", revision));
+        let of = |index: &Index, name: &str| (index.resources[name].events.len(), index.resources[name].trimmed());
+        assert_eq!((of(&index, "/less"), of(&index, "/many").0), ((3, 0), 17));
+        assert_eq!(index.event_bytes, index.resources.values().map(|resource| resource.event_bytes).sum::<usize>());
+        index.forget(&"/many".into(), 49);
+        assert_eq!((of(&index, "/many"), index.event_bytes), ((0, 49), index.resources["/less"].event_bytes));
     }
 
     #[test]
