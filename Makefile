@@ -6,6 +6,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 TARGET  := x86_64-unknown-linux-gnu
 BINARY  := target/$(TARGET)/release/slipway
+# What is tested is built once, by the profile `lab` of Cargo.toml; what ships, by `make build`.
+TESTED  := target/$(TARGET)/lab/slipway
+LAB     := --locked --profile lab --target $(TARGET)
+STATIC  := RUSTFLAGS="-C target-feature=+crt-static"
 # As in Cargo.toml.
 RUST    := 1.92
 DESTDIR ?=
@@ -13,15 +17,15 @@ PREFIX  ?= /usr
 FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install build rust packages unit clients conformance journeys fleet fuzz clean-cache
+.PHONY: help demo test bench lint install build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: packages build ## two powered-off virtual servers become running systems, before your eyes
+demo: packages lab ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
 
-test: packages unit build clients fleet journeys ## unit tests, real clients of the API, a simulated rack, then the virtual rack's journeys
+test: packages unit lab clients fleet journeys ## unit tests, real clients of the API, a simulated rack, then the virtual rack's journeys
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
@@ -29,7 +33,7 @@ bench: build ## measure, beside the figures to reach; writes docs/performance.md
 
 lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd unit
 	cargo fmt --check
-	cargo clippy --all-targets --locked -- -D warnings
+	$(STATIC) cargo clippy --all-targets $(LAB) -- -D warnings
 	cargo fmt --check --manifest-path benches/api/Cargo.toml
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
@@ -60,30 +64,34 @@ install: ## binary, systemd unit, config and boot files onto this machine, or be
 
 build: rust ## the static release binary
 	@tests/lab/packages build
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(TARGET)
+	$(STATIC) cargo build --release --locked --target $(TARGET)
+
+lab: rust ## the same, built sooner and with a development build's checks: what is tested
+	@tests/lab/packages build
+	$(STATIC) cargo build $(LAB)
 
 unit: rust packages ## cargo test; nothing is passed over for want of a tool or of root
 	@python3 tests/lab/tools.py emulators >/dev/null
-	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 cargo test --locked
+	KUBECTL="$$(python3 tests/lab/tools.py kubectl)" SLIPWAY_TESTS_REQUIRE_TOOLS=1 $(STATIC) cargo test $(LAB)
 
-clients: build ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
+clients: lab ## two kubectl, helm, the Python client and raw requests, against recorded answers of a real API server
 	python3 tests/api/kubectl.py check
 	python3 tests/api/raw.py check
 	python3 tests/api/clients.py
 
-conformance: build rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
+conformance: lab rust ## ask a real kube-apiserver the same; builds it from source once (needs Go), rewrites tests/api/golden
 	@tests/lab/packages lab
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
 	PEER=1 python3 tests/api/clients.py
-	SLIPWAY_TESTS_REQUIRE_TOOLS=all cargo test --locked --test engine
+	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test engine
 
-journeys: build ## every journey in the virtual rack; `tests/lab/run NAME` runs one
+journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab
 	tests/lab/run
 
-fleet: build ## a thousand simulated machines with bad luck, all of which must arrive
-	$(BINARY) simulate --config tests/fleet.toml --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
+fleet: lab ## a thousand simulated machines with bad luck, all of which must arrive
+	$(TESTED) simulate --config tests/fleet.toml --machines 1000 --bmc-failures 1% --packet-loss 2% --deadline 10m
 
 fuzz: rust ## hostile patches and configurations against the API server's rules, for FUZZ_SECONDS (600)
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz

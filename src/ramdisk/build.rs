@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, IsoLayout, KERNEL, MANIFEST};
 
-use super::cpio::{Archive, Kind};
 use super::elf::needs_interpreter;
 use super::out::Folder;
 use super::package::{PackageError, decompress, each_file};
 use super::select::{Missing, Module, Selection, aliases_file, dependencies_file, module_name, select};
+use crate::boot::cpio::{Archive, Kind};
 
 /// Level of zstd: the best that needs no more memory to unpack than the window.
 const ZSTD_LEVEL: i32 = 19;

@@ -14,7 +14,6 @@
 //! The same input gives the same bytes: entries are sorted and carry no time.
 
 mod build;
-pub(crate) mod cpio;
 mod elf;
 mod iso;
 mod out;

@@ -172,10 +172,10 @@ def install_kinds(peer):
 
 
 def binary():
-    """The release binary, or $SLIPWAY."""
-    path = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/x86_64-unknown-linux-gnu/release/slipway")
+    """The binary that is tested, or $SLIPWAY."""
+    path = Path(os.environ.get("SLIPWAY") or tools.TOP / "target/x86_64-unknown-linux-gnu/lab/slipway")
     if not path.exists():
-        raise LabError(f"{path} does not exist: run `make build`")
+        raise LabError(f"{path} does not exist: run `make lab`")
     return path
 
 

@@ -21,10 +21,10 @@ IMAGE_PORTS = (8081, 8082)
 
 
 def binary():
-    """The release binary, or $SLIPWAY."""
-    path = Path(os.environ.get("SLIPWAY") or TOP / "target/x86_64-unknown-linux-gnu/release/slipway")
+    """The binary that is tested, or $SLIPWAY."""
+    path = Path(os.environ.get("SLIPWAY") or TOP / "target/x86_64-unknown-linux-gnu/lab/slipway")
     if not path.exists():
-        raise LabError(f"{path} does not exist: run `make build`")
+        raise LabError(f"{path} does not exist: run `make {'build' if 'release' in path.parts else 'lab'}`")
     return path
 
 
