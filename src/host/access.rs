@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::machine::{Access, SecretName};
 use super::reconciler::Reconciler;
-use crate::api::metal3::{BareMetalHost, FINALIZER_SECRET};
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, FINALIZER_SECRET};
 use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 
@@ -76,7 +76,8 @@ async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) ->
     let labelled = secret.labels().get(SECRET_LABEL.0).is_some_and(|value| value == SECRET_LABEL.1);
     let owned = secret.owner_references().iter().any(|other| other.uid == owner.uid);
     let held = secret.finalizers().iter().any(|finalizer| finalizer == FINALIZER_SECRET);
-    if (labelled && owned && held) || secret.metadata.deletion_timestamp.is_some() {
+    let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
+    if (labelled && owned && held) || paused || secret.metadata.deletion_timestamp.is_some() {
         return Ok(secret);
     }
     let mut owners = secret.owner_references().to_vec();

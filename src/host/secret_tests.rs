@@ -2,7 +2,7 @@
 //! last host that uses it.
 
 use super::*;
-use crate::api::metal3::FINALIZER_SECRET;
+use crate::api::metal3::{ANNOTATION_PAUSED, FINALIZER_SECRET};
 
 #[tokio::test]
 async fn a_secret_is_marked_held_and_goes_with_its_last_host() {
@@ -13,7 +13,9 @@ async fn a_secret_is_marked_held_and_goes_with_its_last_host() {
     secrets.patch("bmc", &PatchParams::default(), &patch).await.unwrap();
     let mut host = site.host();
     host.spec.externally_provisioned = true;
+    host.annotations_mut().insert(ANNOTATION_PAUSED.into(), String::new());
     let first = site.create(&host).await;
+    host.annotations_mut().clear();
     // It has no machine of its own: what counts is that it names the same secret.
     host.metadata.name = Some("second".into());
     host.spec.boot_mac_address = Some("02:00:00:00:00:02".into());
@@ -25,6 +27,10 @@ async fn a_secret_is_marked_held_and_goes_with_its_last_host() {
         owners.sort();
         owners
     };
+    site.until("the second owns it", async || !owners().await.is_empty()).await;
+    assert_eq!(owners().await, [second.uid().unwrap()], "the first one is paused");
+    let unpause = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: null } } });
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &Patch::Merge(unpause)).await.unwrap();
     let mut both = [first.uid().unwrap(), second.uid().unwrap()];
     both.sort();
     site.until("both hosts own it", async || owners().await == both).await;
