@@ -2,6 +2,7 @@
 //! checks is checked again in every state, so that new credentials, a restored status and an attached host are
 //! registered in place.
 
+use super::retry::may_be_the_login;
 use super::{Access, Effect, Life, Next, RARE_POLL, secret_reference};
 use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
@@ -55,7 +56,7 @@ impl Life<'_> {
         if tried.credentials.as_ref() != Some(&secret) || tried.credentials_version.as_deref() != Some(version) {
             tried.credentials = Some(secret);
             tried.credentials_version = Some(version.clone());
-            if self.status.error_type == Some(ErrorType::Registration) {
+            if self.status.error_type.is_some_and(may_be_the_login) {
                 self.clear_error();
             }
         }

@@ -12,6 +12,11 @@ pub fn retry_delay(first: Duration, failures: i64) -> Duration {
     first.saturating_mul(1 << doublings)
 }
 
+/// Whether the credentials may be why it failed.
+pub(super) fn may_be_the_login(error: ErrorType) -> bool {
+    matches!(error, ErrorType::Registration | ErrorType::PowerManagement)
+}
+
 impl Life<'_> {
     /// Until when a failed operation rests: as long as no login is tried at its BMC, or by how often it failed. `None` when there was no failure, the time is over, or the operator
     /// changed the host or its credentials since.
@@ -26,7 +31,7 @@ impl Life<'_> {
             return None;
         }
         let changed = self.world.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
-        let secret_changed = error == ErrorType::Registration
+        let secret_changed = may_be_the_login(error)
             && matches!(self.world.access, Access::Ready { version, .. }
                 if self.status.tried_credentials.credentials_version.as_deref() != Some(version));
         if changed || secret_changed {

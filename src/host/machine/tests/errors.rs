@@ -131,6 +131,26 @@ fn new_credentials_are_registered_in_place_in_any_state() {
 }
 
 #[test]
+fn a_corrected_secret_ends_the_rest_of_what_the_bmc_refused() {
+    // error, whether the BMC's login may be why
+    let rows = [
+        (ErrorType::Registration, true),
+        (ErrorType::ProvisionedRegistration, false),
+        (ErrorType::PowerManagement, true),
+    ];
+    for (error_type, ends) in rows {
+        let mut model = Model::in_state("provisioned");
+        let (status, note) = fail(&model.status(), error_type, "why");
+        model.store(status, vec![note]);
+        assert!(matches!(model.turn().next, Next::Wait { .. }), "{error_type:?}");
+        let secret = SecretName { namespace: "ns".into(), name: "s".into() };
+        model.access = Access::Ready { secret, version: "2".into() };
+        model.settle();
+        assert_eq!(model.status().error_type.is_none(), ends, "{error_type:?}");
+    }
+}
+
+#[test]
 fn a_host_that_loses_its_bmc_address_says_so() {
     let mut model = Model::in_state("provisioned");
     model.access = Access::None;
