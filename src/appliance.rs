@@ -32,10 +32,13 @@ use crate::store::{self, Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
 mod acting;
+mod administrator;
 mod bmc_addresses;
 mod ownership;
 mod ranks;
 mod signals;
+
+pub use administrator::{authority, kubeconfig, local_kubeconfig};
 
 use signals::Signals;
 

@@ -1,32 +1,36 @@
 //! Slipway: bare-metal provisioning in one static binary.
 //!
-//! The map of the house. `docs/design/README.md` has its floors: a room imports rooms of its own floor or below.
+//! The map of the house, from the top. A room imports rooms of its own floor or below, and never in circles; the test in
+//! `walls.rs` reads this table. `docs/design/README.md` says how a packet and an object walk through.
 //!
-//! | room | what it is |
-//! |---|---|
-//! | [`cli`] | the command line, one file for each command |
-//! | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
-//! | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
-//! | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
-//! | [`apiserver`] | the Kubernetes-shaped REST API over the store |
-//! | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
-//! | [`pki`] | the appliance's own CA, certificates and kubeconfig |
-//! | [`dhcp`] | DHCP server: packet in, packet out; leases |
-//! | [`tftp`] | TFTP server |
-//! | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
-//! | [`image`] | image library: import, verify, chunk, serve |
-//! | [`ramdisk`] | builds kernel and initrd from a kernel package and this binary |
-//! | [`agent`] | what runs in the ramdisk; its protocol is shared with the appliance |
-//! | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
-//! | [`store`] | sled: objects, revisions, leases |
-//! | [`api`] | the resource kinds as plain types |
-//! | [`simulate`] | a simulated rack to rehearse and to measure with |
-//! | [`outbound`] | where the appliance may connect to when somebody else chose the address |
-//! | [`jsonpath`] | JSONPath as kubectl has it |
-//! | [`ration`] | who goes first when not everybody can be served |
-//! | [`log`] | the log: lines that cannot be forged, rationed by who brings them about |
-//! | [`config`] | `slipway.toml` |
-//! | [`descriptors`] | how many files and connections may be open, and whose they are |
+//! | floor | room | what it is |
+//! |---|---|---|
+//! | house | [`cli`] | the command line, one file for each command |
+//! |  | [`simulate`] | a simulated rack to rehearse and to measure with |
+//! |  | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
+//! |  | [`agent`] | what runs in the ramdisk, as process 1 |
+//! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
+//! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
+//! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
+//! |  | [`dhcp`] | DHCP server: packet in, packet out; leases |
+//! |  | [`tftp`] | TFTP server |
+//! |  | [`ramdisk`] | builds kernel and initrd from a kernel package and this binary |
+//! |  | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
+//! |  | [`image`] | image library: import, verify, chunk, serve |
+//! |  | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
+//! |  | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
+//! | ground | [`protocol`] | what the agent and the appliance say to each other |
+//! |  | [`log`] | the log: lines that cannot be forged, rationed by who brings them about |
+//! |  | [`config`] | `slipway.toml` |
+//! |  | [`pki`] | the appliance's own CA, certificates and kubeconfig |
+//! |  | [`store`] | sled: objects, revisions, leases |
+//! |  | [`network_data`] | a site's network without DHCP: OpenStack's `network_data.json` |
+//! |  | [`api`] | the resource kinds as plain types |
+//! |  | [`outbound`] | where the appliance may connect to when somebody else chose the address |
+//! |  | [`ration`] | who goes first when not everybody can be served |
+//! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
+//! |  | [`jsonpath`] | JSONPath as kubectl has it |
+//! |  | [`glob`] | shell patterns |
 
 #![warn(missing_docs)]
 
@@ -42,6 +46,7 @@ pub mod config;
 pub mod descriptors;
 pub mod dhcp;
 pub mod engine;
+pub mod glob;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
@@ -49,10 +54,14 @@ pub mod log;
 #[cfg(test)]
 #[path = "../tests/needs/mod.rs"]
 mod needs;
+pub mod network_data;
 pub mod outbound;
 pub mod pki;
+pub mod protocol;
 pub mod ramdisk;
 pub mod ration;
 pub mod simulate;
 pub mod store;
 pub mod tftp;
+#[cfg(test)]
+mod walls;

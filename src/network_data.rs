@@ -345,5 +345,4 @@ fn number(of: &Value, key: &str) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

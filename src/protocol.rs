@@ -28,7 +28,7 @@ pub const CMDLINE_MAC: &str = "slipway.mac";
 
 /// File in the ramdisk's root with further words of the command line, where a medium brings them.
 pub const ARGS_FILE: &str = "slipway.args";
-/// File in the ramdisk's root with the machine's network data ([`super::net::plan`]).
+/// File in the ramdisk's root with the machine's network data ([`crate::network_data`]).
 pub const NETWORK_FILE: &str = "slipway-network.json";
 
 /// How long the appliance holds a call for the next step, in seconds.

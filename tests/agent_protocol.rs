@@ -12,9 +12,9 @@ use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 use slipway::agent::client::{Client, Timing};
 use slipway::agent::log::Log;
-use slipway::agent::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
 use slipway::agent::session::{Done, End, Executor, Job, StepError, run};
 use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
+use slipway::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
 use tokio::sync::{Notify, watch};
 
 const DIGEST: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";

@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::protocol::{
+use super::tls;
+use crate::protocol::{
     CHUNK_SIZE, Event, MAX_CALL, Manifest, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, Step, StepOutcome,
 };
-use super::tls;
 
 /// Largest manifest in bytes: about 250 GB of image that holds data.
 const MAX_MANIFEST: usize = 32 << 20;
@@ -224,7 +224,7 @@ impl Client {
         self.send(self.request(Method::POST, "result", &[])?.json(outcome)).await.map(drop)
     }
 
-    /// Sends a piece of log, at most [`super::protocol::MAX_LOG`] bytes.
+    /// Sends a piece of log, at most [`crate::protocol::MAX_LOG`] bytes.
     ///
     /// # Errors
     /// [`CallError`].

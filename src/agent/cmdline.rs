@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use reqwest::Url;
 use secrecy::SecretString;
 
-use super::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 use crate::api::MacAddress;
+use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 /// What this boot is for.
 #[derive(Clone, Debug)]

@@ -18,6 +18,8 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use crate::glob;
+
 /// Modules that no device asks for.
 const ALWAYS: [&str; 10] = [
     "efivarfs",
@@ -72,7 +74,7 @@ impl Catalogue {
     pub fn modules(&self, modalias: &str) -> Vec<&str> {
         let mut found: Vec<&str> = Vec::new();
         for (pattern, module) in self.aliases.get(bus(modalias)).into_iter().flatten() {
-            if !found.contains(&module.as_str()) && matches(pattern.as_bytes(), modalias.as_bytes()) {
+            if !found.contains(&module.as_str()) && glob::matches(pattern.as_bytes(), modalias.as_bytes()) {
                 found.push(module);
             }
         }
@@ -104,65 +106,6 @@ fn underscored(module: &str) -> String {
 
 fn bus(modalias: &str) -> &str {
     modalias.split_once(':').map_or("", |(bus, _)| bus)
-}
-
-/// Shell pattern: `*`, `?`, `[abc]`, `[a-z]`, `[!a]`; anything else stands for itself (fnmatch(3) without flags).
-pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut position) = (0, 0);
-    // After the last star, and how much of the text it has taken.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        let step = match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at + 1, position));
-                at += 1;
-                continue;
-            }
-            None if position == text.len() => return true,
-            None => None,
-            Some(_) => text.get(position).and_then(|byte| one(&pattern[at..], *byte)),
-        };
-        match (step, &mut star) {
-            (Some(length), _) => {
-                at += length;
-                position += 1;
-            }
-            (None, Some((after, taken))) if *taken < text.len() => {
-                *taken += 1;
-                at = *after;
-                position = *taken;
-            }
-            (None, _) => return false,
-        }
-    }
-}
-
-/// Length of the pattern's first element when it stands for this byte.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
-    match pattern {
-        [b'?', ..] => Some(1),
-        [b'[', rest @ ..] => {
-            let negated = matches!(rest.first(), Some(b'!' | b'^'));
-            let set = &rest[usize::from(negated)..];
-            // A bracket right at the start stands for itself.
-            let end = 1 + set.get(1..)?.iter().position(|byte| *byte == b']')?;
-            let mut inside = false;
-            let mut index = 0;
-            while index < end {
-                if index + 2 < end && set[index + 1] == b'-' {
-                    inside |= (set[index]..=set[index + 2]).contains(&byte);
-                    index += 3;
-                } else {
-                    inside |= set[index] == byte;
-                    index += 1;
-                }
-            }
-            (inside != negated).then_some(1 + usize::from(negated) + end + 1)
-        }
-        [b'\\', literal, ..] => (*literal == byte).then_some(2),
-        [literal, ..] => (*literal == byte).then_some(1),
-        [] => None,
-    }
 }
 
 /// What the devices below `sys/devices` ask for, network interfaces first: their link and their address take time.

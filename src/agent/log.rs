@@ -19,7 +19,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::protocol::MAX_LOG;
+use crate::protocol::MAX_LOG;
 
 /// Lines kept.
 const RING_LINES: usize = 2000;

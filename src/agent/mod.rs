@@ -14,7 +14,6 @@ pub mod inventory;
 pub mod kexec;
 pub mod log;
 pub mod net;
-pub mod protocol;
 pub mod session;
 pub mod steps;
 pub mod tls;
@@ -32,9 +31,10 @@ use client::{Client, Timing};
 use cmdline::Boot;
 use init::Down;
 use log::{Consoles, Log};
-use net::plan::Plan;
+
+use crate::network_data::Plan;
+use crate::protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
 use net::{Network, Wanted};
-use protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
 use session::End;
 
 /// How long a message stays on the screen before the machine goes down because of it.

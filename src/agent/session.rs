@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{CallError, Client};
 use super::log::Log;
-use super::protocol::{Action, Event, FoundBmc, MAX_LOG, OpenSession, Session, Step, StepOutcome};
 use crate::api::metal3::HardwareDetails;
+use crate::protocol::{Action, Event, FoundBmc, MAX_LOG, OpenSession, Session, Step, StepOutcome};
 
 /// Lines of log sent with a failure.
 const LOG_LINES: usize = 200;

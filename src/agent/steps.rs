@@ -18,10 +18,10 @@ use super::inventory::{self, Observed, disks, nics};
 use super::kexec;
 use super::log::kernel_messages;
 use super::net::Network;
-use super::protocol::{Action, Session};
 use super::session::{Done, Executor, Job, Progress, StepError, action_name};
 use crate::api::MacAddress;
 use crate::api::metal3::{AutomatedCleaningMode, RootDeviceHints, Storage};
+use crate::protocol::{Action, Session};
 
 /// No device for this long counts as settled.
 const QUIET: Duration = Duration::from_millis(500);
@@ -83,8 +83,8 @@ impl Node {
         let (hardware, bmc) =
             blocking(move || (inventory::read(&root, &observed), inventory::bmc::read(&root))).await?;
         let message = match &bmc {
-            Some(bmc) => format!("{}, {}", inventory::summary(&hardware), inventory::bmc::summary(bmc)),
-            None => inventory::summary(&hardware),
+            Some(bmc) => format!("{}, {}", hardware.summary(), inventory::bmc::summary(bmc)),
+            None => hardware.summary(),
         };
         Ok(Done { message, inventory: Some(hardware), bmc })
     }

@@ -30,9 +30,9 @@ use sha2::{Digest, Sha256};
 use tower_http::services::ServeDir;
 use tracing::{info, warn};
 
-use crate::agent::net::plan::Plan;
 use crate::api::MacAddress;
 use crate::image;
+use crate::network_data::Plan;
 use crate::ration::Rank;
 
 use super::cached::Cached;

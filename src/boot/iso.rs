@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::protocol::{ARGS_FILE, NETWORK_FILE};
-use crate::ramdisk::cpio::{Archive, Kind};
+use super::cpio::{Archive, Kind};
+use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
 /// Bytes of each boot loader's configuration.
 pub const CONFIG_LENGTH: usize = 4096;
@@ -190,8 +190,7 @@ mod tests {
         assert!(error.contains("what this machine is told takes 3"), "{error}");
         let error = layout().patches(&"a".repeat(CONFIG_LENGTH), &Orders::default()).expect_err("refused").to_string();
         assert!(error.starts_with("boot.kernel_args takes"), "{error}");
-        let most =
-            Orders { args: "a".repeat(1500), network: Some(vec![b' '; crate::agent::net::plan::MAX_NETWORK_DATA]) };
+        let most = Orders { args: "a".repeat(1500), network: Some(vec![b' '; crate::network_data::MAX_NETWORK_DATA]) };
         assert!(layout().patches(&"a".repeat(1024), &most).is_ok(), "what is allowed fits");
     }
 

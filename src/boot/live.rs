@@ -19,8 +19,8 @@ use tracing::warn;
 
 use super::condition::if_range_holds;
 use super::{Ends, HostIndex};
-use crate::agent::protocol::{CHUNK_SIZE, Manifest};
 use crate::image::{self, Library};
+use crate::protocol::{CHUNK_SIZE, Manifest};
 
 /// Images of which is remembered whether they are ISOs.
 const KNOWN_ISOS: usize = 64;

@@ -17,9 +17,9 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tracing::{info, warn};
 
-use crate::agent::net::plan::Plan;
-use crate::agent::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 use crate::api::slipway::BootTarget;
+use crate::network_data::Plan;
+use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 use super::http::{Ends, Refused, Shared};
 use super::iso::{self, ARCHIVE_LENGTH, IsoLayout, Orders, Patch};

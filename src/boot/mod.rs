@@ -6,6 +6,7 @@
 mod cached;
 mod claim;
 mod condition;
+pub(crate) mod cpio;
 mod decision;
 mod files;
 mod first;

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use minijinja::{Environment, UndefinedBehavior, context};
 
-use crate::agent::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 use crate::api::MacAddress;
+use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 use super::Firmware;
 use super::files::INITRD;

@@ -1,6 +1,7 @@
 use jiff::Timestamp;
 
-use super::{ConfigFile, local};
+use super::ConfigFile;
+use crate::appliance;
 
 #[derive(clap::Args)]
 pub(super) struct Options {
@@ -17,7 +18,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let config = options.config.load()?;
-    print!("{}", local::kubeconfig(&config, options.server.as_deref(), options.revoke_all)?);
+    print!("{}", appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all)?);
     if options.revoke_all {
         eprintln!("every administrator's certificate that was made before has been revoked");
     }

@@ -149,11 +149,6 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The administrator's kubeconfig of an appliance on this box.
-pub(crate) fn kubeconfig_of(config: &Config) -> anyhow::Result<String> {
-    local::kubeconfig(config, None, false)
-}
-
 /// Prints a long text; whoever reads it may have had enough.
 fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -252,7 +252,7 @@ fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> a
         Print::Json => println!("{}", serde_json::to_string_pretty(made)?),
         Print::Yaml => print!("{}", serde_saphyr::to_string(made)?),
         Print::Kubeconfig => {
-            let authority = local::authority(config)?;
+            let authority = appliance::authority(config)?;
             let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
             print!("{}", pki::token_kubeconfig(&server, authority.ca_pem(), &made.name, &made.token));
         }

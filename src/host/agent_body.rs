@@ -223,7 +223,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::agent::protocol::{MAX_CALL, MAX_RESULT, StepOutcome};
+    use crate::protocol::{MAX_CALL, MAX_RESULT, StepOutcome};
 
     /// A body that comes in these pieces, and then never ends.
     fn endless(pieces: Vec<&'static [u8]>) -> Body {

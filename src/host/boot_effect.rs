@@ -11,11 +11,11 @@ use tracing::{info, warn};
 use super::effects::{EffectError, connect};
 use super::media::{self, Fetcher};
 use super::reconciler::{Reconciler, label};
-use crate::agent::net::plan::Plan;
 use crate::api::metal3::{BareMetalHost, BootMode};
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootIntentStatus, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
 use crate::boot::media::is_ours;
+use crate::network_data::Plan;
 
 /// Fewer characters than any ticket has.
 const TICKET_LEAST: usize = 90;

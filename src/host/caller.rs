@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::agent::protocol::OpenSession;
 use crate::api::MacAddress;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{BootIntent, StepAction};
 use crate::boot::BootHost;
+use crate::protocol::OpenSession;
 
 /// More addresses than any machine has.
 const MAX_ADDRESSES: usize = 256;

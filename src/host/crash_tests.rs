@@ -21,7 +21,6 @@ use tokio::sync::{Notify, watch};
 use tower::ServiceExt;
 
 use super::*;
-use crate::agent::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
 use crate::api::kinds;
 use crate::api::metal3::{
     BareMetalHostSpec, BmcDetails, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
@@ -37,6 +36,7 @@ use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::host::watches::{self, Intents};
 use crate::image::{Library, Sources};
+use crate::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
 use crate::store::{Store as Database, StoreOptions};
 
 /// Longest life of a host here, in real time.

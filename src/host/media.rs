@@ -9,13 +9,13 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
-use crate::agent::net::plan::Plan;
 use crate::api::metal3::BareMetalHost;
 use crate::apiserver::subdomain;
 use crate::bmc::address::BmcHost;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
 use crate::boot::{BootFiles, NetworkData, Tokens, live, script};
+use crate::network_data::Plan;
 
 /// How long the name of a BMC may take to be resolved, and the API to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::agent::protocol::Event;
+use crate::protocol::Event;
 
 /// Least time between two writes of one phase.
 const WRITE_EVERY: Duration = Duration::from_secs(5);

@@ -6,11 +6,11 @@ use kube::{Api, Client, ResourceExt};
 use thiserror::Error;
 
 use super::metrics::Metrics;
-use crate::agent::protocol::{Action, Step};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
 use crate::apiserver::subdomain;
 use crate::image::configdrive;
+use crate::protocol::{Action, Step};
 
 /// Why a step cannot be given to the agent now.
 #[derive(Debug, Error)]

@@ -1,4 +1,4 @@
-//! The appliance's side of the agent protocol: sessions, steps, progress, results ([`crate::agent::protocol`]).
+//! The appliance's side of the agent protocol: sessions, steps, progress, results ([`crate::protocol`]).
 //!
 //! A session lives as long as the boot intent's generation that its token was made for. The session's record
 //! is in the intent's status, so that a restart of the appliance costs an agent nothing but a repeated call.
@@ -31,9 +31,6 @@ use super::meter::{Meter, Seen};
 use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
-use crate::agent::protocol::{
-    Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
-};
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
@@ -44,6 +41,9 @@ use crate::boot::neighbour::{Neighbours, another_card};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
 use crate::log::escaped_lines;
+use crate::protocol::{
+    Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
+};
 use crate::ration::Rank;
 
 /// How often `lastSeen` is written while an agent only waits.

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::library::Inner;
 use super::{ImportError, MAX_CHUNKS, hex};
-use crate::agent::protocol::{CHUNK_SIZE, Chunk};
+use crate::protocol::{CHUNK_SIZE, Chunk};
 
 /// Level 3 unpacks as fast as level 1 and is within 5 % of level 6 on operating system images.
 const ZSTD_LEVEL: i32 = 3;

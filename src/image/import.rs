@@ -22,8 +22,8 @@ use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
 use super::{ImportError, ImportProgress, Imported, MAX_VIRTUAL_SIZE};
-use crate::agent::protocol::{CHUNK_SIZE, Manifest};
 use crate::api::slipway::ImageSpec;
+use crate::protocol::{CHUNK_SIZE, Manifest};
 
 /// Pieces of the source, up to 256 KiB each, between its reader and the thread that unpacks it.
 const QUEUE: usize = 32;

@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 use super::fetch::Fetcher;
 use super::source::Sources;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
-use crate::agent::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 /// Manifests kept in memory after use.
 const CACHED_MANIFESTS: usize = 4;

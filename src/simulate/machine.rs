@@ -18,12 +18,12 @@ use super::wire::Wire;
 use crate::agent::client::{Client, Exit, Timing};
 use crate::agent::cmdline;
 use crate::agent::log::Log;
-use crate::agent::protocol::OpenSession;
 use crate::agent::session::{self, End};
 use crate::api::MacAddress;
 use crate::bmc::BootDevice;
 use crate::bmc::sim::Machine;
 use crate::bmc::sim::machine::{Boot, PowerCommand};
+use crate::protocol::OpenSession;
 
 /// Pause before firmware that found nothing to boot begins again.
 const ANEW: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use reqwest::Url;
 use super::dice::Dice;
 use super::plan::Download;
 use super::wire::Wire;
-use crate::agent::protocol::{ARGS_FILE, NETWORK_FILE};
+use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
 const SECTOR: u64 = 2048;
 /// Bytes that a BMC reads ahead.

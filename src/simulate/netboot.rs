@@ -12,7 +12,6 @@ use super::plan::{Download, Way};
 use super::relay::{Asker, Identity, Relay};
 use super::tftp::{self, Manner};
 use super::wire::Wire;
-use crate::agent::net;
 
 /// Tries of a download, as the boot script has it.
 const TRIES: usize = 3;
@@ -150,7 +149,7 @@ pub async fn from_url(url: &str, wire: &Wire, download: Download, dice: &mut Dic
 
 /// The first IPv4 address of network data.
 fn fixed(network: Vec<u8>) -> Option<Ipv4Addr> {
-    let plan = net::plan::Plan::parse(&network).ok()??;
+    let plan = crate::network_data::Plan::parse(&network).ok()??;
     plan.addresses().find_map(|address| match address.ip() {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,

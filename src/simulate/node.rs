@@ -10,12 +10,12 @@ use super::counts::Counts;
 use super::dice::Dice;
 use super::disk::Disk;
 use super::plan::{Delays, Download, Faults};
-use crate::agent::protocol::{Action, Session};
 use crate::agent::session::{Done, Executor, Job, StepError};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
 use crate::bmc::sim::Machine;
 use crate::bmc::sim::machine::PowerCommand;
+use crate::protocol::{Action, Session};
 
 /// Chunks fetched at once, as the agent does.
 const AT_ONCE: usize = 4;

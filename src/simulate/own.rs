@@ -210,7 +210,7 @@ async fn client(process: &mut Child, config: &Path, log: &Path) -> anyhow::Resul
         }
         // Its keys are there once it runs.
         if config.data_dir.pki().join("store.key").exists()
-            && let Ok(text) = crate::cli::kubeconfig_of(&config)
+            && let Ok(text) = crate::appliance::local_kubeconfig(&config)
             && let Ok(config) =
                 kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &KubeConfigOptions::default()).await
             && let Ok(client) = kube::Client::try_from(config)

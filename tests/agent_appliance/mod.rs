@@ -16,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
-use slipway::agent::protocol::{Event, Manifest, OpenSession, Refusal, Session, Step, StepOutcome};
+use slipway::protocol::{Event, Manifest, OpenSession, Refusal, Session, Step, StepOutcome};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use super::DiskError;
 use super::device::{Buffer, Disk};
 use super::gpt;
-use crate::agent::protocol::{CHUNK_SIZE, Chunk, Manifest};
+use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 /// Zeroed at the end of the disk, and after the image: old backup partition tables and RAID superblocks.
 const REMNANTS: u64 = 1 << 20;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::ipmi::{self, Lan};
 use super::smbios::Smbios;
-use crate::agent::protocol::FoundBmc;
+use crate::protocol::FoundBmc;
 
 /// The BMC; `None` when nothing speaks of one.
 pub fn read(root: &Path) -> Option<FoundBmc> {

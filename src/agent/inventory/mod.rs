@@ -50,18 +50,6 @@ pub fn read(root: &Path, observed: &Observed) -> HardwareDetails {
     }
 }
 
-/// A line for the console: what was found.
-pub fn summary(hardware: &HardwareDetails) -> String {
-    let interfaces: std::collections::BTreeSet<&str> = hardware.nics.iter().map(|nic| nic.name.as_str()).collect();
-    format!(
-        "{} processors, {} MiB of memory, {} network interfaces, {} disks",
-        hardware.cpu.as_ref().map_or(0, |cpu| cpu.count),
-        hardware.ram_mebibytes,
-        interfaces.len(),
-        hardware.storage.len()
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +69,6 @@ mod tests {
             "cpu": {"arch": std::env::consts::ARCH, "model": "QEMU", "count": 2},
         });
         assert_eq!(json, expected);
-        assert_eq!(summary(&hardware), "2 processors, 1984 MiB of memory, 0 network interfaces, 0 disks");
+        assert_eq!(hardware.summary(), "2 processors, 1984 MiB of memory, 0 network interfaces, 0 disks");
     }
 }

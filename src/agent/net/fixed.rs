@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::link::{self, Interface};
 use super::nic::{self, Context};
-use super::plan::{Kind, Link, Plan};
 use super::{POLL, Status};
 use crate::agent::drivers;
 use crate::api::MacAddress;
+use crate::network_data::{Kind, Link, Plan};
 
 /// Metric of the first default route; later ones come after it.
 const METRIC: u32 = 100;

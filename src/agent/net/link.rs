@@ -8,8 +8,8 @@ use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::{AddressMessageBuilder, Handle, LinkBond, LinkUnspec, LinkVlan, RouteMessageBuilder};
 
 use super::dhcp::Lease;
-use super::plan::Route;
 use crate::api::MacAddress;
+use crate::network_data::Route;
 
 /// ARPHRD_ETHER of `linux/if_arp.h`.
 const ETHERNET: &str = "1";

@@ -6,7 +6,6 @@ mod fixed;
 pub mod link;
 mod nic;
 pub mod packet;
-pub mod plan;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,9 +20,9 @@ use tokio::time::Instant;
 
 use super::inventory::lldp::Neighbour;
 use crate::api::MacAddress;
+use crate::network_data::Plan;
 use dhcp::Lease;
 use link::{Interface, Links, same_subnet};
-use plan::Plan;
 
 /// How often sysfs is read for new interfaces and links.
 const POLL: Duration = Duration::from_millis(200);

@@ -1,5 +1,7 @@
 //! HardwareData: what inspection finds (docs/design/host.md, "Inspection and HardwareData").
 
+use std::collections::BTreeSet;
+
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +60,20 @@ pub struct HardwareDetails {
     /// Host name as the ramdisk sees it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hostname: String,
+}
+
+impl HardwareDetails {
+    /// In one line, for a console or a log: how many of what there are.
+    pub fn summary(&self) -> String {
+        let interfaces: BTreeSet<&str> = self.nics.iter().map(|nic| nic.name.as_str()).collect();
+        format!(
+            "{} processors, {} MiB of memory, {} network interfaces, {} disks",
+            self.cpu.as_ref().map_or(0, |cpu| cpu.count),
+            self.ram_mebibytes,
+            interfaces.len(),
+            self.storage.len()
+        )
+    }
 }
 
 /// Maker of the machine.

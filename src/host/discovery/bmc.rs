@@ -1,7 +1,7 @@
 //! The address of a BMC that its own machine found.
 
-use crate::agent::protocol::FoundBmc;
 use crate::bmc::BmcAddress;
+use crate::protocol::FoundBmc;
 
 /// The address as a host names it; `None` when the machine could not tell where its BMC is. Redfish goes before IPMI.
 ///

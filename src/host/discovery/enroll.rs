@@ -5,13 +5,13 @@ use kube::ResourceExt;
 
 use super::bmc;
 use super::rules::{self, Verdict};
-use crate::agent::protocol::FoundBmc;
 use crate::api::MacAddress;
 use crate::api::metal3::{
     AutomatedCleaningMode, BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails,
 };
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
 use crate::host::unsupported::ARCHITECTURE;
+use crate::protocol::FoundBmc;
 
 /// Addresses kept in [`ANNOTATION_REPORTED`]; the oldest are dropped.
 const REPORTED: usize = 16;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::drivers;
 use crate::api::MacAddress;
 use crate::api::metal3::{HardwareDetails, Lldp};
 use crate::config::{DiscoveryConfig, DiscoveryMatch, NameFacts};
+use crate::glob;
 
 /// Longest name made of a template; a host's objects have names a little longer.
 const NAME_MAX: usize = 63;
@@ -163,7 +163,7 @@ fn matches(wanted: &DiscoveryMatch, mac: MacAddress, hardware: &HardwareDetails)
 }
 
 fn like(pattern: &str, text: &str) -> bool {
-    drivers::matches(pattern.trim().to_lowercase().as_bytes(), text.trim().to_lowercase().as_bytes())
+    glob::matches(pattern.trim().to_lowercase().as_bytes(), text.trim().to_lowercase().as_bytes())
 }
 
 #[cfg(test)]

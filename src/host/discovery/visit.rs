@@ -14,8 +14,6 @@ use tracing::{info, warn};
 use super::enroll::{self, Report, Same};
 use super::journal::{Journal, Visit};
 use super::rules;
-use crate::agent::inventory;
-use crate::agent::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
 use crate::api::MacAddress;
 use crate::api::metal3::{
     BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, ProvisioningState,
@@ -27,6 +25,7 @@ use crate::host::events;
 use crate::host::hardware_data::ANNOTATION_OPERATION;
 use crate::host::machine::Note;
 use crate::host::sessions::Refused;
+use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
 use crate::store::{Store, WriteError};
 
 /// The two steps of a visit.
@@ -267,7 +266,7 @@ impl Discovery {
                 created => created?,
             };
             info!(host = %format!("{}/{name}", verdict.namespace), mac = %report.mac, "a machine was discovered");
-            let summary = inventory::summary(&report.hardware);
+            let summary = report.hardware.summary();
             let fate = enroll::fate(&made);
             let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
             events::publish(

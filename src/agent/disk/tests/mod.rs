@@ -17,7 +17,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::write::{ChunkSource, SourceError};
-use crate::agent::protocol::{Chunk, Manifest};
+use crate::protocol::{Chunk, Manifest};
 
 const MIB: usize = 1 << 20;
 
