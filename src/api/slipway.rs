@@ -5,6 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::MacAddress;
 use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDeviceHints};
 
 /// An operating system image in the library. Cluster-scoped.
@@ -191,7 +192,41 @@ pub struct BootIntentSpec {
     pub host_generation: i64,
 }
 
+/// On a BootIntent: what its host was registered with, a [`Registration`] as JSON. Missing only in intents of versions that
+/// did not keep it.
+pub const ANNOTATION_REGISTRATION: &str = "slipway.dev/registration";
+
+/// What a host was registered with, and when: its BMC let the appliance in. Empty while it was not registered.
+///
+/// It is kept with the boot intent, which only Slipway writes: who may write hosts, or their status, cannot claim to have been
+/// registered with something else.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Registration {
+    /// `spec.bootMACAddress` of the host; empty without one.
+    #[serde(default, rename = "bootMACAddress", skip_serializing_if = "String::is_empty")]
+    pub boot_mac_address: String,
+    /// `spec.bmc.address` of the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bmc_address: String,
+    /// Unix time in milliseconds; 0 while it is not registered.
+    #[serde(default)]
+    pub since: i64,
+}
+
+impl Registration {
+    /// Whether it is of a host that names this boot address and this BMC.
+    pub fn fits(&self, boot_mac: Option<MacAddress>, bmc_address: &str) -> bool {
+        self.since > 0 && self.bmc_address == bmc_address && self.boot_mac_address.parse().ok() == boot_mac
+    }
+}
+
 impl BootIntent {
+    /// What its host was registered with; none where that was not kept, or cannot be read.
+    pub fn registration(&self) -> Option<Registration> {
+        serde_json::from_str(self.metadata.annotations.as_ref()?.get(ANNOTATION_REGISTRATION)?).ok()
+    }
+
     /// Whether it is of the host with this UID. A host of the same name that was made anew begins with an intent of its
     /// own; one that nobody owns was made by hand, and is the host's of its name.
     pub fn is_of(&self, uid: &str) -> bool {

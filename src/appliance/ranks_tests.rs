@@ -51,7 +51,7 @@ fn host(mac: MacAddress) -> BootHost {
         way: Default::default(),
         intent: None,
         discovery: Default::default(),
-        standing: Standing { boot_mac: Some(mac), registered: true, paused: false },
+        standing: Standing { boot_mac: Some(mac), registered: true, paused: false, record: None },
     }
 }
 

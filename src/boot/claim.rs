@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 
 /// How good a host's claim of a MAC address is. Of two the smaller one has the address.
 ///
-/// A boot address goes before what inspection found, and a host whose BMC has let it in before one that only says what it
-/// is. Of two that are alike in this, the one has it that claimed it first while this process ran: a host that gets
-/// another's address later, by a slip or by intent, takes nothing from it. Then the older one.
+/// A boot address goes before what inspection found, and a host that was registered with this very address before one that
+/// only names it. Of two registered ones the one has it that was registered first, which is recorded: a restart, a new
+/// leader and a restored backup find the same order. Of two others the one that claimed it first while this process ran,
+/// then the older one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The host reported itself and was not accepted yet.
@@ -15,6 +16,8 @@ pub struct Claim {
     pub card: bool,
     /// The host was not registered with the machine that it names now.
     pub unregistered: bool,
+    /// When it was registered with it, Unix time in milliseconds; 0 where that does not count.
+    pub registered: i64,
     /// Number of the claim since the start; 0 for those that were there then.
     pub since: u64,
     /// When the host was made, Unix time in seconds.
@@ -24,8 +27,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn parts(&self) -> (bool, bool, bool, u64, i64, &str) {
-        (self.waiting, self.card, self.unregistered, self.since, self.created, &self.uid)
+    fn parts(&self) -> (bool, bool, bool, i64, u64, i64, &str) {
+        (self.waiting, self.card, self.unregistered, self.registered, self.since, self.created, &self.uid)
     }
 }
 
@@ -54,6 +57,11 @@ impl ClaimOrder {
         self.listed = true;
     }
 
+    /// Whether it is.
+    pub fn is_settled(&self) -> bool {
+        self.listed
+    }
+
     /// The number of a claim: the one that the host has for this address already, or the next.
     pub fn since(&mut self, already: Option<u64>) -> u64 {
         already.unwrap_or_else(|| {
@@ -69,23 +77,26 @@ mod tests {
 
     #[test]
     fn who_comes_first() {
-        let claim = |waiting, card, unregistered, since, created, uid: &str| Claim {
+        let claim = |waiting, card, unregistered, registered, since, created, uid: &str| Claim {
             waiting,
             card,
             unregistered,
+            registered,
             since,
             created,
             uid: uid.into(),
         };
         // Each row goes before the next.
         let rows = [
-            claim(false, false, false, 0, 1, "a"),
-            claim(false, false, false, 0, 1, "b"),
-            claim(false, false, false, 0, 2, "a"),
-            claim(false, false, false, 7, 1, "a"),
-            claim(false, false, true, 0, 1, "a"),
-            claim(false, true, false, 0, 1, "a"),
-            claim(true, false, true, 0, 1, "a"),
+            claim(false, false, false, 5, 7, 2, "b"),
+            claim(false, false, false, 6, 0, 1, "a"),
+            claim(false, false, false, 6, 0, 1, "b"),
+            claim(false, false, false, 6, 0, 2, "a"),
+            claim(false, false, false, 6, 7, 1, "a"),
+            claim(false, false, true, 0, 0, 1, "a"),
+            claim(false, false, true, 0, 7, 1, "a"),
+            claim(false, true, false, 0, 0, 1, "a"),
+            claim(true, false, true, 0, 0, 1, "a"),
         ];
         assert!(rows.windows(2).all(|pair| pair[0] < pair[1]));
         let mut order = ClaimOrder::default();

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 use crate::api::MacAddress;
-use crate::api::slipway::BootTarget;
+use crate::api::slipway::{BootTarget, Registration};
 use crate::bmc::BootInterface;
 
 use super::Stranger;
@@ -41,6 +41,15 @@ pub struct Standing {
     pub registered: bool,
     /// Whether somebody paused it: nothing further is done with its machine.
     pub paused: bool,
+    /// What it was registered with, as recorded; other than what it names now where it names another machine since.
+    pub record: Option<Registration>,
+}
+
+impl Standing {
+    /// When it was registered with the machine that it names now, Unix time in milliseconds; 0 if it was not.
+    fn since(&self) -> i64 {
+        self.record.as_ref().filter(|_| self.registered).map_or(0, |record| record.since)
+    }
 }
 
 /// What discovery has to do with a host.
@@ -62,6 +71,7 @@ impl BootHost {
             waiting: self.discovery.waiting,
             card,
             unregistered: !self.standing.registered,
+            registered: if card { 0 } else { self.standing.since() },
             since: if card { 0 } else { since },
             created: self.created,
             uid: self.uid.clone(),
@@ -329,6 +339,30 @@ mod tests {
         assert_eq!(owner(&index, 1).as_deref(), Some("b"));
         index.insert(host("a", &[1]));
         assert_eq!(owner(&index, 1).as_deref(), Some("a"), "accepted, it is the older one");
+    }
+
+    #[test]
+    fn who_was_registered_first_has_the_address_in_whatever_order_hosts_are_listed() {
+        let record = |since| Some(Registration { since, ..Registration::default() });
+        let since = |name: &str, created, since| {
+            let plain = registered(name, 1);
+            BootHost { created, standing: Standing { record: record(since), ..plain.standing.clone() }, ..plain }
+        };
+        let hosts = || [since("victim", 9, 50), since("elder", 1, 60), BootHost { created: 0, ..host("oldest", &[1]) }];
+        for settled in [false, true] {
+            for turn in 0..3 {
+                let index = HostIndex::default();
+                if settled {
+                    index.settle();
+                }
+                let mut hosts = hosts();
+                hosts.rotate_left(turn);
+                hosts.into_iter().for_each(|host| index.insert(host));
+                assert_eq!(owner(&index, 1).as_deref(), Some("victim"), "{settled} {turn}");
+                index.remove("ns", "victim");
+                assert_eq!(owner(&index, 1).as_deref(), Some("elder"), "{settled} {turn}");
+            }
+        }
     }
 
     fn registered(name: &str, boot: u8) -> BootHost {

@@ -319,7 +319,7 @@ mod tests {
                 way: Default::default(),
                 intent: None,
                 discovery,
-                standing: crate::boot::Standing { boot_mac: Some(mac(last)), registered, paused: false },
+                standing: crate::boot::Standing { boot_mac: Some(mac(last)), registered, paused: false, record: None },
             });
         };
         let by = |cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>, address: Ipv4Addr| {

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -17,7 +17,7 @@ use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::{BmcHost, Endpoint};
-use crate::boot::{Claim, ClaimOrder};
+use crate::boot::{Claim, ClaimOrder, HostIndex};
 use crate::outbound::plain;
 
 type Key = (Option<String>, String);
@@ -27,7 +27,11 @@ pub(super) type Age = (Option<Timestamp>, Option<String>);
 
 /// All hosts, as decisions about one of them look at them.
 #[derive(Default)]
-pub(super) struct Crowd(Mutex<Known>);
+pub(super) struct Crowd {
+    known: Mutex<Known>,
+    /// What they were registered with. DHCP and booting answer from the same.
+    index: HostIndex,
+}
 
 #[derive(Default)]
 struct Known {
@@ -50,10 +54,13 @@ struct Known {
 struct Member {
     key: Key,
     age: Age,
-    registered: bool,
+    /// Whether its status says that it is registered; its record has to say so as well.
+    says: bool,
     boot_mac: Option<MacAddress>,
     /// Its BMC, and the system behind it, where one is named.
     bmc: Option<(Arc<str>, Option<String>)>,
+    /// `spec.bmc.address`, when it is one.
+    bmc_address: Option<Arc<str>>,
     controller: Option<Arc<str>>,
     board: Option<Arc<str>>,
     /// The numbers of its claims of the boot address and of the BMC.
@@ -72,10 +79,6 @@ impl Member {
         (&self.age, &self.key)
     }
 
-    fn claim(&self, since: u64) -> Claim {
-        claim(&self.age, self.registered, since)
-    }
-
     /// How it is named to who has a host in this namespace: what others have is none of his affair.
     fn shown(&self, namespace: Option<&str>) -> String {
         if self.key.0.as_deref() == namespace {
@@ -87,11 +90,12 @@ impl Member {
 }
 
 /// Of a boot address or a BMC, by a host that does not wait to be accepted.
-fn claim((created, uid): &Age, registered: bool, since: u64) -> Claim {
+fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
     Claim {
         waiting: false,
         card: false,
-        unregistered: !registered,
+        unregistered: registered.is_none(),
+        registered: registered.unwrap_or_default(),
         since,
         created: created.map_or(0, |created| created.as_second()),
         uid: uid.clone().unwrap_or_default(),
@@ -156,26 +160,81 @@ pub(super) fn age(host: &impl ResourceExt) -> Age {
 
 /// A host that claims a machine.
 pub(super) trait Claimant: ResourceExt {
-    /// Whether it was registered with the machine that it names now.
-    fn is_registered(&self) -> bool;
+    /// Whether its status says that it is registered.
+    fn says_registered(&self) -> bool;
+    /// The MAC address that it boots with.
+    fn boot_mac(&self) -> Option<MacAddress>;
+    /// `spec.bmc.address`
+    fn bmc_address(&self) -> Option<&str>;
 }
 
 impl Claimant for HostView {
-    fn is_registered(&self) -> bool {
-        self.is_registered()
+    fn says_registered(&self) -> bool {
+        self.says_registered()
+    }
+
+    fn boot_mac(&self) -> Option<MacAddress> {
+        self.boot_mac()
+    }
+
+    fn bmc_address(&self) -> Option<&str> {
+        self.bmc_address()
     }
 }
 
 impl Claimant for BareMetalHost {
-    fn is_registered(&self) -> bool {
-        machine::is_registered(self)
+    fn says_registered(&self) -> bool {
+        machine::says_registered(self)
+    }
+
+    fn boot_mac(&self) -> Option<MacAddress> {
+        self.spec.boot_mac_address.as_deref()?.parse().ok()
+    }
+
+    fn bmc_address(&self) -> Option<&str> {
+        self.spec.bmc.as_ref().map(|bmc| bmc.address.as_str())
     }
 }
 
 impl Crowd {
+    /// Knows nobody yet; `index` has what they were registered with.
+    pub(super) fn new(index: HostIndex) -> Self {
+        Self { known: Mutex::default(), index }
+    }
+
+    /// Whether everybody is known that was there at the start. Before, the first one of two may be missing.
+    pub(super) fn is_listed(&self) -> bool {
+        self.known().order.is_settled()
+    }
+
+    /// Whether a host was registered with what it names now.
+    pub(super) fn is_registered(&self, host: &impl Claimant) -> bool {
+        self.registered(host).is_some()
+    }
+
+    /// When, Unix time in milliseconds.
+    fn registered(&self, host: &impl Claimant) -> Option<i64> {
+        let names = (host.boot_mac(), host.bmc_address().unwrap_or_default());
+        host.says_registered().then(|| self.recorded(&host.uid()?, names)).flatten()
+    }
+
+    fn recorded(&self, uid: &str, (mac, bmc): (Option<MacAddress>, &str)) -> Option<i64> {
+        let known = self.index.by_uid(uid)?;
+        known.standing.record.as_ref().filter(|record| record.fits(mac, bmc)).map(|record| record.since)
+    }
+
+    fn since(&self, member: &Member) -> Option<i64> {
+        let names = (member.boot_mac, member.bmc_address.as_deref().unwrap_or_default());
+        member.says.then(|| self.recorded(member.age.1.as_deref()?, names)).flatten()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes an event of the watch in.
     pub(super) fn take(&self, event: &Event<HostView>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         match event {
             Event::Init => known.relisted.clear(),
             Event::Apply(host) => known.put(host),
@@ -197,20 +256,20 @@ impl Crowd {
     /// the best [`Claim`], when that is better than this host's. Who is not registered keeps nobody of another namespace
     /// from an address: anybody can name one.
     pub(super) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let mac: MacAddress = mac.parse().ok()?;
         let own = known.hosts.get(&key(host)).filter(|own| own.boot_mac == Some(mac));
-        known.better(host, own.map(|own| own.since.mac), known.by_mac.all(&mac).map(|other| (other, other.since.mac)))
+        self.better(host, own.map(|own| own.since.mac), known.by_mac.all(&mac).map(|other| (other, other.since.mac)))
     }
 
     /// The other host that has the machine behind this BMC address, by the same rule.
     pub(super) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let (bmc, wanted) = place(address);
         let is_same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
         let own = known.hosts.get(&key(host)).filter(|own| own.bmc.as_ref().is_some_and(|(at, _)| **at == *bmc));
         let same = known.by_bmc.all(bmc.as_str()).filter(|other| other.bmc.as_ref().is_some_and(|(_, at)| is_same(at)));
-        known.better(host, own.map(|own| own.since.bmc), same.map(|other| (other, other.since.bmc)))
+        self.better(host, own.map(|own| own.since.bmc), same.map(|other| (other, other.since.bmc)))
     }
 
     /// Whether a registered host of another namespace names the controller of this address, or one of those found behind it.
@@ -220,10 +279,10 @@ impl Crowd {
         address: &BmcAddress,
         found: &[IpAddr],
     ) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let namespace = host.namespace();
         let names = found.iter().map(IpAddr::to_string).chain([controller(&address.host)]);
-        let is_anothers = |other: &Member| other.registered && other.key.0 != namespace;
+        let is_anothers = |other: &Member| other.key.0 != namespace && self.since(other).is_some();
         names.into_iter().any(|name| known.by_controller.all(name.as_str()).any(is_anothers))
     }
 
@@ -231,19 +290,17 @@ impl Crowd {
     /// this host's namespace is told of it.
     pub(super) fn twin(&self, host: &impl ResourceExt, vendor: &HardwareSystemVendor) -> Option<String> {
         let board = view::identity(vendor)?;
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         let first = known.by_board.all(board.as_str()).next()?;
         (first.age < age(host)).then(|| first.shown(host.namespace().as_deref()))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
     pub(super) fn busy(&self) -> HashSet<places::Key> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known();
         known.busy.iter().map(|(namespace, name)| (namespace.clone().unwrap_or_default(), name.clone())).collect()
     }
-}
 
-impl Known {
     /// Which of these others, with the numbers of their claims, has what this host claims under the number `own`.
     fn better<'a>(
         &self,
@@ -251,16 +308,19 @@ impl Known {
         own: Option<u64>,
         others: impl Iterator<Item = (&'a Member, u64)>,
     ) -> Option<String> {
-        let (this, namespace, registered) = (key(host), host.namespace(), host.is_registered());
+        let (this, namespace) = (key(host), host.namespace());
         // One that the watch has not told of yet comes last.
-        let own = claim(&age(host), registered, own.unwrap_or(u64::MAX));
+        let own = claim(&age(host), self.registered(host), own.unwrap_or(u64::MAX));
         let better = others
-            .filter(|(other, _)| other.key != this && (other.registered || other.key.0 == namespace))
-            .map(|(other, since)| (other.claim(since), other))
+            .filter(|(other, _)| other.key != this)
+            .map(|(other, number)| (claim(&other.age, self.since(other), number), other))
+            .filter(|(theirs, other)| !theirs.unregistered || other.key.0 == namespace)
             .filter(|(theirs, _)| *theirs < own);
         better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| other.shown(namespace.as_deref()))
     }
+}
 
+impl Known {
     fn put(&mut self, host: &HostView) {
         let key = key(host);
         let former = self.hosts.get(&key).cloned().filter(|former| former.age == age(host));
@@ -268,6 +328,7 @@ impl Known {
         // A machine that only reported itself keeps no other host from its own.
         let claims = Some(host).filter(|host| !host.waits());
         let address = claims.and_then(|host| BmcAddress::parse(host.bmc_address()?).ok());
+        let bmc_address = address.is_some().then(|| host.bmc_address().map(Arc::from)).flatten();
         let controller = address.as_ref().map(|address| Arc::from(controller(&address.host)));
         let bmc = address.map(|address| place(&address));
         let boot_mac = claims.and_then(HostView::boot_mac);
@@ -280,9 +341,10 @@ impl Known {
         let member = Arc::new(Member {
             key: key.clone(),
             age: age(host),
-            registered: host.is_registered(),
+            says: host.says_registered(),
             boot_mac,
             bmc,
+            bmc_address,
             controller,
             board: host.board().map(Arc::from),
             since,
@@ -338,7 +400,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING, Registration};
+    use crate::boot::BootHost;
 
     fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
         let state = if busy { "inspecting" } else { "available" };
@@ -351,22 +414,49 @@ mod tests {
         .unwrap()
     }
 
+    /// Takes an event in; a host that says so was registered with what it named first.
+    fn take(crowd: &Crowd, event: &Event<HostView>) {
+        if let Event::Apply(host) | Event::InitApply(host) = event
+            && crowd.index.by_uid(&host.uid().unwrap_or_default()).is_none()
+        {
+            let bmc_address = host.bmc_address().unwrap_or_default().to_owned();
+            let boot_mac_address = host.boot_mac().map(|mac| mac.to_string()).unwrap_or_default();
+            let since = host.creation_timestamp().map_or(1, |made| made.0.as_millisecond());
+            put(crowd, host, Registration { boot_mac_address, bmc_address, since });
+        }
+        crowd.take(event);
+    }
+
+    fn put(crowd: &Crowd, host: &HostView, record: Registration) {
+        crowd.index.insert(BootHost {
+            namespace: host.namespace().unwrap_or_default(),
+            name: host.name_any(),
+            uid: host.uid().unwrap_or_default(),
+            created: host.creation_timestamp().map_or(0, |made| made.0.as_second()),
+            macs: host.boot_mac().into_iter().collect(),
+            way: Default::default(),
+            intent: None,
+            discovery: Default::default(),
+            standing: crate::boot::Standing { record: Some(record), ..Default::default() },
+        });
+    }
+
     #[test]
     fn the_first_host_with_a_mac_address_has_it() {
         let crowd = Crowd::default();
         let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
-        crowd.take(&Event::Apply(second.clone()));
-        crowd.take(&Event::Apply(first.clone()));
+        take(&crowd, &Event::Apply(second.clone()));
+        take(&crowd, &Event::Apply(first.clone()));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("BareMetalHost rack/first"));
         assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
         assert_eq!(crowd.busy().len(), 2);
         // It gets another address.
-        crowd.take(&Event::Apply(host("first", 1, Some(0xCD), false)));
+        take(&crowd, &Event::Apply(host("first", 1, Some(0xCD), false)));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB"), None);
         assert_eq!(crowd.busy(), HashSet::from([("rack".to_owned(), "second".to_owned())]));
         // Of the same second is first who has the smaller UID.
         let twin = host("a-twin", 2, Some(0xAB), false);
-        crowd.take(&Event::Apply(twin.clone()));
+        take(&crowd, &Event::Apply(twin.clone()));
         assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("BareMetalHost rack/a-twin"));
     }
 
@@ -403,14 +493,14 @@ mod tests {
         ];
         for (asks, other, counts) in rows {
             let crowd = Crowd::default();
-            crowd.take(&Event::Apply(asks.clone()));
-            crowd.take(&Event::Apply(other.clone()));
+            take(&crowd, &Event::Apply(asks.clone()));
+            take(&crowd, &Event::Apply(other.clone()));
             let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
             assert_eq!(crowd.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
             for host in [asks, other] {
-                crowd.take(&Event::Delete(host));
+                take(&crowd, &Event::Delete(host));
             }
-            let known = crowd.0.lock().unwrap();
+            let known = crowd.known();
             assert!(known.by_mac.0.is_empty() && known.by_bmc.0.is_empty() && known.hosts.is_empty());
         }
         let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
@@ -421,8 +511,8 @@ mod tests {
             (owner("old", 1, 0, &[], true), owner("new", 9, 0, &[], true), false),
         ] {
             let crowd = Crowd::default();
-            crowd.take(&Event::Apply(asks.clone()));
-            crowd.take(&Event::Apply(other.clone()));
+            take(&crowd, &Event::Apply(asks.clone()));
+            take(&crowd, &Event::Apply(other.clone()));
             let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
             assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
         }
@@ -445,29 +535,29 @@ mod tests {
         let idle = elsewhere(owner("idle", 1, 7, &[7], false));
         for registered in [false, true] {
             let crowd = Crowd::default();
-            crowd.take(&Event::Apply(idle.clone()));
-            crowd.take(&Event::Apply(victim(registered)));
+            take(&crowd, &Event::Apply(idle.clone()));
+            take(&crowd, &Event::Apply(victim(registered)));
             assert_eq!(both(&crowd, &victim(registered)), (None, None), "{registered}");
         }
         // Who is registered has it, and is not named to others.
         let crowd = Crowd::default();
-        crowd.take(&Event::InitApply(victim(true)));
+        take(&crowd, &Event::InitApply(victim(true)));
         let elder = |boot| elsewhere(owner("elder", 1, boot, &[], true));
         let harmless = json!({
             "metadata": {"name": "elder", "namespace": "tenant", "uid": "u-elder", "creationTimestamp": "2026-01-01T00:00:01Z"},
             "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
             "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
         });
-        crowd.take(&Event::InitApply(serde_json::from_value(harmless).unwrap()));
-        crowd.take(&Event::InitDone);
+        take(&crowd, &Event::InitApply(serde_json::from_value(harmless).unwrap()));
+        take(&crowd, &Event::InitDone);
         let hidden = || Some("a BareMetalHost in another namespace".to_owned());
         assert_eq!(both(&crowd, &idle), (hidden(), hidden()));
         // An older one, registered too, gets the same addresses now: it comes later all the same.
         for _ in 0..2 {
-            crowd.take(&Event::Apply(elder(7)));
+            take(&crowd, &Event::Apply(elder(7)));
             assert_eq!(both(&crowd, &elder(7)), (hidden(), hidden()));
             assert_eq!(both(&crowd, &victim(true)), (None, None));
-            crowd.take(&Event::Apply(victim(true)));
+            take(&crowd, &Event::Apply(victim(true)));
         }
     }
 
@@ -477,14 +567,14 @@ mod tests {
         let (stranger, own) = (owner("stranger", 1, 7, &[7, 8], false), owner("own", 9, 7, &[], false));
         let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
         let owners = || (crowd.mac_owner(&own, "02:00:00:00:00:07"), crowd.bmc_owner(&own, &address));
-        crowd.take(&Event::Apply(own.clone()));
+        take(&crowd, &Event::Apply(own.clone()));
         let annotated = json!({ ANNOTATION_DISCOVERED: DISCOVERED_PENDING });
         let mut waiting = stranger.clone();
         waiting.meta_mut().annotations = serde_json::from_value(annotated).unwrap();
-        crowd.take(&Event::Apply(waiting));
+        take(&crowd, &Event::Apply(waiting));
         assert_eq!(owners(), (None, None));
         // Accepted, it is a host as every other.
-        crowd.take(&Event::Apply(stranger));
+        take(&crowd, &Event::Apply(stranger));
         assert_eq!(owners(), (Some("BareMetalHost rack/stranger".into()), Some("BareMetalHost rack/stranger".into())));
     }
 
@@ -510,15 +600,15 @@ mod tests {
         ] {
             let crowd = Crowd::default();
             let (old, new) = (at("old", 1, first), at("new", 2, second));
-            crowd.take(&Event::Apply(new.clone()));
-            crowd.take(&Event::Apply(old.clone()));
+            take(&crowd, &Event::Apply(new.clone()));
+            take(&crowd, &Event::Apply(old.clone()));
             let owner = |host, address| crowd.bmc_owner(host, &BmcAddress::parse(address).unwrap());
             assert_eq!(owner(&new, second).as_deref(), same.then_some("BareMetalHost rack/old"), "{first} {second}");
             assert_eq!(owner(&old, first), None, "{first} {second}");
-            crowd.take(&Event::Delete(old.clone()));
+            take(&crowd, &Event::Delete(old.clone()));
             assert_eq!(owner(&new, second), None);
-            crowd.take(&Event::Delete(new.clone()));
-            assert!(crowd.0.lock().unwrap().by_bmc.0.is_empty());
+            take(&crowd, &Event::Delete(new.clone()));
+            assert!(crowd.known().by_bmc.0.is_empty());
         }
     }
 
@@ -526,7 +616,7 @@ mod tests {
     fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
         let mut owner = owner("owner", 1, 7, &[], true);
         let crowd = Crowd::default();
-        crowd.take(&Event::Apply(owner.clone()));
+        take(&crowd, &Event::Apply(owner.clone()));
         let asks = elsewhere(host("asks", 2, None, false));
         let shared = |asks: &HostView, address: &str, found: &[&str]| {
             let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -538,10 +628,10 @@ mod tests {
         assert!(!shared(&owner, "ipmi://10.0.0.1", &["10.0.0.1"]), "its own namespace's");
         // Who is not registered has nothing.
         owner.meta_mut().uid = Some("another".into());
-        crowd.take(&Event::Apply(owner.clone()));
+        take(&crowd, &Event::Apply(owner.clone()));
         assert!(!shared(&asks, "ipmi://10.0.0.1", &["10.0.0.1"]));
-        crowd.take(&Event::Delete(owner));
-        assert!(crowd.0.lock().unwrap().by_controller.0.is_empty());
+        take(&crowd, &Event::Delete(owner));
+        assert!(crowd.known().by_controller.0.is_empty());
     }
 
     #[test]
@@ -570,18 +660,18 @@ mod tests {
             let (first, second) = (vendor(first.0, first.1), vendor(second.0, second.1));
             let (old, new) = (with("old", 1, &first), with("new", 2, &second));
             let crowd = Crowd::default();
-            crowd.take(&Event::Apply(new.clone()));
-            crowd.take(&Event::Apply(old.clone()));
+            take(&crowd, &Event::Apply(new.clone()));
+            take(&crowd, &Event::Apply(old.clone()));
             assert_eq!(
                 crowd.twin(&new, &second).as_deref(),
                 same.then_some("BareMetalHost rack/old"),
                 "{first:?} {second:?}"
             );
             assert_eq!(crowd.twin(&old, &first), None, "{first:?} {second:?}");
-            crowd.take(&Event::Delete(old));
+            take(&crowd, &Event::Delete(old));
             assert_eq!(crowd.twin(&new, &second), None);
-            crowd.take(&Event::Delete(new));
-            assert!(crowd.0.lock().unwrap().by_board.0.is_empty());
+            take(&crowd, &Event::Delete(new));
+            assert!(crowd.known().by_board.0.is_empty());
         }
     }
 
@@ -589,15 +679,15 @@ mod tests {
     fn a_relist_forgets_who_is_gone() {
         let crowd = Crowd::default();
         let (stays, goes) = (host("stays", 2, Some(1), true), host("goes", 1, Some(1), true));
-        crowd.take(&Event::Apply(stays.clone()));
-        crowd.take(&Event::Apply(goes));
-        crowd.take(&Event::Init);
-        crowd.take(&Event::InitApply(stays.clone()));
+        take(&crowd, &Event::Apply(stays.clone()));
+        take(&crowd, &Event::Apply(goes));
+        take(&crowd, &Event::Init);
+        take(&crowd, &Event::InitApply(stays.clone()));
         assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("BareMetalHost rack/goes"));
-        crowd.take(&Event::InitDone);
+        take(&crowd, &Event::InitDone);
         assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
-        crowd.take(&Event::Delete(stays));
-        assert!(crowd.0.lock().unwrap().by_mac.0.is_empty());
+        take(&crowd, &Event::Delete(stays));
+        assert!(crowd.known().by_mac.0.is_empty());
     }
 
     proptest! {
@@ -611,10 +701,10 @@ mod tests {
             for (who, stays, mac, busy) in events {
                 let host = host(&format!("h{who}"), who / 2, mac, busy);
                 if stays {
-                    crowd.take(&Event::Apply(host.clone()));
+                    take(&crowd, &Event::Apply(host.clone()));
                     all.insert(who, host);
                 } else {
-                    crowd.take(&Event::Delete(host));
+                    take(&crowd, &Event::Delete(host));
                     all.remove(&who);
                 }
             }

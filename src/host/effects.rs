@@ -15,9 +15,11 @@ use super::logins::{self, Attempt};
 use super::machine::Effect;
 use super::rationed::Rationed;
 use super::reconciler::{Reconciler, label};
-use super::{access, dataimage, hardware_data};
+use super::{access, dataimage, hardware_data, registration};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
-use crate::api::slipway::{BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec};
+use crate::api::slipway::{
+    ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec, Registration,
+};
 use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 
 /// How long a BMC may take to empty its drive while nobody waits for it.
@@ -61,6 +63,7 @@ pub(super) fn perform<'a>(
         }
         Effect::ReadPower => read_power(reconciler, host).boxed(),
         Effect::Intent(spec) => store_intent(reconciler, host, intent, spec).boxed(),
+        Effect::Register(registration) => record(reconciler, intent, registration).boxed(),
         Effect::HandOver(spec) => hand_over(reconciler, host, intent, spec).boxed(),
         Effect::Boot(device) => boot_effect::boot(reconciler, host, intent, *device).boxed(),
         Effect::PowerOn => power_on(reconciler, host).boxed(),
@@ -191,6 +194,20 @@ async fn drop_annotations(reconciler: &Reconciler, host: &BareMetalHost, keys: &
     patch_metadata(reconciler, host, json!({ "annotations": gone })).await
 }
 
+/// Only in the intent that was decided with: another host of this name would have another one.
+async fn record(
+    reconciler: &Reconciler,
+    intent: Option<&BootIntent>,
+    registration: &Registration,
+) -> Result<(), EffectError> {
+    let Some(intent) = intent else { return Ok(()) };
+    let patch = json!({ "metadata": {
+        "resourceVersion": intent.resource_version(),
+        "annotations": { ANNOTATION_REGISTRATION: registration::text(registration) },
+    }});
+    Ok(patch_intent(reconciler, intent, patch).await?)
+}
+
 async fn patch_intent(
     reconciler: &Reconciler,
     intent: &BootIntent,
@@ -216,11 +233,14 @@ async fn store_intent(
             api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
         }
         None => {
+            let none = Registration::default();
             let metadata = ObjectMeta {
                 name: host.metadata.name.clone(),
                 namespace: host.metadata.namespace.clone(),
                 owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
                 finalizers: Some(vec![FINALIZER_INTENT.to_owned()]),
+                // Nothing yet: only where it is missing the intent is of a version that did not keep it.
+                annotations: Some([(ANNOTATION_REGISTRATION.to_owned(), registration::text(&none))].into()),
                 ..ObjectMeta::default()
             };
             let new = BootIntent { metadata, spec: spec.clone(), status: None };

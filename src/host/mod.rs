@@ -32,6 +32,7 @@ mod queue;
 mod rationed;
 mod readings;
 pub mod reconciler;
+mod registration;
 pub mod sessions;
 pub mod stuck;
 pub mod unsupported;

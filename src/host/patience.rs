@@ -44,6 +44,7 @@ impl Patience {
             | Effect::DropAnnotations(_)
             | Effect::SetArchitecture(_)
             | Effect::Intent(_)
+            | Effect::Register(_)
             | Effect::EnsureImage { .. }
             | Effect::SaveHardware { .. }
             | Effect::ForgetIntent

@@ -29,7 +29,7 @@ use super::patience::{Patience, within};
 use super::places::Places;
 use super::readings::Readings;
 use super::view::HostView;
-use super::{access, conditions, dataimage, effects, events, hardware_data, progress};
+use super::{access, conditions, dataimage, effects, events, hardware_data, progress, registration};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
@@ -122,7 +122,8 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media } = hardware.into();
     let every = watcher::Config::default;
-    let crowd = Arc::new(Crowd::default());
+    registration::complete(&client, &shutdown).await;
+    let crowd = Arc::new(Crowd::new(index.clone()));
     let (hosts, writer) = reflector::store();
     let observer = crowd.clone();
     let seen = reflector(writer, watcher(Api::<HostView>::all(client.clone()), every()))
@@ -212,7 +213,10 @@ pub(super) fn label(host: &impl ResourceExt) -> String {
 async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
     let key = (namespace.clone(), name.clone());
-    let Some(_look) = reconciler.looks.begin(&key, host.is_registered()) else {
+    if !reconciler.crowd.is_listed() {
+        return Ok(Action::requeue(*LOOK_AGAIN.start()));
+    }
+    let Some(_look) = reconciler.looks.begin(&key, reconciler.crowd.is_registered(host.as_ref())) else {
         return Ok(Action::await_change());
     };
     let outcome = reconciler.metrics.effort().of(reconciler.reconcile(&namespace, &name)).await;

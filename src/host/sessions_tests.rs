@@ -199,6 +199,15 @@ async fn a_machine_that_is_another_registered_hosts_as_well_gets_nothing() {
     status.provisioning.id = other.metadata.uid.clone().unwrap();
     other.status = Some(status);
     hosts.replace_status("other", &PostParams::default(), &other).await.unwrap();
+    let mut intent = BootIntent::new("other", BootIntentSpec::default());
+    let record = json!({ "bootMACAddress": "02:00:00:00:00:0B", "since": 1 }).to_string();
+    intent
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(crate::api::slipway::ANNOTATION_REGISTRATION.into(), record);
+    let intents = Api::<BootIntent>::namespaced(site.client.clone(), "default");
+    intents.create(&PostParams::default(), &intent).await.unwrap();
     let known = || site.index.by_name("default", "other").is_some_and(|other| other.standing.registered);
     site.until("the other host is known", known).await;
     let (status, refusal) = site.open_by(&[MAC, "02:00:00:00:00:0b"], NODE, &token).await;

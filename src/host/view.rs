@@ -153,8 +153,8 @@ impl HostView {
         annotations.and_then(|all| all.get(ANNOTATION_DISCOVERED)).is_some_and(|value| value == DISCOVERED_PENDING)
     }
 
-    /// Whether this host was registered with the machine that it names now.
-    pub fn is_registered(&self) -> bool {
+    /// Whether its status says that it is registered. With what, its intent's `Registration` says.
+    pub fn says_registered(&self) -> bool {
         let (uid, id) = (self.metadata.uid.as_deref().unwrap_or_default(), &self.status.provisioning.id);
         machine::registered(uid, id, self.status.operational_status)
     }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(view.image_name(), Some(machine::image_name(&image).as_str()));
         assert!(view.takes_place());
         assert_eq!(view.board(), Some("maker/s1"));
-        assert!(!view.is_registered() && !view.waits());
+        assert!(!view.says_registered() && !view.waits());
         let waiting = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: DISCOVERED_PENDING, "a": "b" } }, "spec": {} });
         let waiting: HostView = serde_json::from_value(waiting).unwrap();
         assert!(waiting.waits() && waiting.metadata.annotations.as_ref().is_some_and(|kept| kept.len() == 1));

@@ -54,7 +54,8 @@ enum Seen {
 
 #[derive(Default)]
 struct Known {
-    hosts: HashMap<Key, BootHost>,
+    /// With the address of the BMC.
+    hosts: HashMap<Key, (BootHost, String)>,
     intents: HashMap<Key, Arc<BootIntent>>,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted_hosts: HashSet<Key>,
@@ -165,7 +166,9 @@ impl Known {
 
     fn put_host(&mut self, host: BareMetalHost) -> Key {
         let key = key(&host);
-        self.hosts.insert(key.clone(), boot_host(&host));
+        let bmc = host.spec.bmc.as_ref().map(|bmc| bmc.address.clone());
+        let bmc = bmc.filter(|address| BmcAddress::parse(address).is_ok()).unwrap_or_default();
+        self.hosts.insert(key.clone(), (boot_host(&host), bmc));
         key
     }
 
@@ -184,10 +187,14 @@ impl Known {
 
     fn publish(&self, key: &Key, index: &HostIndex) {
         match self.hosts.get(key) {
-            Some(host) => {
+            Some((host, bmc)) => {
                 let own = self.intents.get(key).filter(|intent| intent.is_of(&host.uid));
+                let record = own.and_then(|intent| intent.registration());
+                let fits = record.as_ref().is_some_and(|record| record.fits(host.standing.boot_mac, bmc));
+                let registered = host.standing.registered && fits;
+                let standing = Standing { registered, record, ..host.standing.clone() };
                 let intent = own.map(|intent| indexed(intent));
-                index.insert(BootHost { intent, ..host.clone() });
+                index.insert(BootHost { intent, standing, ..host.clone() });
             }
             None => index.remove(&key.0, &key.1),
         }
@@ -213,7 +220,8 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     }
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
-    let standing = Standing { boot_mac, registered: machine::is_registered(host), paused };
+    // Its record, which is in the intent, has to say so as well.
+    let standing = Standing { boot_mac, registered: machine::says_registered(host), paused, record: None };
     let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {
         namespace: host.namespace().unwrap_or_default(),

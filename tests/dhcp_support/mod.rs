@@ -580,7 +580,7 @@ fn serve() {
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Standing { boot_mac: Some(mac), registered: true, paused: false },
+            standing: Standing { boot_mac: Some(mac), registered: true, paused: false, record: None },
             name: name.into(),
             uid: name.into(),
             macs: vec![mac],

@@ -4,7 +4,7 @@
 use super::annotations;
 use super::{DETACH, Effect, Life, Next, RARE_POLL};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
-use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, Registration};
 
 /// The operation of the intent of a host that came back from being detached, until its next boot.
 const ATTACH: &str = "attach";
@@ -34,6 +34,10 @@ impl Life<'_> {
         // An agent must not go on writing to a machine that was handed to somebody else.
         if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk) {
             return Some(Next::Do(self.fresh_boot(BootTarget::Disk, DETACH, Vec::new())));
+        }
+        // Its machine may be another's by the time it comes back: who is registered meanwhile was the first then.
+        if self.world.intent.and_then(BootIntent::registration).is_some_and(|record| record.since > 0) {
+            return Some(Next::Do(Effect::Register(Registration::default())));
         }
         if !detached {
             if self.status.error_type == Some(ErrorType::Detach) {

@@ -36,7 +36,7 @@ use crate::api::metal3::{
     BareMetalHost, BareMetalHostStatus, BootMode, ErrorType, HardwareDetails, Image as HostImage, OperationMetric,
     OperationalStatus, ProvisioningState, SecretReference,
 };
-use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, StepAction};
+use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, Registration, StepAction};
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
 
@@ -168,6 +168,8 @@ pub enum Effect {
     ReadPower,
     /// Store the boot intent.
     Intent(Box<BootIntentSpec>),
+    /// Record with the boot intent what the host was registered with.
+    Register(Registration),
     /// Take the CD that the ramdisk came on out of the drive, then store this boot intent of a system that the agent
     /// starts by itself.
     HandOver(Box<BootIntentSpec>),
@@ -271,8 +273,8 @@ pub fn fail(status: &BareMetalHostStatus, error_type: ErrorType, message: &str) 
     (status, Note { reason, message: message.to_owned(), warning: true })
 }
 
-/// Whether a host was registered with the machine that it names now.
-pub fn is_registered(host: &BareMetalHost) -> bool {
+/// Whether the status of a host says that it is registered. With what, its intent's [`Registration`] says.
+pub fn says_registered(host: &BareMetalHost) -> bool {
     let uid = host.metadata.uid.as_deref().unwrap_or_default();
     host.status.as_ref().is_some_and(|status| registered(uid, &status.provisioning.id, status.operational_status))
 }

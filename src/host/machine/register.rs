@@ -5,7 +5,7 @@
 use super::retry::may_be_the_login;
 use super::{Access, Effect, Life, Next, RARE_POLL, secret_reference};
 use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};
-use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING, Registration};
 use crate::bmc::{BmcAddress, BootInterface, PowerState};
 
 impl Life<'_> {
@@ -97,7 +97,7 @@ impl Life<'_> {
     /// from being detached. Nothing is done to its machine.
     fn adopt_machine(&mut self) -> Option<Next> {
         let uid = self.world.host.metadata.uid.clone().unwrap_or_default();
-        if self.status.provisioning.id == uid {
+        if self.status.provisioning.id == uid && self.is_recorded() {
             return None;
         }
         if let Some(conflict) = self.conflict() {
@@ -107,6 +107,9 @@ impl Life<'_> {
             );
             let kind = if installed { ErrorType::ProvisionedRegistration } else { ErrorType::Registration };
             return Some(self.failed(kind, &conflict));
+        }
+        if let Some(next) = self.record() {
+            return Some(next);
         }
         self.status.provisioning.id = uid;
         if self.status.error_type == Some(ErrorType::ProvisionedRegistration) {
@@ -132,6 +135,9 @@ impl Life<'_> {
         if inspect && let Some(next) = self.without_capacity() {
             return next;
         }
+        if let Some(next) = self.record() {
+            return next;
+        }
         self.status.operation_history.register.end = self.stamp();
         self.status.provisioning.id = self.world.host.metadata.uid.clone().unwrap_or_default();
         self.note("Registered", "Registered new host");
@@ -142,8 +148,32 @@ impl Life<'_> {
         }
     }
 
-    /// A host that got another one's boot address after it was registered is registered no more. That lasts, so that it
-    /// does not come first after a restart because it is older.
+    /// Records what the host is registered with, where that is not recorded yet. From then on it goes before every host
+    /// that only names the same.
+    fn record(&self) -> Option<Next> {
+        let host = self.world.host;
+        let registration = Registration {
+            boot_mac_address: host.spec.boot_mac_address.clone().unwrap_or_default(),
+            bmc_address: self.bmc_address().to_owned(),
+            since: self.world.now.as_millisecond(),
+        };
+        (!self.is_recorded()).then_some(Next::Do(Effect::Register(registration)))
+    }
+
+    /// Whether it is recorded that the host was registered with what it names now. One that is going has no intent, or may
+    /// have none, and nothing to gain.
+    fn is_recorded(&self) -> bool {
+        let uid = self.world.host.metadata.uid.as_deref().unwrap_or_default();
+        let Some(intent) = self.world.intent.filter(|intent| intent.is_of(uid)) else { return true };
+        let mac = self.world.host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
+        intent.registration().is_some_and(|record| record.fits(mac, self.bmc_address()))
+    }
+
+    fn bmc_address(&self) -> &str {
+        self.world.host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default()
+    }
+
+    /// A host that got another one's boot address after it was registered is registered no more, and says so.
     pub(super) fn yield_to_the_first(&mut self) {
         if !self.deleting() && !self.agent_is_up() && self.conflict().is_some() {
             self.status.provisioning.id.clear();
@@ -169,7 +199,6 @@ impl Life<'_> {
 
     /// Whether the way to boot that goes with the BMC's address is this one.
     pub(super) fn boots_from(&self, way: BootInterface) -> bool {
-        let address = self.world.host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default();
-        BmcAddress::parse(address).is_ok_and(|address| address.capabilities().boot == way)
+        BmcAddress::parse(self.bmc_address()).is_ok_and(|address| address.capabilities().boot == way)
     }
 }

@@ -1,7 +1,7 @@
 //! docs/design/host.md, "Errors and back-off" and "Access to the BMC".
 
 use super::*;
-use crate::api::metal3::InspectionMode;
+use crate::api::metal3::{ANNOTATION_DETACHED, InspectionMode};
 
 #[test]
 fn each_effect_has_its_error() {
@@ -265,4 +265,41 @@ fn a_step_back_in_time_is_no_end_of_a_rest() {
     model.store(status, vec![note]);
     model.now -= Duration::from_secs(3600 * 24 * 365);
     assert!(matches!(model.turn().next, Next::Wait { .. }));
+}
+
+#[test]
+fn what_a_host_is_registered_with_is_recorded_and_counts_for_nothing_else() {
+    let record = |model: &Model| model.intent.as_ref().and_then(BootIntent::registration).unwrap_or_default();
+    let fits = |model: &Model| {
+        let mac = model.host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
+        record(model).fits(mac, &model.host.spec.bmc.as_ref().expect("a BMC").address)
+    };
+    let mut model = Model::in_state("registering");
+    assert!(!fits(&model), "nothing let it in yet");
+    model.want_image(None);
+    model.run_until("available");
+    let first = record(&model);
+    assert!(fits(&model) && first.since > 0);
+    model.now += Duration::from_secs(3600);
+    model.settle();
+    assert_eq!(record(&model), first, "it lasts, and is not renewed");
+    // It names another address now. While somebody has that, or its BMC does not answer, nothing of it is recorded.
+    model.host.spec.boot_mac_address = Some("02:00:00:00:00:09".into());
+    model.edited();
+    assert!(!fits(&model));
+    model.mac_owner = Some("ns/other".into());
+    model.settle();
+    assert_eq!((record(&model), model.status().provisioning.id.as_str()), (first.clone(), ""));
+    model.mac_owner = None;
+    model.edited();
+    model.settle();
+    assert!(fits(&model) && record(&model).since > first.since);
+    assert_eq!(model.status().provisioning.id, "uid");
+    // Detached, it may get another machine.
+    model.annotate(ANNOTATION_DETACHED, "");
+    model.settle();
+    assert_eq!(record(&model), Registration::default());
+    model.unannotate(ANNOTATION_DETACHED);
+    model.settle();
+    assert!(fits(&model));
 }

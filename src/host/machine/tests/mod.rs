@@ -23,7 +23,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::api::metal3::{BareMetalHostSpec, BmcDetails, FINALIZER_HOST};
-use crate::api::slipway::{BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult};
+use crate::api::slipway::{
+    ANNOTATION_REGISTRATION, BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult,
+};
 
 /// A host, its intent, its BMC and its agent.
 struct Model {
@@ -240,12 +242,14 @@ impl Model {
             Effect::Intent(spec) | Effect::HandOver(spec) => {
                 let clean = self.intent.as_ref().is_some_and(|intent| intent.spec.disks_clean);
                 self.wipes += usize::from(spec.disks_clean && !clean);
-                let status = self.intent.take().and_then(|intent| intent.status);
-                self.intent = Some(BootIntent {
-                    spec: (**spec).clone(),
-                    status,
-                    ..BootIntent::new("h", BootIntentSpec::default())
-                });
+                let before = self.intent.take();
+                let before = before.unwrap_or_else(|| BootIntent::new("h", BootIntentSpec::default()));
+                self.intent = Some(BootIntent { spec: (**spec).clone(), ..before });
+            }
+            Effect::Register(registration) => {
+                let intent = self.intent.as_mut().expect("an intent");
+                let text = serde_json::to_string(registration).expect("JSON");
+                intent.metadata.annotations.get_or_insert_default().insert(ANNOTATION_REGISTRATION.into(), text);
             }
             Effect::Boot(device) => {
                 self.boots.push(*device);
