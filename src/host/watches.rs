@@ -209,8 +209,10 @@ fn key(object: &impl ResourceExt) -> Key {
 fn boot_host(host: &BareMetalHost) -> BootHost {
     let found = host.status.as_ref().and_then(|status| status.hardware.as_ref());
     let discovery = discovery(host);
-    // Before somebody accepted it, a machine's word about its further addresses keeps no other machine from its own.
-    let nics = found.filter(|_| !discovery.waiting).map_or(&[][..], |hardware| &hardware.nics);
+    // Before somebody accepted it, a machine's word about its further addresses keeps no other machine from its own; nor do
+    // those that somebody wrote into a host whose BMC never let the appliance in.
+    let counts = !discovery.waiting && super::discovery::was_let_in(host);
+    let nics = found.filter(|_| counts).map_or(&[][..], |hardware| &hardware.nics);
     let mut macs: Vec<MacAddress> = Vec::new();
     let texts = host.spec.boot_mac_address.iter().chain(nics.iter().map(|nic| &nic.mac).take(MAX_CARDS));
     for mac in texts.filter_map(|text| text.parse().ok()) {

@@ -42,15 +42,23 @@ pub enum Same {
     Serial(String),
 }
 
-/// The host that a machine already is.
-pub fn known<'h>(hosts: &'h [BareMetalHost], report: &Report) -> Option<(&'h BareMetalHost, Same)> {
+/// The host that a machine already is. `seen` says of which hosts the hardware is a machine's: of those that reported
+/// themselves, or that their BMC let the appliance into. Of others it is what somebody wrote, and keeps no machine from
+/// being discovered.
+pub fn known<'h>(
+    hosts: &'h [BareMetalHost],
+    report: &Report,
+    seen: impl Fn(&BareMetalHost) -> bool,
+) -> Option<(&'h BareMetalHost, Same)> {
+    let hardware = |host: &'h BareMetalHost| host.status.as_ref().filter(|_| seen(host))?.hardware.as_ref();
     let visit = |host: &&BareMetalHost| host.annotations().get(ANNOTATION_VISIT) == Some(&report.visit);
     if let Some(host) = hosts.iter().find(visit) {
         return Some((host, Same::Visit));
     }
     let reported: Vec<MacAddress> = report.hardware.nics.iter().filter_map(|nic| nic.mac.parse().ok()).collect();
-    let by_mac =
-        |mac: &MacAddress| hosts.iter().find(|host| macs(host).contains(mac)).map(|host| (host, Same::Mac(*mac)));
+    let by_mac = |mac: &MacAddress| {
+        hosts.iter().find(|host| macs(host, hardware(host)).contains(mac)).map(|host| (host, Same::Mac(*mac)))
+    };
     if let Some(found) = std::iter::once(&report.mac).chain(&reported).find_map(by_mac) {
         return Some(found);
     }
@@ -58,9 +66,8 @@ pub fn known<'h>(hosts: &'h [BareMetalHost], report: &Report) -> Option<(&'h Bar
     let maker = |hardware: &HardwareDetails| {
         hardware.system_vendor.as_ref().map(|vendor| vendor.manufacturer.trim().to_lowercase())
     };
-    let same = |host: &&BareMetalHost| {
-        let hardware = host.status.as_ref().and_then(|status| status.hardware.as_ref());
-        hardware.is_some_and(|known| {
+    let same = |host: &&'h BareMetalHost| {
+        hardware(host).is_some_and(|known| {
             rules::serial(known).is_some_and(|known| known.eq_ignore_ascii_case(serial))
                 && maker(known) == maker(&report.hardware)
         })
@@ -68,8 +75,7 @@ pub fn known<'h>(hosts: &'h [BareMetalHost], report: &Report) -> Option<(&'h Bar
     hosts.iter().find(same).map(|host| (host, Same::Serial(serial.to_owned())))
 }
 
-fn macs(host: &BareMetalHost) -> Vec<MacAddress> {
-    let hardware = host.status.as_ref().and_then(|status| status.hardware.as_ref());
+fn macs(host: &BareMetalHost, hardware: Option<&HardwareDetails>) -> Vec<MacAddress> {
     let nics = hardware.map_or(&[][..], |hardware| &hardware.nics).iter().map(|nic| nic.mac.as_str());
     host.spec.boot_mac_address.as_deref().into_iter().chain(nics).filter_map(|mac| mac.parse().ok()).collect()
 }
@@ -217,17 +223,24 @@ mod tests {
             ),
         ];
         for (report, hosts, wanted) in rows {
-            let found = known(&all[..hosts], &report).map(|(host, same)| (host.name_any(), same));
+            let found = known(&all[..hosts], &report, |_| true).map(|(host, same)| (host.name_any(), same));
             assert_eq!(found, wanted.map(|(name, same)| (name.to_owned(), same)));
         }
         let by_serial = |maker: &str, number: &str| {
             let report = report(maker, number, &[]);
-            known(std::slice::from_ref(&serial), &report).map(|(_, same)| same)
+            known(std::slice::from_ref(&serial), &report, |_| true).map(|(_, same)| same)
         };
         assert_eq!(by_serial("dell inc.", "abc"), Some(Same::Serial("abc".into())));
         assert_eq!(by_serial("HPE", "ABC"), None, "another maker's number");
+        // What somebody wrote, and no machine said: only the boot address counts.
+        let written = |mac| {
+            let host = existing("w", Some("02:00:00:00:00:01"), Some(hardware("dell", "9", &["02:00:00:00:00:02"])));
+            let report = Report { mac: MacAddress([2, 0, 0, 0, 0, mac]), ..report("Dell", "9", &[]) };
+            known(&[host], &report, |_| false).map(|(_, same)| same)
+        };
+        assert_eq!((written(1), written(2), written(3)), (Some(Same::Mac(MAC)), None, None));
         let blank = existing("blank", None, Some(hardware("x", "Default string", &[])));
-        assert_eq!(known(&[blank], &report("x", "Default string", &[])), None, "what is no number");
+        assert_eq!(known(&[blank], &report("x", "Default string", &[]), |_| true), None, "what is no number");
     }
 
     #[test]

@@ -65,6 +65,13 @@ impl Journal {
         self.visits().get(nonce).cloned()
     }
 
+    /// Whether a report became this host, by the visit of which it has the number.
+    pub fn has_made(&self, namespace: &str, name: &str, visit: &str) -> bool {
+        let nonce = u128::from_str_radix(visit, 16).map(u128::to_be_bytes).unwrap_or_default();
+        let host = self.visits().get(&nonce).and_then(|visit| visit.host.clone());
+        host.is_some_and(|(of, made)| of == namespace && made == name)
+    }
+
     /// Keeps a visit; it is on disk when this returns.
     ///
     /// # Errors

@@ -15,4 +15,4 @@ mod tests;
 mod visit;
 
 pub use visit::{Discovery, DiscoveryError};
-pub(in crate::host) use visit::{counts, waits};
+pub(in crate::host) use visit::{counts, waits, was_let_in};

@@ -330,3 +330,31 @@ async fn the_limit_holds_for_visits_that_began_before_it_was_reached_and_for_hos
         assert_eq!(site.hosts().await.len(), 3);
     }
 }
+
+#[tokio::test]
+async fn hardware_that_somebody_wrote_into_a_host_keeps_no_machine_from_being_discovered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = Site::new(folder.path(), "").await;
+    let all = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    // As the annotation with hardware leaves it, and with a visit that never was.
+    let mut claims = BareMetalHost::new("claims-all", BareMetalHostSpec::default());
+    claims.annotations_mut().insert(ANNOTATION_VISIT.into(), "00".into());
+    let made = all.create(&PostParams::default(), &claims).await.expect("made");
+    let nics: Vec<_> = (0..200).map(|last| json!({ "mac": MacAddress([2, 0, 0, 0, 0, last]) })).collect();
+    let vendor = inventory("S1", MAC)["systemVendor"].clone();
+    let hardware = |id: &str| {
+        json!({ "status": { "hardware": { "nics": nics, "systemVendor": vendor },
+        "provisioning": { "state": "unmanaged", "ID": id } } })
+    };
+    let patch = Patch::Merge(hardware(""));
+    all.patch_status("claims-all", &PatchParams::default(), &patch).await.expect("patched");
+    site.until("it is known", || site.index.by_name("default", "claims-all").is_some()).await;
+    site.visit(MAC, inventory("S1", MAC)).await;
+    assert_eq!(site.hosts().await.len(), 2);
+    assert!(site.events("DiscoveredAgain").await.is_empty());
+    // Of one that its BMC let in it is its machine's.
+    let patch = Patch::Merge(hardware(&made.metadata.uid.expect("a UID")));
+    all.patch_status("claims-all", &PatchParams::default(), &patch).await.expect("patched");
+    let card = MacAddress([2, 0, 0, 0, 0, 77]);
+    site.until("its cards are known", || site.index.stranger(card, true) == Stranger::Ignored).await;
+}

@@ -217,7 +217,12 @@ impl Discovery {
     async fn store(&self, report: &Report) -> Result<Option<BareMetalHost>, kube::Error> {
         let _one = self.0.one.lock().await;
         let hosts = Api::<BareMetalHost>::all(self.0.client.clone()).list(&Default::default()).await?.items;
-        let host = match enroll::known(&hosts, report) {
+        let seen = |host: &BareMetalHost| {
+            let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+            let visit = host.annotations().get(ANNOTATION_VISIT);
+            was_let_in(host) || visit.is_some_and(|visit| self.0.journal.has_made(&namespace, &name, visit))
+        };
+        let host = match enroll::known(&hosts, report, seen) {
             Some((host, Same::Visit)) => host.clone(),
             Some((host, same)) => return self.tell(host, report, &same).await.map(Some),
             // As many visits may have begun before the first of them reported.
@@ -312,6 +317,13 @@ impl Discovery {
 /// Whether a host waits to be accepted.
 pub(in crate::host) fn waits(host: &BareMetalHost) -> bool {
     host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING)
+}
+
+/// Whether the BMC of a host let the appliance in, so that its hardware is that of a machine: whoever may write hosts can give
+/// any to others. A detached host stays one.
+pub(in crate::host) fn was_let_in(host: &BareMetalHost) -> bool {
+    let id = host.status.as_ref().map(|status| &status.provisioning.id);
+    host.metadata.uid.is_some() && id == host.metadata.uid.as_ref()
 }
 
 /// Whether a discovered host counts towards `discovery.limit`: it waits, or was accepted and Slipway has not been through
