@@ -192,6 +192,10 @@ pub struct BootIntentSpec {
     pub host_generation: i64,
 }
 
+/// On a BareMetalHost that is moved: its copy, as `namespace/name/UID`. What it was registered with becomes the copy's when it
+/// goes. Only who may write the host can say so.
+pub const ANNOTATION_MOVED_TO: &str = "slipway.dev/moved-to";
+
 /// On a BootIntent: what its host was registered with, a [`Registration`] as JSON. Missing only in intents of versions that
 /// did not keep it.
 pub const ANNOTATION_REGISTRATION: &str = "slipway.dev/registration";
@@ -212,6 +216,14 @@ pub struct Registration {
     /// Unix time in milliseconds; 0 while it is not registered.
     #[serde(default)]
     pub since: i64,
+    /// Taken over from the host that this one is a copy of: until then, Unix time in milliseconds, it counts although no BMC
+    /// let the appliance in for this host yet. 0 otherwise.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub until: i64,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 impl Registration {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_HARDWARE_DETAILS, ANNOTATION_PAUSED, ANNOTATION_STATUS, InspectionMode};
+use crate::api::slipway::{ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION};
 use crate::bmc::BmcAddress;
 
 #[tokio::test]
@@ -146,4 +147,92 @@ async fn an_older_host_of_another_namespace_does_not_have_the_address_after_a_re
             assert_eq!(refused, ["evil/elder"], "forged: {forged}, reversed: {reversed}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_host_that_is_moved_keeps_its_machine_from_who_is_faster() {
+    let mut site = Site::idle().await;
+    site.reconcile().await;
+    namespace(&site, "evil").await;
+    namespace(&site, "lab").await;
+    let mut host = site.host();
+    host.spec.externally_provisioned = true;
+    site.create(&host).await;
+    let registered = |host: &BareMetalHost| {
+        host.status.as_ref().is_some_and(|status| Some(&status.provisioning.id) == host.metadata.uid.as_ref())
+    };
+    site.until("it is registered", async || registered(&site.get().await)).await;
+
+    let first = site.api::<BootIntent>().get("h").await.unwrap().registration().unwrap().since;
+
+    // Somebody names its address, with a BMC of his own, and has it looked at whenever he likes.
+    let mut faster = host.clone();
+    site.machine = Arc::new(Machine::new(Profile::default()));
+    site.redfish(RedfishOptions::default()).await;
+    faster.metadata.name = Some("faster".into());
+    faster.spec.bmc.as_mut().unwrap().address = site.bmc.clone();
+    let evil = Api::<BareMetalHost>::namespaced(site.client.clone(), "evil");
+    evil.create(&PostParams::default(), &faster).await.unwrap();
+    let intents = Api::<BootIntent>::namespaced(site.client.clone(), "evil");
+    let tries = std::cell::Cell::new(0);
+    let refused = async |when: &str| {
+        tries.set(tries.get() + 1);
+        let patch = Patch::Merge(json!({ "spec": { "description": format!("try {}", tries.get()) } }));
+        let patched = evil.patch("faster", &PatchParams::default(), &patch).await.unwrap();
+        let generation = patched.metadata.generation.unwrap_or_default();
+        site.until("it was tried", async || {
+            let tried = intents.get_opt("faster").await.unwrap().map_or(0, |intent| intent.spec.host_generation);
+            tried >= generation || registered(&evil.get("faster").await.unwrap())
+        })
+        .await;
+        assert!(!registered(&evil.get("faster").await.unwrap()), "{when}");
+    };
+    refused("both are there").await;
+
+    site.annotate(ANNOTATION_DETACHED, Some(r#"{"moving":true}"#)).await;
+    site.until("it is detached", async || site.status().await.operational_status == OperationalStatus::Detached).await;
+    refused("it is detached to be moved").await;
+    let status = json!({ "operationalStatus": "OK", "provisioning": { "state": "externally provisioned", "ID": "x" } });
+    host.annotations_mut().insert(ANNOTATION_STATUS.into(), status.to_string());
+    host.annotations_mut().insert(ANNOTATION_PAUSED.into(), "until it is gone".into());
+    let lab = Api::<BareMetalHost>::namespaced(site.client.clone(), "lab");
+    let copy = lab.create(&PostParams::default(), &host).await.unwrap();
+    refused("it is copied").await;
+    let heir = format!("lab/h/{}", copy.metadata.uid.clone().unwrap());
+    site.annotate(ANNOTATION_MOVED_TO, Some(&heir)).await;
+    site.delete().await;
+    site.until_gone().await;
+    refused("its copy is paused").await;
+    let free = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: null } } });
+    lab.patch("h", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
+    site.until("its copy is registered", async || registered(&lab.get("h").await.unwrap())).await;
+    refused("its copy is registered").await;
+    let (owner, refused) = after_a_start(&site, "02:00:00:00:00:01".parse().unwrap(), true).await;
+    assert_eq!((owner.as_str(), refused), ("lab/h", vec!["evil/faster".to_owned()]));
+    let record = Api::<BootIntent>::namespaced(site.client.clone(), "lab").get("h").await.unwrap().registration();
+    assert_eq!(record.unwrap().since, first);
+}
+
+#[tokio::test]
+async fn what_an_older_version_registered_stays_so_once() {
+    let site = Site::idle().await;
+    site.provision().await;
+    let uid = site.get().await.metadata.uid.unwrap();
+    let patch = Patch::Merge(json!({ "status": { "provisioning": { "ID": uid } } }));
+    site.api::<BareMetalHost>().patch_status("h", &PatchParams::default(), &patch).await.unwrap();
+    // Nothing is written of it, and its record must be there all the same.
+    site.annotate(ANNOTATION_PAUSED, Some("")).await;
+    let intents = site.api::<BootIntent>();
+    intents.create(&PostParams::default(), &BootIntent::new("never", BootIntentSpec::default())).await.unwrap();
+    site.reconcile().await;
+    let record = async |name: &str| intents.get(name).await.unwrap().registration();
+    site.until("they are recorded", async || record("h").await.is_some() && record("never").await.is_some()).await;
+    let mac: MacAddress = "02:00:00:00:00:01".parse().unwrap();
+    assert!(record("h").await.unwrap().fits(Some(mac), &site.bmc));
+    assert_eq!(record("never").await, Some(Default::default()));
+    // It is never done again: what it names by now it was not registered with.
+    let patch = json!({ "metadata": { "annotations": { ANNOTATION_REGISTRATION: "{}" } } });
+    intents.patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    registration::complete(&site.client, &site.shutdown).await;
+    assert_eq!(record("h").await, Some(Default::default()));
 }

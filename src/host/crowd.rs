@@ -15,6 +15,7 @@ use super::view::HostView;
 use super::{machine, places, view};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
+use crate::api::slipway::Registration;
 use crate::bmc::BmcAddress;
 use crate::bmc::address::{BmcHost, Endpoint};
 use crate::boot::{Claim, ClaimOrder, HostIndex};
@@ -215,17 +216,19 @@ impl Crowd {
     /// When, Unix time in milliseconds.
     fn registered(&self, host: &impl Claimant) -> Option<i64> {
         let names = (host.boot_mac(), host.bmc_address().unwrap_or_default());
-        host.says_registered().then(|| self.recorded(&host.uid()?, names)).flatten()
+        self.recorded(&host.uid()?, host.says_registered(), names)
     }
 
-    fn recorded(&self, uid: &str, (mac, bmc): (Option<MacAddress>, &str)) -> Option<i64> {
+    fn recorded(&self, uid: &str, says: bool, (mac, bmc): (Option<MacAddress>, &str)) -> Option<i64> {
         let known = self.index.by_uid(uid)?;
-        known.standing.record.as_ref().filter(|record| record.fits(mac, bmc)).map(|record| record.since)
+        let counts = |record: &&Registration| says || Timestamp::now().as_millisecond() < record.until;
+        let record = known.standing.record.as_ref().filter(|record| record.fits(mac, bmc)).filter(counts)?;
+        Some(record.since)
     }
 
     fn since(&self, member: &Member) -> Option<i64> {
         let names = (member.boot_mac, member.bmc_address.as_deref().unwrap_or_default());
-        member.says.then(|| self.recorded(member.age.1.as_deref()?, names)).flatten()
+        self.recorded(member.age.1.as_deref()?, member.says, names)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -400,7 +403,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING, Registration};
+    use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
     use crate::boot::BootHost;
 
     fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
@@ -422,7 +425,7 @@ mod tests {
             let bmc_address = host.bmc_address().unwrap_or_default().to_owned();
             let boot_mac_address = host.boot_mac().map(|mac| mac.to_string()).unwrap_or_default();
             let since = host.creation_timestamp().map_or(1, |made| made.0.as_millisecond());
-            put(crowd, host, Registration { boot_mac_address, bmc_address, since });
+            put(crowd, host, Registration { boot_mac_address, bmc_address, since, until: 0 });
         }
         crowd.take(event);
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, TryFutureExt};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -233,17 +233,8 @@ async fn store_intent(
             api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
         }
         None => {
-            let none = Registration::default();
-            let metadata = ObjectMeta {
-                name: host.metadata.name.clone(),
-                namespace: host.metadata.namespace.clone(),
-                owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
-                finalizers: Some(vec![FINALIZER_INTENT.to_owned()]),
-                // Nothing yet: only where it is missing the intent is of a version that did not keep it.
-                annotations: Some([(ANNOTATION_REGISTRATION.to_owned(), registration::text(&none))].into()),
-                ..ObjectMeta::default()
-            };
-            let new = BootIntent { metadata, spec: spec.clone(), status: None };
+            // Registered with nothing yet. Only intents of versions that did not keep it do not say so.
+            let new = registration::new(host, spec.clone(), &Registration::default());
             api.create(&PostParams::default(), &new).await?;
         }
     }
@@ -345,6 +336,7 @@ async fn ensure_image(reconciler: &Reconciler, name: &str, spec: &ImageSpec) -> 
 
 async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), EffectError> {
     let namespace = host.namespace().unwrap_or_default();
+    registration::hand_over(reconciler, host).await?;
     hardware_data::remove(reconciler, host).await?;
     access::release(reconciler, host).await?;
     let intents = reconciler.api::<BootIntent>(&namespace);

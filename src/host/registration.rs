@@ -3,19 +3,30 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kube::api::{Api, Patch, PatchParams};
+use jiff::Timestamp;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::machine;
+use super::reconciler::Reconciler;
 use crate::api::metal3::BareMetalHost;
-use crate::api::slipway::{ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, Registration};
+use crate::api::slipway::{
+    ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Registration,
+};
+use crate::apiserver::subdomain;
 
 /// Between two tries, when the API is away.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long the copy of a host keeps its machine while its BMC does not answer.
+const HANDED_OVER: Duration = Duration::from_secs(3600);
+/// How long is waited at most until that is known in memory, and how often it is looked at.
+const KNOWN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A registration as the annotation holds it.
 pub(super) fn text(registration: &Registration) -> String {
@@ -77,5 +88,104 @@ fn of(host: &BareMetalHost, intent: &BootIntent) -> Option<Registration> {
         boot_mac_address: host.spec.boot_mac_address.clone().unwrap_or_default(),
         bmc_address: host.spec.bmc.as_ref().map(|bmc| bmc.address.clone()).unwrap_or_default(),
         since: host.creation_timestamp().map_or(1, |made| made.0.as_millisecond()),
+        until: 0,
     })
+}
+
+/// What a host that goes was registered with becomes its copy's, when it was moved and the copy names the same machine: or
+/// somebody else who names it as well would be faster than the copy's BMC. May be done twice.
+///
+/// Only who may write the host could name the copy, and the copy has it until [`HANDED_OVER`] is over or its BMC answered.
+pub(super) async fn hand_over(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
+    let Some((namespace, name, uid)) = host.annotations().get(ANNOTATION_MOVED_TO).and_then(|to| destination(to))
+    else {
+        return Ok(());
+    };
+    let own = reconciler.api::<BootIntent>(&host.namespace().unwrap_or_default()).get_opt(&host.name_any()).await?;
+    let Some(registration) = own.and_then(|intent| inherited(host, &intent)) else { return Ok(()) };
+    let hosts = reconciler.api::<BareMetalHost>(namespace);
+    let Some(copy) = hosts.get_opt(name).await?.filter(|copy| copy.uid().as_deref() == Some(uid)) else {
+        return Ok(());
+    };
+    if !fits(&registration, &copy) {
+        return Ok(());
+    }
+    let until = Timestamp::now().as_millisecond().saturating_add(HANDED_OVER.as_millis() as i64);
+    let registration = Registration { until, ..registration };
+    let intents = reconciler.api::<BootIntent>(namespace);
+    match intents.get_opt(name).await? {
+        // It is somebody by itself.
+        Some(intent) if !intent.is_of(uid) || intent.registration().is_some_and(|own| own.since > 0) => return Ok(()),
+        Some(intent) => {
+            let annotations = json!({ ANNOTATION_REGISTRATION: text(&registration) });
+            let patch =
+                json!({ "metadata": { "resourceVersion": intent.resource_version(), "annotations": annotations } });
+            intents.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+        None => {
+            let spec = BootIntentSpec { generation: 1, ..BootIntentSpec::default() };
+            intents.create(&PostParams::default(), &new(&copy, spec, &registration)).await?;
+        }
+    }
+    // The host goes from one watch, its heir comes by another.
+    let known = async {
+        let has = || reconciler.index.by_uid(uid)?.standing.record.clone().filter(|record| record.since > 0);
+        while has().is_none() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    if tokio::time::timeout(KNOWN, known).await.is_err() {
+        warn!(host = %format!("{namespace}/{name}"), "it is not known yet that this host has its machine from the one it was moved from");
+    }
+    Ok(())
+}
+
+/// `namespace/name/UID`
+fn destination(text: &str) -> Option<(&str, &str, &str)> {
+    let mut parts = text.split('/');
+    let found = (parts.next()?, parts.next()?, parts.next()?);
+    let names = subdomain(found.0).is_empty() && subdomain(found.1).is_empty() && !found.2.is_empty();
+    (names && parts.next().is_none()).then_some(found)
+}
+
+fn inherited(host: &BareMetalHost, intent: &BootIntent) -> Option<Registration> {
+    let own = intent.is_of(&host.uid()?) && machine::says_registered(host);
+    intent.registration().filter(|registration| own && fits(registration, host))
+}
+
+fn fits(registration: &Registration, host: &BareMetalHost) -> bool {
+    let mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
+    registration.fits(mac, host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default())
+}
+
+/// A boot intent as it is made for a host.
+pub(super) fn new(host: &BareMetalHost, spec: BootIntentSpec, registration: &Registration) -> BootIntent {
+    let metadata = ObjectMeta {
+        name: host.metadata.name.clone(),
+        namespace: host.metadata.namespace.clone(),
+        owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
+        finalizers: Some(vec![FINALIZER_INTENT.to_owned()]),
+        annotations: Some([(ANNOTATION_REGISTRATION.to_owned(), text(registration))].into()),
+        ..ObjectMeta::default()
+    };
+    BootIntent { metadata, spec, status: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_named_with_its_uid() {
+        for (text, wanted) in [
+            ("lab/web-1/u", Some(("lab", "web-1", "u"))),
+            ("lab/web-1", None),
+            ("lab/web-1/", None),
+            ("lab/../u", None),
+            ("lab/web-1/u/v", None),
+            ("", None),
+        ] {
+            assert_eq!(destination(text), wanted, "{text}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! about one host reads it whole.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -10,7 +11,9 @@ use serde::{Deserialize, Deserializer};
 use super::discovery::rules;
 use super::machine;
 use crate::api::MacAddress;
-use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState};
+use crate::api::metal3::{
+    ANNOTATION_DETACHED, BareMetalHost, HardwareSystemVendor, Image, OperationalStatus, ProvisioningState,
+};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::engine::slim::essence;
 
@@ -116,9 +119,13 @@ pub(super) fn identity(vendor: &HardwareSystemVendor) -> Option<String> {
 /// Field managers, annotations and the like are often larger than all the rest.
 fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut whole = ObjectMeta::deserialize(deserializer)?;
-    let waits = whole.annotations.take().and_then(|mut all| all.remove_entry(ANNOTATION_DISCOVERED));
-    let waits = waits.filter(|(_, value)| value == DISCOVERED_PENDING);
-    Ok(ObjectMeta { annotations: waits.map(|waits| [waits].into()), ..essence(whole) })
+    let mut all = whole.annotations.take().unwrap_or_default();
+    let waits = all.remove_entry(ANNOTATION_DISCOVERED).filter(|(_, value)| value == DISCOVERED_PENDING);
+    let moves = all.remove_entry(ANNOTATION_DETACHED).filter(|(_, value)| machine::moves_by(value));
+    // What else the value says is not asked for.
+    let moves = moves.map(|(key, _)| (key, String::new()));
+    let kept: BTreeMap<_, _> = waits.into_iter().chain(moves).collect();
+    Ok(ObjectMeta { annotations: (!kept.is_empty()).then_some(kept), ..essence(whole) })
 }
 
 impl HostView {
@@ -156,7 +163,9 @@ impl HostView {
     /// Whether its status says that it is registered. With what, its intent's `Registration` says.
     pub fn says_registered(&self) -> bool {
         let (uid, id) = (self.metadata.uid.as_deref().unwrap_or_default(), &self.status.provisioning.id);
-        machine::registered(uid, id, self.status.operational_status)
+        let kept = self.metadata.annotations.as_ref();
+        let moves = kept.is_some_and(|kept| kept.contains_key(ANNOTATION_DETACHED));
+        machine::registered(uid, id, self.status.operational_status, moves)
     }
 
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
@@ -225,6 +234,15 @@ mod tests {
         let waiting = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: DISCOVERED_PENDING, "a": "b" } }, "spec": {} });
         let waiting: HostView = serde_json::from_value(waiting).unwrap();
         assert!(waiting.waits() && waiting.metadata.annotations.as_ref().is_some_and(|kept| kept.len() == 1));
+        let detached = |value: &str| {
+            let host = json!({ "metadata": { "uid": "u", "annotations": { ANNOTATION_DETACHED: value } }, "spec": { "online": true },
+                "status": { "operationalStatus": "detached", "provisioning": { "ID": "u" } } });
+            let whole: BareMetalHost = serde_json::from_value(host.clone()).unwrap();
+            let view: HostView = serde_json::from_value(host).unwrap();
+            assert_eq!(view.says_registered(), machine::says_registered(&whole), "{value}");
+            view.says_registered()
+        };
+        assert_eq!([r#"{"force":true,"moving":true}"#, "", "{}", "moving"].map(detached), [true, false, false, false]);
         let filler = json!({ "metadata": {}, "spec": {}, "status": { "hardware": {
             "systemVendor": { "manufacturer": "Maker", "serialNumber": "To be filled by O.E.M." } } } });
         assert_eq!(serde_json::from_value::<HostView>(filler).unwrap().board(), None);

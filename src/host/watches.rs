@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
@@ -190,8 +191,10 @@ impl Known {
             Some((host, bmc)) => {
                 let own = self.intents.get(key).filter(|intent| intent.is_of(&host.uid));
                 let record = own.and_then(|intent| intent.registration());
-                let fits = record.as_ref().is_some_and(|record| record.fits(host.standing.boot_mac, bmc));
-                let registered = host.standing.registered && fits;
+                let now = Timestamp::now().as_millisecond();
+                let registered = record.as_ref().is_some_and(|record| {
+                    record.fits(host.standing.boot_mac, bmc) && (host.standing.registered || now < record.until)
+                });
                 let standing = Standing { registered, record, ..host.standing.clone() };
                 let intent = own.map(|intent| indexed(intent));
                 index.insert(BootHost { intent, standing, ..host.clone() });

@@ -21,6 +21,7 @@ use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
 use super::{missing, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
+use crate::api::slipway::ANNOTATION_MOVED_TO;
 use crate::cli::failure::{Failure, usage};
 use copy::Task;
 pub(super) use copy::would_be_wiped;
@@ -259,6 +260,10 @@ impl Road {
         for (of, object) in &belongings {
             self.put(of, one, copy::belonging(object, &one.there, &arrived), |_| true).await?;
         }
+        // Nobody else gets the machine between the two of them.
+        let heir = format!("{}/{}/{}", one.there, one.name, copy::uid(&arrived));
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_MOVED_TO: heir } } });
+        self.from.merge(&path, &patch).await?;
         self.delete(one, copy::uid(&host)).await?;
         self.gone(one).await
     }

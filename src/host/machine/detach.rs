@@ -36,7 +36,8 @@ impl Life<'_> {
             return Some(Next::Do(self.fresh_boot(BootTarget::Disk, DETACH, Vec::new())));
         }
         // Its machine may be another's by the time it comes back: who is registered meanwhile was the first then.
-        if self.world.intent.and_then(BootIntent::registration).is_some_and(|record| record.since > 0) {
+        let moves = annotations::moves(self.world.host);
+        if !moves && self.world.intent.and_then(BootIntent::registration).is_some_and(|record| record.since > 0) {
             return Some(Next::Do(Effect::Register(Registration::default())));
         }
         if !detached {

@@ -156,6 +156,7 @@ impl Life<'_> {
             boot_mac_address: host.spec.boot_mac_address.clone().unwrap_or_default(),
             bmc_address: self.bmc_address().to_owned(),
             since: self.world.now.as_millisecond(),
+            until: 0,
         };
         (!self.is_recorded()).then_some(Next::Do(Effect::Register(registration)))
     }

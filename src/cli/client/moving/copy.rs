@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED, ANNOTATION_STATUS};
+use crate::api::slipway::ANNOTATION_MOVED_TO;
 
 /// Beginning of what [`ANNOTATION_PAUSED`] holds on a copy; the UID of the original follows.
 const COPY_OF: &str = "slipway host move, copy of ";
@@ -88,6 +89,7 @@ pub(super) fn host(host: &Value, namespace: &str, with_hardware_data: bool) -> V
     let mut copy = plain(host, namespace);
     let mut annotations = copy["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
     annotations.remove(ANNOTATION_STATUS);
+    annotations.remove(ANNOTATION_MOVED_TO);
     let ours = annotation(host, ANNOTATION_DETACHED).is_some_and(|value| [LEAVING, LEAVING_BY_FORCE].contains(&value));
     if ours {
         annotations.remove(ANNOTATION_DETACHED);
@@ -285,7 +287,8 @@ mod tests {
             annotations::status(text).expect("admitted");
             serde_json::from_str(text).expect("json")
         };
-        let leaving = detached(host_in("provisioned"), LEAVING);
+        // An earlier try was broken off after it was copied.
+        let leaving = annotated(detached(host_in("provisioned"), LEAVING), ANNOTATION_MOVED_TO, "other/h/u-2");
         let copy = host(&leaving, "other", true);
         assert_eq!(copy["spec"], leaving["spec"]);
         assert_eq!(copy.get("status"), None);
