@@ -99,7 +99,7 @@ async fn after_a_start(site: &Site, mac: MacAddress, reversed: bool) -> (String,
         (own && crowd.mac_owner(*host, &mac.to_string()).is_some())
             || bmc.is_some_and(|bmc| crowd.bmc_owner(*host, &bmc).is_some())
     };
-    let refused = all.iter().filter(refused).map(|host| label(host)).collect();
+    let refused = all.iter().filter(refused).map(label).collect();
     let owner = index.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name)).unwrap_or_default();
     end.cancel();
     (owner, refused)

@@ -1,0 +1,324 @@
+use kube::Resource;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
+use crate::boot::BootHost;
+
+fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
+    let state = if busy { "inspecting" } else { "available" };
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+            "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+        "spec": {"online": true, "bootMACAddress": mac.map(|last| format!("02:00:00:00:00:{last:02X}"))},
+        "status": {"operationalStatus": "OK", "provisioning": {"state": state}},
+    }))
+    .unwrap()
+}
+
+/// Takes an event in; a host that says so was registered with what it named first.
+fn take(crowd: &Crowd, event: &Event<HostView>) {
+    if let Event::Apply(host) | Event::InitApply(host) = event
+        && crowd.index.by_uid(&host.uid().unwrap_or_default()).is_none()
+    {
+        let bmc_address = host.bmc_address().unwrap_or_default().to_owned();
+        let boot_mac_address = host.boot_mac().map(|mac| mac.to_string()).unwrap_or_default();
+        let since = host.creation_timestamp().map_or(1, |made| made.0.as_millisecond());
+        put(crowd, host, Registration { boot_mac_address, bmc_address, since, until: 0 });
+    }
+    crowd.take(event);
+}
+
+fn put(crowd: &Crowd, host: &HostView, record: Registration) {
+    crowd.index.insert(BootHost {
+        namespace: host.namespace().unwrap_or_default(),
+        name: host.name_any(),
+        uid: host.uid().unwrap_or_default(),
+        created: host.creation_timestamp().map_or(0, |made| made.0.as_second()),
+        macs: host.boot_mac().into_iter().collect(),
+        way: Default::default(),
+        intent: None,
+        discovery: Default::default(),
+        standing: crate::boot::Standing { record: Some(record), ..Default::default() },
+    });
+}
+
+#[test]
+fn the_first_host_with_a_mac_address_has_it() {
+    let crowd = Crowd::default();
+    let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
+    take(&crowd, &Event::Apply(second.clone()));
+    take(&crowd, &Event::Apply(first.clone()));
+    assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("BareMetalHost rack/first"));
+    assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
+    assert_eq!(crowd.busy().len(), 2);
+    // It gets another address.
+    take(&crowd, &Event::Apply(host("first", 1, Some(0xCD), false)));
+    assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB"), None);
+    assert_eq!(crowd.busy(), HashSet::from([("rack".to_owned(), "second".to_owned())]));
+    // Of the same second is first who has the smaller UID.
+    let twin = host("a-twin", 2, Some(0xAB), false);
+    take(&crowd, &Event::Apply(twin.clone()));
+    assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("BareMetalHost rack/a-twin"));
+}
+
+/// A host with this boot address (0: none), whose inspection found these cards.
+fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> HostView {
+    let mac = |last: u8| format!("02:00:00:00:00:{last:02x}");
+    let nics: Vec<_> = cards.iter().map(|last| json!({ "mac": mac(*last) })).collect();
+    let uid = format!("u-{name}");
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "rack", "uid": uid,
+            "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+        "spec": {"online": true, "bmc": {"address": "ipmi://10.0.0.1", "credentialsName": "s"},
+            "bootMACAddress": (boot > 0).then(|| mac(boot))},
+        "status": {"provisioning": {"state": "available", "ID": if registered { uid.as_str() } else { "" }},
+            "hardware": {"nics": nics}},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered() {
+    // who asks for the address 7, who else has it, whether that one has the better claim
+    let rows = [
+        // A card is no claim that keeps anybody from his boot address: anybody can write one.
+        (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1, 7], true), false),
+        (owner("new", 1, 7, &[], false), owner("old", 9, 1, &[1, 7], true), false),
+        (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], false), false),
+        (owner("old", 1, 7, &[], false), owner("new", 9, 7, &[], true), true),
+        (owner("old", 1, 7, &[], true), owner("new", 9, 7, &[], true), false),
+        (owner("new", 9, 7, &[], true), owner("old", 1, 7, &[], true), true),
+        (owner("new", 9, 7, &[], false), owner("old", 1, 7, &[], false), true),
+        (owner("old", 1, 7, &[], false), owner("new", 9, 7, &[], false), false),
+        (owner("new", 9, 7, &[], false), owner("old", 1, 1, &[1], true), false),
+    ];
+    for (asks, other, counts) in rows {
+        let crowd = Crowd::default();
+        take(&crowd, &Event::Apply(asks.clone()));
+        take(&crowd, &Event::Apply(other.clone()));
+        let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
+        assert_eq!(crowd.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
+        for host in [asks, other] {
+            take(&crowd, &Event::Delete(host));
+        }
+        let known = crowd.known();
+        assert!(known.by_mac.0.is_empty() && known.by_bmc.0.is_empty() && known.hosts.is_empty());
+    }
+    let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+    for (asks, other, counts) in [
+        (owner("old", 1, 0, &[], false), owner("new", 9, 0, &[], true), true),
+        (owner("new", 9, 0, &[], true), owner("old", 1, 0, &[], false), false),
+        (owner("new", 9, 0, &[], true), owner("old", 1, 0, &[], true), true),
+        (owner("old", 1, 0, &[], true), owner("new", 9, 0, &[], true), false),
+    ] {
+        let crowd = Crowd::default();
+        take(&crowd, &Event::Apply(asks.clone()));
+        take(&crowd, &Event::Apply(other.clone()));
+        let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
+        assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
+    }
+}
+
+fn elsewhere(host: HostView) -> HostView {
+    let mut host = host;
+    host.meta_mut().namespace = Some("tenant".into());
+    host
+}
+
+#[test]
+fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
+    let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+    let victim = |registered| owner("victim", 5, 7, &[], registered);
+    let both =
+        |crowd: &Crowd, host: &HostView| (crowd.mac_owner(host, "02:00:00:00:00:07"), crowd.bmc_owner(host, &address));
+    // Older, with the same addresses, and no BMC ever let it in.
+    let idle = elsewhere(owner("idle", 1, 7, &[7], false));
+    for registered in [false, true] {
+        let crowd = Crowd::default();
+        take(&crowd, &Event::Apply(idle.clone()));
+        take(&crowd, &Event::Apply(victim(registered)));
+        assert_eq!(both(&crowd, &victim(registered)), (None, None), "{registered}");
+    }
+    // Who is registered has it, and is not named to others.
+    let crowd = Crowd::default();
+    take(&crowd, &Event::InitApply(victim(true)));
+    let elder = |boot| elsewhere(owner("elder", 1, boot, &[], true));
+    let harmless = json!({
+        "metadata": {"name": "elder", "namespace": "tenant", "uid": "u-elder", "creationTimestamp": "2026-01-01T00:00:01Z"},
+        "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
+        "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
+    });
+    take(&crowd, &Event::InitApply(serde_json::from_value(harmless).unwrap()));
+    take(&crowd, &Event::InitDone);
+    let hidden = || Some("a BareMetalHost in another namespace".to_owned());
+    assert_eq!(both(&crowd, &idle), (hidden(), hidden()));
+    // An older one, registered too, gets the same addresses now: it comes later all the same.
+    for _ in 0..2 {
+        take(&crowd, &Event::Apply(elder(7)));
+        assert_eq!(both(&crowd, &elder(7)), (hidden(), hidden()));
+        assert_eq!(both(&crowd, &victim(true)), (None, None));
+        take(&crowd, &Event::Apply(victim(true)));
+    }
+}
+
+#[test]
+fn a_host_that_waits_to_be_accepted_has_neither_address_nor_bmc() {
+    let crowd = Crowd::default();
+    let (stranger, own) = (owner("stranger", 1, 7, &[7, 8], false), owner("own", 9, 7, &[], false));
+    let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
+    let owners = || (crowd.mac_owner(&own, "02:00:00:00:00:07"), crowd.bmc_owner(&own, &address));
+    take(&crowd, &Event::Apply(own.clone()));
+    let annotated = json!({ ANNOTATION_DISCOVERED: DISCOVERED_PENDING });
+    let mut waiting = stranger.clone();
+    waiting.meta_mut().annotations = serde_json::from_value(annotated).unwrap();
+    take(&crowd, &Event::Apply(waiting));
+    assert_eq!(owners(), (None, None));
+    // Accepted, it is a host as every other.
+    take(&crowd, &Event::Apply(stranger));
+    assert_eq!(owners(), (Some("BareMetalHost rack/stranger".into()), Some("BareMetalHost rack/stranger".into())));
+}
+
+#[test]
+fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
+    let at = |name: &str, made: u8, address: &str| -> HostView {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+                "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+            "spec": {"online": true, "bmc": {"address": address, "credentialsName": "s"}},
+        }))
+        .unwrap()
+    };
+    for (first, second, same) in [
+        ("ipmi://10.0.0.1", "10.0.0.1:623", true),
+        ("ipmi://10.0.0.1", "libvirt://10.0.0.1", true),
+        ("ipmi://10.0.0.1", "ipmi://10.0.0.1:6230", false),
+        ("ipmi://10.0.0.1", "redfish://10.0.0.1", false),
+        ("redfish://bmc.test/redfish/v1/Systems/1", "redfish-virtualmedia://BMC.test/redfish/v1/Systems/1/", true),
+        ("redfish://bmc.test/redfish/v1/Systems/1", "redfish://bmc.test/redfish/v1/Systems/2", false),
+        ("redfish://bmc.test", "redfish://bmc.test/redfish/v1/Systems/2", true),
+        ("redfish://10.0.0.1/redfish/v1/Systems/1", "redfish://[::ffff:10.0.0.1]/redfish/v1/systems/%31", true),
+    ] {
+        let crowd = Crowd::default();
+        let (old, new) = (at("old", 1, first), at("new", 2, second));
+        take(&crowd, &Event::Apply(new.clone()));
+        take(&crowd, &Event::Apply(old.clone()));
+        let owner = |host, address| crowd.bmc_owner(host, &BmcAddress::parse(address).unwrap());
+        assert_eq!(owner(&new, second).as_deref(), same.then_some("BareMetalHost rack/old"), "{first} {second}");
+        assert_eq!(owner(&old, first), None, "{first} {second}");
+        take(&crowd, &Event::Delete(old.clone()));
+        assert_eq!(owner(&new, second), None);
+        take(&crowd, &Event::Delete(new.clone()));
+        assert!(crowd.known().by_bmc.0.is_empty());
+    }
+}
+
+#[test]
+fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
+    let mut owner = owner("owner", 1, 7, &[], true);
+    let crowd = Crowd::default();
+    take(&crowd, &Event::Apply(owner.clone()));
+    let asks = elsewhere(host("asks", 2, None, false));
+    let shared = |asks: &HostView, address: &str, found: &[&str]| {
+        let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
+        crowd.is_anothers_controller(asks, &BmcAddress::parse(address).unwrap(), &found)
+    };
+    assert!(shared(&asks, "redfish+http://[::ffff:10.0.0.1]:8001/redfish/v1/Systems/9", &[]));
+    assert!(shared(&asks, "ipmi://bmc.test", &["10.0.0.7", "10.0.0.1"]));
+    assert!(!shared(&asks, "ipmi://bmc.test", &["10.0.0.7"]));
+    assert!(!shared(&owner, "ipmi://10.0.0.1", &["10.0.0.1"]), "its own namespace's");
+    // Who is not registered has nothing.
+    owner.meta_mut().uid = Some("another".into());
+    take(&crowd, &Event::Apply(owner.clone()));
+    assert!(!shared(&asks, "ipmi://10.0.0.1", &["10.0.0.1"]));
+    take(&crowd, &Event::Delete(owner));
+    assert!(crowd.known().by_controller.0.is_empty());
+}
+
+#[test]
+fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
+    let vendor = |maker: &str, serial: &str| HardwareSystemVendor {
+        manufacturer: maker.into(),
+        serial_number: serial.into(),
+        ..HardwareSystemVendor::default()
+    };
+    let with = |name: &str, made: u8, vendor: &HardwareSystemVendor| -> HostView {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
+                "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
+            "spec": {"online": true},
+            "status": {"hardware": {"systemVendor": vendor}},
+        }))
+        .unwrap()
+    };
+    for (first, second, same) in [
+        (("Maker", "S1"), ("maker ", " s1"), true),
+        (("Maker", "S1"), ("Other", "S1"), false),
+        (("Maker", "S1"), ("Maker", "S2"), false),
+        (("Maker", "0123456789"), ("Maker", "0123456789"), false),
+        (("Maker", ""), ("Maker", ""), false),
+    ] {
+        let (first, second) = (vendor(first.0, first.1), vendor(second.0, second.1));
+        let (old, new) = (with("old", 1, &first), with("new", 2, &second));
+        let crowd = Crowd::default();
+        take(&crowd, &Event::Apply(new.clone()));
+        take(&crowd, &Event::Apply(old.clone()));
+        assert_eq!(
+            crowd.twin(&new, &second).as_deref(),
+            same.then_some("BareMetalHost rack/old"),
+            "{first:?} {second:?}"
+        );
+        assert_eq!(crowd.twin(&old, &first), None, "{first:?} {second:?}");
+        take(&crowd, &Event::Delete(old));
+        assert_eq!(crowd.twin(&new, &second), None);
+        take(&crowd, &Event::Delete(new));
+        assert!(crowd.known().by_board.0.is_empty());
+    }
+}
+
+#[test]
+fn a_relist_forgets_who_is_gone() {
+    let crowd = Crowd::default();
+    let (stays, goes) = (host("stays", 2, Some(1), true), host("goes", 1, Some(1), true));
+    take(&crowd, &Event::Apply(stays.clone()));
+    take(&crowd, &Event::Apply(goes));
+    take(&crowd, &Event::Init);
+    take(&crowd, &Event::InitApply(stays.clone()));
+    assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("BareMetalHost rack/goes"));
+    take(&crowd, &Event::InitDone);
+    assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
+    take(&crowd, &Event::Delete(stays));
+    assert!(crowd.known().by_mac.0.is_empty());
+}
+
+proptest! {
+    /// Whatever comes and goes, the answers are those of looking at everybody.
+    #[test]
+    fn answers_are_those_of_a_scan(
+        events in prop::collection::vec((0..6_u8, any::<bool>(), prop::option::of(0..3_u8), any::<bool>()), 0..40)
+    ) {
+        let crowd = Crowd::default();
+        let mut all: HashMap<u8, HostView> = HashMap::new();
+        for (who, stays, mac, busy) in events {
+            let host = host(&format!("h{who}"), who / 2, mac, busy);
+            if stays {
+                take(&crowd, &Event::Apply(host.clone()));
+                all.insert(who, host);
+            } else {
+                take(&crowd, &Event::Delete(host));
+                all.remove(&who);
+            }
+        }
+        prop_assert_eq!(crowd.busy().len(), all.values().filter(|host| host.takes_place()).count());
+        for one in all.values() {
+            let others = || all.values().filter(|other| other.uid() != one.uid());
+            if let Some(mac) = one.boot_mac() {
+                let same = others().filter(|other| other.boot_mac() == Some(mac) && age(*other) < age(one));
+                let first = same.min_by_key(|other| age(*other));
+                let first = first.map(|other| format!("BareMetalHost rack/{}", other.name_any()));
+                prop_assert_eq!(crowd.mac_owner(one, &mac.to_string()), first);
+            }
+        }
+    }
+}
