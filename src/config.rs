@@ -262,6 +262,8 @@ pub enum NetworkMode {
 
 /// Largest `image.max_unpacked_gib`: 16 TiB, which no disk of an image exceeds.
 const MAX_UNPACKED_GIB: u64 = 16 << 10;
+/// Largest `image.max_library_gib`: 16 PiB, more than file systems have.
+const MAX_LIBRARY_GIB: u64 = 16 << 20;
 
 /// `[image]`
 #[derive(Deserialize, Clone, Debug)]
@@ -277,11 +279,20 @@ pub struct ImageConfig {
     pub file_folder: Option<PathBuf>,
     /// Most that a compressed image has once it is unpacked, in GiB.
     pub max_unpacked_gib: u64,
+    /// Most that the library takes, in GiB; unset: all that the file system has but 128 MiB.
+    pub max_library_gib: Option<u64>,
 }
 
 impl Default for ImageConfig {
     fn default() -> Self {
-        Self { imports: 2, ca_file: None, allow: Vec::new(), file_folder: None, max_unpacked_gib: 256 }
+        Self {
+            imports: 2,
+            ca_file: None,
+            allow: Vec::new(),
+            file_folder: None,
+            max_unpacked_gib: 256,
+            max_library_gib: None,
+        }
     }
 }
 
@@ -293,6 +304,9 @@ impl ImageConfig {
         }
         if !(1..=MAX_UNPACKED_GIB).contains(&self.max_unpacked_gib) {
             faults.push(format!("image.max_unpacked_gib must be 1 to {MAX_UNPACKED_GIB}"));
+        }
+        if self.max_library_gib.is_some_and(|most| !(1..=MAX_LIBRARY_GIB).contains(&most)) {
+            faults.push(format!("image.max_library_gib must be 1 to {MAX_LIBRARY_GIB}"));
         }
         if let Some(folder) = &self.file_folder {
             let plain = folder.components().all(|part| !matches!(part, Component::ParentDir));

@@ -23,6 +23,8 @@ use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDe
     printcolumn = r#"{"name":"Percent","type":"integer","jsonPath":".status.percent","description":"How much of the source has been read"}"#,
     printcolumn = r#"{"name":"Size","type":"integer","jsonPath":".status.virtualSize","description":"Bytes on a disk"}"#,
     printcolumn = r#"{"name":"Stored","type":"integer","jsonPath":".status.storedSize","description":"Bytes in the library","priority":1}"#,
+    printcolumn = r#"{"name":"Hosts","type":"integer","jsonPath":".status.hosts","description":"Hosts that name it"}"#,
+    printcolumn = r#"{"name":"Namespaces","type":"string","jsonPath":".status.namespaces","description":"Namespaces of these hosts","priority":1}"#,
     printcolumn = r#"{"name":"URL","type":"string","jsonPath":".spec.url","description":"Source","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
 )]
@@ -69,6 +71,12 @@ pub struct ImageStatus {
     /// Failed attempts since the spec changed.
     #[serde(default)]
     pub fail_count: i64,
+    /// Hosts that name it now, when Slipway made it for hosts. 0: it stays until its room is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<i64>,
+    /// Namespaces of these hosts, up to eight of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
 }
 
 /// Where an import stands.

@@ -1,6 +1,8 @@
 //! What acts on machines: DHCP and the controllers. On an API server that several appliances may share, it runs only
 //! while this one leads.
 
+use std::sync::Arc;
+
 use anyhow::bail;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -61,7 +63,7 @@ impl Parts {
         let askers = Askers::default();
         spawn(services, "who asks for images", askers.clone().keep(client.clone(), stop.clone()));
         let (library, imports) = (self.library.clone(), config.image.imports);
-        let images = image::controller::run(client.clone(), library, imports, askers.parties(), stop.clone());
+        let images = image::controller::run(client.clone(), library, imports, Arc::new(askers), stop.clone());
         spawn(services, "images", images);
         let guard = Some(super::bmc_addresses::guard(&config.bmc));
         let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });

@@ -153,15 +153,20 @@ async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyh
 async fn list(images: &Api<Image>, output: Output) -> anyhow::Result<()> {
     let list = images.list(&ListParams::default()).await?;
     output.print(&list, || {
-        println!("{:<40} {:<10} {:>10} {:>10}  URL", "NAME", "PHASE", "SIZE MB", "STORED MB");
+        println!(
+            "{:<40} {:<10} {:>10} {:>10} {:>5}  {:<20} URL",
+            "NAME", "PHASE", "SIZE MB", "STORED MB", "HOSTS", "NAMESPACES"
+        );
         let mega = |bytes: Option<i64>| bytes.map_or_else(|| "-".to_owned(), |bytes| (bytes / 1_000_000).to_string());
         for image in &list {
             let (name, status) = (image.name_any(), image.status.clone().unwrap_or_default());
             println!(
-                "{name:<40} {:<10} {:>10} {:>10}  {}",
+                "{name:<40} {:<10} {:>10} {:>10} {:>5}  {:<20} {}",
                 format!("{:?}", status.phase),
                 mega(status.virtual_size),
                 mega(status.stored_size),
+                status.hosts.map_or_else(|| "-".to_owned(), |hosts| hosts.to_string()),
+                if status.namespaces.is_empty() { "-".to_owned() } else { status.namespaces.join(",") },
                 image.spec.url
             );
         }

@@ -3,47 +3,66 @@
 //! hosts'.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::machine;
 use super::view::HostView;
 use crate::api::metal3;
 use crate::api::slipway::Image;
-use crate::image;
-use crate::image::controller::Party;
+use crate::engine::watching;
+use crate::image::demand::{Demand, Demands, Party};
 
 type Key = (String, String);
 
 /// Who asks for which Image. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Askers(Arc<Mutex<Known>>);
+pub struct Askers(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    known: Mutex<Known>,
+    changed: Notify,
+}
 
 #[derive(Default)]
 struct Known {
-    /// The name of the Image that a host asks for.
-    hosts: HashMap<Key, String>,
-    /// By that name: namespaces, and how many of their hosts ask for it.
-    images: HashMap<String, BTreeMap<String, usize>>,
+    /// What a host asks for.
+    hosts: HashMap<Key, Asked>,
+    /// By the name of an Image: namespaces, and their hosts that ask for it.
+    images: HashMap<String, BTreeMap<String, Count>>,
+    /// Whether all hosts were listed once.
+    complete: bool,
     /// What a relist in progress has named so far; the rest is gone when it ends.
     relisted: HashSet<Key>,
 }
 
-impl Askers {
-    /// As the image controller asks.
-    pub fn parties(&self) -> image::controller::Askers {
-        let askers = self.clone();
-        Arc::new(move |image| askers.of(image))
-    }
+/// What a host asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    /// Name of the Image.
+    image: String,
+    /// Whether it is provisioned.
+    provisioned: bool,
+}
 
+/// Hosts of a namespace that ask for an Image.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    hosts: usize,
+    provisioned: usize,
+}
+
+impl Askers {
     /// Follows the hosts until the shutdown.
     pub async fn keep(self, client: Client, shutdown: CancellationToken) {
-        let events = watcher(Api::<HostView>::all(client), Config::default()).default_backoff();
+        let events = watcher(Api::<HostView>::all(client), watching()).default_backoff();
         tokio::pin!(events);
         loop {
             let event = tokio::select! {
@@ -59,54 +78,88 @@ impl Askers {
     }
 
     fn take(&self, event: &Event<HostView>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            Event::Init => known.relisted.clear(),
+        let mut known = self.known();
+        let news = match event {
+            Event::Init => {
+                known.relisted.clear();
+                false
+            }
             Event::Apply(host) => known.put(key(host), asked(host)),
             Event::InitApply(host) => {
-                known.put(key(host), asked(host));
                 known.relisted.insert(key(host));
+                known.put(key(host), asked(host))
             }
             Event::InitDone => {
                 let relisted = std::mem::take(&mut known.relisted);
                 let gone: Vec<Key> = known.hosts.keys().filter(|key| !relisted.contains(*key)).cloned().collect();
-                gone.into_iter().for_each(|key| known.put(key, None));
+                gone.into_iter().for_each(|key| _ = known.put(key, None));
+                known.complete = true;
+                true
             }
             Event::Delete(host) => known.put(key(host), None),
+        };
+        drop(known);
+        if news {
+            self.0.changed.notify_one();
         }
     }
 
-    fn of(&self, image: &Image) -> Vec<Party> {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Demands for Askers {
+    fn of(&self, image: &Image) -> Demand {
+        let nobody = |party| Demand { parties: vec![party], hosts: 0, unfinished: 0 };
         if !is_of_hosts(image) {
-            return vec![Party::ByHand];
+            return nobody(Party::ByHand);
         }
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.images.get(&image.name_any()) {
-            Some(namespaces) => namespaces.keys().cloned().map(Party::Namespace).collect(),
-            None => vec![Party::LeftOver],
+        match self.known().images.get(&image.name_any()) {
+            Some(namespaces) => Demand {
+                parties: namespaces.keys().cloned().map(Party::Namespace).collect(),
+                hosts: namespaces.values().map(|count| count.hosts).sum(),
+                unfinished: namespaces.values().map(|count| count.hosts - count.provisioned).sum(),
+            },
+            None => nobody(Party::LeftOver),
         }
+    }
+
+    fn complete(&self) -> bool {
+        self.known().complete
+    }
+
+    fn changed(&self) -> &Notify {
+        &self.0.changed
     }
 }
 
 impl Known {
-    fn put(&mut self, key: Key, image: Option<String>) {
-        let before = match &image {
-            Some(image) => self.hosts.insert(key.clone(), image.clone()),
+    /// Whether that is news.
+    fn put(&mut self, key: Key, asked: Option<Asked>) -> bool {
+        let before = match &asked {
+            Some(asked) => self.hosts.insert(key.clone(), asked.clone()),
             None => self.hosts.remove(&key),
         };
-        if before == image {
-            return;
+        if before == asked {
+            return false;
         }
-        if let Some(namespaces) = before.as_ref().and_then(|before| self.images.get_mut(before)) {
-            if let Some(hosts) = namespaces.get_mut(&key.0) {
-                *hosts -= 1;
+        if let Some(before) = before
+            && let Some(namespaces) = self.images.get_mut(&before.image)
+        {
+            if let Some(count) = namespaces.get_mut(&key.0) {
+                count.hosts -= 1;
+                count.provisioned -= usize::from(before.provisioned);
             }
-            namespaces.retain(|_, hosts| *hosts > 0);
+            namespaces.retain(|_, count| count.hosts > 0);
         }
         self.images.retain(|_, namespaces| !namespaces.is_empty());
-        if let Some(image) = image {
-            *self.images.entry(image).or_default().entry(key.0).or_default() += 1;
+        if let Some(asked) = asked {
+            let count = self.images.entry(asked.image).or_default().entry(key.0).or_default();
+            count.hosts += 1;
+            count.provisioned += usize::from(asked.provisioned);
         }
+        true
     }
 }
 
@@ -114,9 +167,9 @@ fn key(host: &HostView) -> Key {
     (host.namespace().unwrap_or_default(), host.name_any())
 }
 
-/// The name of the Image that a host asks for.
-fn asked(host: &HostView) -> Option<String> {
-    host.image_name().map(str::to_owned)
+fn asked(host: &HostView) -> Option<Asked> {
+    let image = host.image_name()?.to_owned();
+    Some(Asked { image, provisioned: host.is_provisioned() })
 }
 
 /// Whether it has the name that hosts give to an Image of this source. Another source under such a name is somebody's
@@ -150,7 +203,7 @@ mod tests {
 
     /// The Image that such hosts have imported.
     fn image(url: &str) -> Image {
-        let asked = asked(&host("x", "x", url)).expect("an image");
+        let asked = asked(&host("x", "x", url)).expect("an image").image;
         let (url, checksum) = (url.to_owned(), Some("c".to_owned()));
         Image::new(&asked, ImageSpec { url, checksum, ..ImageSpec::default() })
     }
@@ -159,26 +212,30 @@ mod tests {
         names.iter().map(|name| Party::Namespace((*name).to_owned())).collect()
     }
 
+    fn of(askers: &Askers, image: &Image) -> Vec<Party> {
+        askers.of(image).parties
+    }
+
     #[test]
     fn an_image_is_whose_hosts_name_its_source_now() {
         let askers = Askers::default();
         let (one, two) = (image("http://x/1"), image("http://x/2"));
-        assert_eq!(askers.of(&one), [Party::LeftOver]);
+        assert_eq!(of(&askers, &one), [Party::LeftOver]);
         askers.take(&Event::Apply(host("b", "h1", "http://x/1")));
         askers.take(&Event::Apply(host("b", "h2", "http://x/1")));
         askers.take(&Event::Apply(host("a", "h1", "http://x/1")));
-        assert_eq!((askers.of(&one), askers.of(&two)), (namespaces(&["a", "b"]), vec![Party::LeftOver]));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![Party::LeftOver]));
         askers.take(&Event::Apply(host("a", "h1", "http://x/2")));
         askers.take(&Event::Delete(host("b", "h1", "http://x/1")));
-        assert_eq!((askers.of(&one), askers.of(&two)), (namespaces(&["b"]), namespaces(&["a"])));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
         askers.take(&Event::Apply(host("b", "h2", "")));
-        assert_eq!(askers.of(&one), [Party::LeftOver]);
+        assert_eq!(of(&askers, &one), [Party::LeftOver]);
         // What a list does not name any more has gone.
         askers.take(&Event::Init);
         askers.take(&Event::InitApply(host("c", "h1", "http://x/1")));
         askers.take(&Event::InitDone);
-        assert_eq!((askers.of(&one), askers.of(&two)), (namespaces(&["c"]), vec![Party::LeftOver]));
-        assert_eq!(askers.0.lock().unwrap().images.len(), 1);
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![Party::LeftOver]));
+        assert_eq!(askers.known().images.len(), 1);
     }
 
     #[test]
@@ -190,7 +247,7 @@ mod tests {
         let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });
         marked.annotations_mut().insert("slipway.dev/asked-by".into(), "victim".into());
         for image in [taken, marked] {
-            assert_eq!(askers.of(&image), [Party::ByHand], "{image:?}");
+            assert_eq!(of(&askers, &image), [Party::ByHand], "{image:?}");
         }
     }
 }

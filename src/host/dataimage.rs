@@ -12,7 +12,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +29,7 @@ use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
 use crate::engine::ending::to_its_end;
 use crate::engine::slim::Slim;
+use crate::engine::watching;
 use crate::image::web_url;
 use crate::outbound::masked;
 
@@ -73,7 +73,7 @@ struct Keeper {
 
 pub(super) async fn keep(client: Client, pause: Duration, shutdown: CancellationToken) {
     let images = Api::<Slim<DataImage>>::all(client.clone());
-    let controller = Controller::new(images, watcher::Config::default());
+    let controller = Controller::new(images, watching());
     let store = controller.store();
     let controller = controller
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())

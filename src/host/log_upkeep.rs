@@ -11,11 +11,11 @@ use tracing::warn;
 
 use super::logs::Logs;
 use crate::api::metal3::BareMetalHost;
+use crate::engine::watching;
 
 /// Removes the logs of hosts that go, and after each listing those of hosts that went unseen.
 pub async fn run(client: Client, logs: Logs, shutdown: CancellationToken) {
-    let hosts =
-        watcher(Api::<PartialObjectMeta<BareMetalHost>>::all(client), watcher::Config::default()).default_backoff();
+    let hosts = watcher(Api::<PartialObjectMeta<BareMetalHost>>::all(client), watching()).default_backoff();
     let mut hosts = std::pin::pin!(hosts);
     let mut listed = HashSet::new();
     loop {

@@ -37,6 +37,7 @@ use crate::boot::HostIndex;
 use crate::config::HostConfig;
 use crate::engine::Fence;
 use crate::engine::ending::to_its_end;
+use crate::engine::watching;
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -121,8 +122,8 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let Hardware { bmcs, media } = hardware.into();
-    let every = watcher::Config::default;
     registration::complete(&client, &shutdown).await;
+    let every = watching;
     let crowd = Arc::new(Crowd::new(index.clone()));
     let (hosts, writer) = reflector::store();
     let observer = crowd.clone();

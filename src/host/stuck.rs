@@ -24,6 +24,7 @@ use super::events;
 use super::machine::Note;
 use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
+use crate::engine::watching;
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -139,8 +140,7 @@ fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timest
 
 /// Looks at every host until the shutdown.
 pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: CancellationToken) {
-    let mut hosts =
-        watcher(Api::<BareMetalHost>::all(client.clone()), watcher::Config::default()).default_backoff().boxed();
+    let mut hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watching()).default_backoff().boxed();
     let all = Mutex::new(HashMap::<String, Kept>::new());
     let kept = || all.lock().unwrap_or_else(PoisonError::into_inner);
     let mut listed = Vec::new();

@@ -168,6 +168,11 @@ impl HostView {
         machine::registered(uid, id, self.status.operational_status, moves)
     }
 
+    /// Whether its machine runs what it was provisioned with.
+    pub fn is_provisioned(&self) -> bool {
+        self.status.provisioning.state == ProvisioningState::Provisioned
+    }
+
     /// Whether it takes one of the places for hosts that are inspected, written or cleaned.
     pub fn takes_place(&self) -> bool {
         machine::is_busy(self.status.operational_status, self.status.provisioning.state)

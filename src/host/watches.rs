@@ -17,6 +17,7 @@ use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
+use crate::engine::watching;
 
 /// More cards than any machine has.
 const MAX_CARDS: usize = 256;
@@ -71,8 +72,8 @@ pub async fn keep(
     ready: watch::Sender<bool>,
     shutdown: CancellationToken,
 ) {
-    let hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watcher::Config::default());
-    let wanted = watcher(Api::<BootIntent>::all(client), watcher::Config::default());
+    let hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watching());
+    let wanted = watcher(Api::<BootIntent>::all(client), watching());
     let mut events = stream::select(
         hosts.default_backoff().map_ok(|event| Seen::Host(Box::new(event))).boxed(),
         wanted.default_backoff().map_ok(|event| Seen::Intent(Box::new(event))).boxed(),

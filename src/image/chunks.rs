@@ -11,18 +11,16 @@ use std::thread;
 
 use sha2::{Digest, Sha256};
 
-use super::library::Inner;
-use super::{ImportError, MAX_CHUNKS, hex};
+use super::library::{Inner, RESERVE};
+use super::{ImportError, Lack, MAX_CHUNKS, hex};
 use crate::protocol::{CHUNK_SIZE, Chunk};
 
 /// Level 3 unpacks as fast as level 1 and is within 5 % of level 6 on operating system images.
 const ZSTD_LEVEL: i32 = 3;
 /// Most threads that compress for one import.
 const MAX_WORKERS: usize = 4;
-/// Room that must stay free beside the library, in bytes: the database lives there too.
-const RESERVE: u64 = 128 << 20;
 /// Chunks stored between two looks at the free room.
-const ROOM_EVERY: usize = 32;
+const ROOM_EVERY: usize = 8;
 
 /// Chunks in the library that stay there while this lives.
 pub(super) struct Stored {
@@ -41,20 +39,31 @@ impl Drop for Held {
     }
 }
 
-/// Fails when storing `need` more bytes would leave less than the reserve.
+/// Fails when there is no room for `need` more bytes.
 pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
     let folder = inner.folder().display();
-    let free = inner.free_space().map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
-    if free >= need.saturating_add(RESERVE) {
+    let space = inner.space().map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
+    if space.room() >= need {
         return Ok(());
     }
-    Err(ImportError::passing(format!(
-        "no room in {folder}: about {} MiB are needed, {} MiB are free and {} MiB of them must stay free; remove images \
-         or enlarge the file system",
-        (need >> 20).max(1),
-        free >> 20,
-        RESERVE >> 20
-    )))
+    let needed = (need >> 20).max(1);
+    let message = if space.below_limit < space.above_reserve {
+        format!(
+            "no room in the image library: about {needed} MiB are needed, and it has {} MiB of the {} MiB of \
+             image.max_library_gib; remove images or raise the limit",
+            space.stored >> 20,
+            space.stored.saturating_add(space.below_limit) >> 20
+        )
+    } else {
+        format!(
+            "no room in {folder}: about {needed} MiB are needed, {} MiB are free and {} MiB of them must stay free; \
+             remove images or enlarge the file system",
+            space.free >> 20,
+            RESERVE >> 20
+        )
+    };
+    let lack = Some(Lack { room: space.room(), needed: need });
+    Err(ImportError { lack, ..ImportError::passing(message) })
 }
 
 /// Stores a disk. `next` fills the buffer, which comes empty, with at most [`CHUNK_SIZE`] bytes and gives their

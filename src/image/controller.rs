@@ -8,10 +8,14 @@
 //! it has read and goes on later. A source that brings next to nothing while others wait ends, and so does one that
 //! takes longer than its size explains.
 //!
+//! When there is no room for an image, others give way ([`super::room`]): their objects go, and what they are in the
+//! library. An Image that hosts asked for and none names any more is not imported further.
+//!
 //! What no Image and no boot intent names is removed from the library. That is decided while no import runs, and
 //! never when the objects cannot be listed.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,19 +24,21 @@ use futures::{FutureExt, StreamExt};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action, Controller};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, RwLock, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-pub use super::turns::{Askers, Party};
+use super::brake::Brake;
+use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
-use crate::api::slipway::{BootIntent, Image, ImagePhase};
+use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::engine::ending::to_its_end;
 use crate::engine::slim::Slim;
+use crate::engine::watching;
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +51,13 @@ struct Times {
     turn: Duration,
     /// How long an import may hold places in all.
     longest: Longest,
+    /// So long after it was read last an image counts as being read.
+    reading: Duration,
+    /// So long an Image that no host names may be there before its import ends: the host that has it imported may be
+    /// known here later than the Image.
+    unwanted: Duration,
+    /// Shortest time between two looks at who wants images.
+    look_pause: Duration,
 }
 
 const TIMES: Times = Times {
@@ -54,6 +67,9 @@ const TIMES: Times = Times {
     turn: Duration::from_secs(300),
     // 2 GB have half a day, 256 GiB two days.
     longest: Longest { base: Duration::from_secs(12 * 3600), rate: 2_000_000 },
+    reading: Duration::from_secs(600),
+    unwanted: Duration::from_secs(60),
+    look_pause: Duration::from_secs(1),
 };
 /// Imports that keep what they have read while others have their turn.
 const KEPT: usize = 8;
@@ -66,35 +82,46 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// After the API failed.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Runs until `shutdown`, with at most `imports` imports at once, which `askers` says whose they are. Imports under way
+/// Runs until `shutdown`, with at most `imports` imports at once, which `demands` says whose they are. Imports under way
 /// end there and begin again at the next start.
-pub async fn run(client: Client, library: Library, imports: usize, askers: Askers, shutdown: CancellationToken) {
-    run_with(client, library, imports, askers, shutdown, TIMES).await;
+pub async fn run(
+    client: Client,
+    library: Library,
+    imports: usize,
+    demands: Arc<dyn Demands>,
+    shutdown: CancellationToken,
+) {
+    run_with(client, library, imports, demands, shutdown, TIMES).await;
 }
 
 async fn run_with(
     client: Client,
     library: Library,
     imports: usize,
-    askers: Askers,
+    demands: Arc<dyn Demands>,
     shutdown: CancellationToken,
     times: Times,
 ) {
     let images: Api<Image> = Api::all(client.clone());
     let seen: Api<Slim<Image>> = Api::all(client.clone());
+    let wanted = demands.clone();
+    let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
     let context = Arc::new(Context {
         images,
         intents: Api::all(client),
         library,
         turns: Turns::new(Rules { places: imports, turn: times.turn, kept: KEPT }, askers),
+        demands,
+        making_room: tokio::sync::Mutex::new(()),
         gate: RwLock::new(()),
         running: Mutex::default(),
         failed: Mutex::default(),
         collect: Notify::new(),
+        look: Notify::new(),
         shutdown: shutdown.clone(),
         times,
     });
-    let controller = Controller::new(seen, watcher::Config::default());
+    let controller = Controller::new(seen, watching());
     let store = controller.store();
     let controller = controller
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())
@@ -112,7 +139,7 @@ async fn run_with(
             }
         });
     let controller = to_its_end(controller, store, shutdown);
-    tokio::join!(controller, context.follow(), context.collect_when_needed());
+    tokio::join!(controller, context.follow(), context.collect_when_needed(), context.look_after_users());
 }
 
 struct Context {
@@ -120,12 +147,16 @@ struct Context {
     intents: Api<BootIntent>,
     library: Library,
     turns: Turns,
+    demands: Arc<dyn Demands>,
+    making_room: tokio::sync::Mutex<()>,
     /// Held shared from before an import until its digest is in the object's status, alone while collecting.
     gate: RwLock<()>,
     running: Mutex<HashMap<String, Running>>,
     /// By UID: the generation that failed, and when to try it again.
     failed: Mutex<HashMap<String, (i64, Option<Instant>)>>,
     collect: Notify,
+    /// Told when an Image's status does not say who wants it.
+    look: Notify,
     shutdown: CancellationToken,
     times: Times,
 }
@@ -134,15 +165,23 @@ struct Context {
 struct Work {
     import: BoxFuture<'static, Result<Imported, ImportError>>,
     progress: watch::Receiver<ImportProgress>,
+    brake: Brake,
     /// How long it had a place.
     held: Duration,
 }
 
 impl Work {
-    fn begin(library: Library, image: Arc<Image>) -> Self {
+    /// `read` is kept at how many bytes it has read.
+    fn begin(library: Library, image: Arc<Image>, read: Arc<AtomicU64>) -> Self {
         let (send, progress) = watch::channel(ImportProgress::default());
-        let import = async move { library.import(&image.spec, move |now| _ = send.send_replace(now)).await };
-        Self { import: import.boxed(), progress, held: Duration::ZERO }
+        let brake = Brake::default();
+        let stops = brake.clone();
+        let report = move |now: ImportProgress| {
+            read.store(now.read, Ordering::Relaxed);
+            send.send_replace(now);
+        };
+        let import = async move { library.import_with(&image.spec, report, stops).await };
+        Self { import: import.boxed(), progress, brake, held: Duration::ZERO }
     }
 
     fn kept(&self) -> Kept {
@@ -155,6 +194,10 @@ struct Running {
     uid: String,
     generation: i64,
     stop: CancellationToken,
+    /// Told when it must end for want of room.
+    give_way: CancellationToken,
+    /// Bytes that it has read of its source.
+    read: Arc<AtomicU64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -200,13 +243,24 @@ async fn reconcile(image: Arc<Slim<Image>>, context: Arc<Context>) -> Result<Act
 
 impl Context {
     async fn import(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
-        let (name, stop) = (image.name_any(), self.shutdown.child_token());
-        let running = Running { uid: uid.to_owned(), generation: generation(image), stop: stop.clone() };
+        let (name, stop, give_way) = (image.name_any(), self.shutdown.child_token(), CancellationToken::new());
+        let read = Arc::<AtomicU64>::default();
+        let running = Running {
+            uid: uid.to_owned(),
+            generation: generation(image),
+            stop: stop.clone(),
+            give_way: give_way.clone(),
+            read: read.clone(),
+        };
         lock(&self.running).insert(name.clone(), running);
         let result = tokio::select! {
             // The object has gone or changed, or the program ends: what is known of it is decided anew.
             () = stop.cancelled() => Ok(Action::requeue(Duration::ZERO)),
-            result = self.import_now(image, uid, failures) => result,
+            () = give_way.cancelled() => {
+                let why = "the image library has no room for it: its namespace has more than its share there, and another one less";
+                self.fail(image, uid, failures, ImportError::passing(why)).await
+            }
+            result = self.import_now(image, uid, failures, &read) => result,
         };
         lock(&self.running).remove(&name);
         // A collection that found the gate shut comes now.
@@ -214,14 +268,23 @@ impl Context {
         result
     }
 
-    async fn import_now(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
-        let base = json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null });
-        let with = |over: Value| merged(&base, over);
+    async fn import_now(
+        &self,
+        image: &Arc<Image>,
+        uid: &str,
+        failures: i64,
+        read: &Arc<AtomicU64>,
+    ) -> Result<Action, kube::Error> {
+        let with = |over: Value| merged(&base(image, failures), over);
         let started = Instant::now();
         let mut work = None;
+        let mut place = None;
         // Place and gate are held until the object says how it ended.
         let (result, _turn, _gate) = loop {
-            let turn = self.turn(image, &mut work, with).await?;
+            let turn = match place.take() {
+                Some(turn) => turn,
+                None => self.turn(image, &mut work, with).await?,
+            };
             let gate = self.gate.read().await;
             let mut importing = json!({ "phase": "Importing", "message": null });
             if work.is_none() {
@@ -229,16 +292,31 @@ impl Context {
                 tracing::info!(image = image.name_any(), "importing an image");
             }
             self.report(image, with(importing)).await?;
-            let under_way = work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone()));
-            if let Some(result) = self.go_on(image, &turn, under_way).await {
-                break (result, turn, gate);
-            }
-            tracing::info!(
-                image = image.name_any(),
-                "an import gives its place to one of another namespace, and goes on later"
-            );
+            let under_way = work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), read.clone()));
+            let Some(result) = self.go_on(image, &turn, under_way).await else {
+                tracing::info!(
+                    image = image.name_any(),
+                    "an import gives its place to one of another namespace, and goes on later"
+                );
+                continue;
+            };
+            let progress = *under_way.progress.borrow();
+            work = None;
+            let result = match result {
+                Err(error) => match error.lack {
+                    Some(lack) => match self.make_room(image, progress, lack, error).await? {
+                        Ok(()) => {
+                            place = Some(turn);
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    },
+                    None => Err(error),
+                },
+                imported => imported,
+            };
+            break (result, turn, gate);
         };
-        drop(work);
         match result {
             Ok(imported) => {
                 let Imported { digest, virtual_size, stored_size } = imported;
@@ -254,26 +332,27 @@ impl Context {
                 .await?;
                 Ok(Action::requeue(CHECK_EVERY))
             }
-            Err(ImportError { message, retry }) => {
-                tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
-                let pause = retry.then(|| pause(self.times.back_off, failures));
-                let outlook = match pause {
-                    Some(pause) => format!("trying again in {} s", pause.as_secs().max(1)),
-                    None => "not trying again until the spec changes".into(),
-                };
-                let next = pause.map(|pause| Instant::now() + pause);
-                lock(&self.failed).insert(uid.to_owned(), (generation(image), next));
-                self.report(
-                    image,
-                    with(json!({
-                        "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
-                        "failCount": failures.saturating_add(1),
-                    })),
-                )
-                .await?;
-                Ok(pause.map_or_else(Action::await_change, Action::requeue))
-            }
+            Err(error) => self.fail(image, uid, failures, error).await,
         }
+    }
+
+    /// Says why an import failed, and when it is tried again.
+    async fn fail(&self, image: &Image, uid: &str, failures: i64, error: ImportError) -> Result<Action, kube::Error> {
+        let ImportError { message, retry, .. } = error;
+        tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
+        let pause = retry.then(|| pause(self.times.back_off, failures));
+        let outlook = match pause {
+            Some(pause) => format!("trying again in {} s", pause.as_secs().max(1)),
+            None => "not trying again until the spec changes".into(),
+        };
+        let next = pause.map(|pause| Instant::now() + pause);
+        lock(&self.failed).insert(uid.to_owned(), (generation(image), next));
+        let failed = json!({
+            "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
+            "failCount": failures.saturating_add(1),
+        });
+        self.report(image, merged(&base(image, failures), failed)).await?;
+        Ok(pause.map_or_else(Action::await_change, Action::requeue))
     }
 
     /// A place for an import, which may have begun. It may have to begin anew then.
@@ -317,6 +396,7 @@ impl Context {
         let (start, before) = (Instant::now(), work.held);
         let mut pace = Pace::new(least, start, work.progress.borrow().read);
         let mut said = percent(*work.progress.borrow());
+        work.brake.let_go();
         loop {
             tokio::select! {
                 result = &mut work.import => return Some(result),
@@ -325,23 +405,22 @@ impl Context {
                     let now = Instant::now();
                     work.held = before + now.saturating_duration_since(start);
                     // What was read whole does not wait for its source any more.
-                    if !progress.ended {
-                        if pace.is_slow(now, progress.read) && self.turns.others_wait() {
-                            let LeastRate { bytes, over } = least;
-                            return Some(Err(ImportError::passing(format!(
-                                "the source brought less than {bytes} bytes a second over {over:?}, and other imports wait"
-                            ))));
-                        }
-                        let most = longest.of(progress.total, self.library.most_unpacked());
-                        if work.held > most {
-                            return Some(Err(ImportError::passing(format!(
-                                "the source brought {} bytes in {most:?}, which is all the time that an image of its size has",
-                                progress.read
-                            ))));
-                        }
-                        if self.turns.is_over(turn, now) {
-                            return None;
-                        }
+                    if !progress.ended && pace.is_slow(now, progress.read) && self.turns.others_wait() {
+                        let LeastRate { bytes, over } = least;
+                        return Some(Err(ImportError::passing(format!(
+                            "the source brought less than {bytes} bytes a second over {over:?}, and other imports wait"
+                        ))));
+                    }
+                    let most = longest.of(progress.total, self.library.most_unpacked());
+                    if work.held > most {
+                        return Some(Err(ImportError::passing(format!(
+                            "the source brought {} bytes in {most:?}, which is all the time that an image of its size has",
+                            progress.read
+                        ))));
+                    }
+                    if self.turns.is_over(turn, now) {
+                        work.brake.hold();
+                        return None;
                     }
                     let percent = percent(progress);
                     if percent > said {
@@ -364,7 +443,7 @@ impl Context {
 
     /// Stops imports of objects that have gone or changed.
     async fn follow(&self) {
-        let events = watcher(self.images.clone(), watcher::Config::default()).default_backoff();
+        let events = watcher(self.images.clone(), watching()).default_backoff();
         tokio::pin!(events);
         let mut listed = HashSet::new();
         loop {
@@ -374,7 +453,12 @@ impl Context {
             };
             match event {
                 None => return,
-                Some(Ok(Event::Apply(image))) => self.stop(&image, false),
+                Some(Ok(Event::Apply(image))) => {
+                    self.stop(&image, false);
+                    if !self.says_its_users(&image) {
+                        self.look.notify_one();
+                    }
+                }
                 Some(Ok(Event::Delete(image))) => {
                     self.stop(&image, true);
                     lock(&self.failed).remove(&image.uid().unwrap_or_default());
@@ -444,9 +528,19 @@ impl Context {
         let images = self.images.list(&all).await?.items.into_iter();
         let mut keep: HashSet<String> = images.filter_map(|image| image.status?.digest).collect();
         let intents = self.intents.list(&all).await?.items.into_iter();
-        keep.extend(intents.flat_map(|intent| intent.spec.steps).filter_map(|step| step.image));
+        keep.extend(intents.flat_map(|intent| digests(intent.spec)));
         Ok(keep)
     }
+}
+
+/// Digests that a boot needs.
+fn digests(intent: BootIntentSpec) -> impl Iterator<Item = String> {
+    intent.steps.into_iter().filter_map(|step| step.image).chain(intent.live_iso)
+}
+
+/// What every report of an attempt says.
+fn base(image: &Image, failures: i64) -> Value {
+    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null })
 }
 
 /// The pause before the next try: doubles with each failure before.
@@ -467,6 +561,8 @@ fn merged(base: &Value, over: Value) -> Value {
     }
     merged
 }
+
+mod upkeep;
 
 #[cfg(test)]
 mod tests;

@@ -414,7 +414,7 @@ impl Unanswered {
     }
 
     fn told(self, shown: &str) -> ImportError {
-        ImportError { message: format!("{shown} cannot be fetched: {}", self.why), retry: self.retry }
+        ImportError { message: format!("{shown} cannot be fetched: {}", self.why), retry: self.retry, lack: None }
     }
 }
 
@@ -445,7 +445,7 @@ fn refused(shown: &str, status: StatusCode) -> ImportError {
         _ => format!("{shown}: the server answered {status}"),
     };
     let retry = status.is_server_error() || matches!(status.as_u16(), 401 | 403 | 404 | 408 | 425 | 429);
-    ImportError { message, retry }
+    ImportError { message, retry, lack: None }
 }
 
 fn changed(shown: &str) -> ImportError {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use reqwest::Url;
 use tokio::sync::mpsc;
 
+use super::brake::Brake;
 use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
 use super::fetch::shown;
@@ -50,6 +51,17 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
+        self.import_with(spec, progress, Brake::default()).await
+    }
+
+    /// [`Self::import`] with a brake for what goes on while nobody polls the future.
+    pub(super) async fn import_with(
+        &self,
+        spec: &ImageSpec,
+        progress: impl Fn(ImportProgress) + Send + Sync + 'static,
+        brake: Brake,
+    ) -> Result<Imported, ImportError> {
+        let _ends = brake.end_on_drop();
         // What does not parse is not repeated: it may hold a password.
         let url: Url = spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("the image's URL: {e}")))?;
         let at = shown(&url);
@@ -64,7 +76,7 @@ impl Library {
         let inner = self.inner.clone();
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
-            Job { inner, at, layout, total, expected, unpacking_failed: Cell::new(false) }.run(reader)
+            Job { inner, at, layout, total, expected, brake, unpacking_failed: Cell::new(false) }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
@@ -122,6 +134,7 @@ struct Job {
     layout: Option<Layout>,
     total: Option<u64>,
     expected: Option<Expected>,
+    brake: Brake,
     unpacking_failed: Cell<bool>,
 }
 
@@ -203,6 +216,7 @@ impl Job {
         let mut size = 0;
         let most = self.inner.sources.max_unpacked;
         let stored = chunks::store(&self.inner, |buffer| {
+            self.brake.pass()?;
             let offset = size;
             let read = disk.by_ref().take(CHUNK_SIZE).read_to_end(buffer);
             read.map_err(|e| self.damaged(outer.name(), &e))?;
@@ -250,6 +264,7 @@ impl Job {
         let mut buffer = vec![0; CHUNK_SIZE as usize];
         let mut written = 0;
         loop {
+            self.brake.pass()?;
             let count = fill(source, &mut buffer).map_err(|e| self.damaged(outer.name(), &e))?;
             if count == 0 {
                 return Ok(file);
@@ -272,6 +287,7 @@ impl Job {
         let mut at = 0;
         let stored = chunks::store(&self.inner, |buffer| {
             loop {
+                self.brake.pass()?;
                 let data = image.next_data(at).map_err(fail)?;
                 if data >= size {
                     return Ok(None);

@@ -22,10 +22,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
 
@@ -34,6 +36,8 @@ use super::source::Sources;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
 use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
+/// Room that must stay free beside the library, in bytes: the database lives there too.
+pub(super) const RESERVE: u64 = 128 << 20;
 /// Manifests kept in memory after use.
 const CACHED_MANIFESTS: usize = 4;
 
@@ -50,16 +54,50 @@ pub(super) struct Inner {
     pub(super) fetcher: Fetcher,
     pub(super) sources: Arc<Sources>,
     state: Mutex<State>,
+    opened: Instant,
     temporary: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     images: BTreeMap<String, Imported>,
-    /// Uses of each chunk: by manifests and by imports under way.
-    uses: HashMap<Name, u32>,
+    /// Each chunk that is used.
+    chunks: HashMap<Name, Uses>,
+    /// Bytes of the chunks.
+    stored: u64,
+    /// When manifests were read last for somebody else.
+    read: HashMap<String, Instant>,
     /// Manifests read last, newest first.
     cache: VecDeque<(String, Arc<Manifest>)>,
+}
+
+/// Uses of a chunk.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    /// By manifests and by imports under way.
+    count: u32,
+    /// When it was read last for somebody else: seconds since the library was opened, and one.
+    read: Option<NonZeroU32>,
+}
+
+/// How full the library is, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    /// What the file system has free.
+    pub(super) free: u64,
+    /// Of that, what may be written.
+    pub(super) above_reserve: u64,
+    /// What may be written until the library is as large as it may be.
+    pub(super) below_limit: u64,
+    /// What is in the library, imports under way included.
+    pub(super) stored: u64,
+}
+
+impl Space {
+    /// What may still be written.
+    pub(super) fn room(&self) -> u64 {
+        self.above_reserve.min(self.below_limit)
+    }
 }
 
 /// What a collection removed.
@@ -88,7 +126,14 @@ impl Library {
             fs::create_dir_all(&path).map_err(|e| at(&path, e))?;
         }
         let sources = fetcher.sources();
-        let inner = Inner { folder, fetcher, sources, state: Mutex::default(), temporary: AtomicU64::new(0) };
+        let inner = Inner {
+            folder,
+            fetcher,
+            sources,
+            state: Mutex::default(),
+            opened: Instant::now(),
+            temporary: AtomicU64::new(0),
+        };
         inner.sweep()?;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -121,21 +166,58 @@ impl Library {
 
     /// The file of a manifest, exactly the bytes that the digest is of; `None` when there is no such image.
     pub fn manifest_file(&self, digest: &str) -> Option<PathBuf> {
-        self.inner.lock().images.contains_key(digest).then(|| self.inner.manifest_path(digest))
+        let mut state = self.inner.lock();
+        if !state.images.contains_key(digest) {
+            return None;
+        }
+        state.read.insert(digest.to_owned(), Instant::now());
+        drop(state);
+        let path = self.inner.manifest_path(digest);
+        // Kept with the file, so that a restart does not forget it.
+        let noted = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = noted {
+            tracing::debug!(digest, %error, "the use of an image was not noted");
+        }
+        Some(path)
     }
 
     /// The file of a chunk; `None` when the name is not 64 lower-case hex digits or no image has the chunk.
     pub fn chunk_file(&self, sha256: &str) -> Option<PathBuf> {
         let name = unhex(sha256)?;
-        self.inner.lock().uses.contains_key(&name).then(|| self.inner.chunk_path(&name))
+        let now = u32::try_from(self.inner.opened.elapsed().as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        self.inner.lock().chunks.get_mut(&name)?.read = NonZeroU32::new(now);
+        Some(self.inner.chunk_path(&name))
+    }
+
+    /// When an image was put in place, or its manifest was read last by a node.
+    pub(super) fn used(&self, digest: &str) -> SystemTime {
+        let file = fs::metadata(self.inner.manifest_path(digest));
+        file.and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Whether any part of an image was read for somebody during the last `time`.
+    pub(super) fn is_read(&self, digest: &str, time: Duration) -> bool {
+        let Some(manifest) = self.manifest(digest) else { return false };
+        let state = self.inner.lock();
+        if state.read.get(digest).is_some_and(|at| at.elapsed() < time) {
+            return true;
+        }
+        let now = self.inner.opened.elapsed();
+        let recent = |read: NonZeroU32| now.saturating_sub(Duration::from_secs(u64::from(read.get()) - 1)) < time;
+        names(&manifest).any(|name| state.chunks.get(&name).and_then(|uses| uses.read).is_some_and(recent))
+    }
+
+    /// How full it is.
+    pub(super) fn space(&self) -> io::Result<Space> {
+        self.inner.space()
     }
 
     /// Whether an image is there with every chunk in its full length. Reads no chunk.
     pub fn holds(&self, digest: &str) -> bool {
         self.manifest(digest).is_some_and(|manifest| {
             manifest.chunks.iter().all(|chunk| {
-                self.chunk_file(&chunk.sha256)
-                    .and_then(|path| fs::metadata(path).ok())
+                unhex(&chunk.sha256)
+                    .and_then(|name| fs::metadata(self.inner.chunk_path(&name)).ok())
                     .is_some_and(|meta| meta.len() == u64::from(chunk.stored))
             })
         })
@@ -197,10 +279,13 @@ impl Inner {
         self.folder.join("tmp").join(self.temporary.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Bytes that may still be written to the library's file system.
-    pub(super) fn free_space(&self) -> io::Result<u64> {
+    /// How full the library and its file system are.
+    pub(super) fn space(&self) -> io::Result<Space> {
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
-        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+        let free = stat.blocks_available().saturating_mul(stat.fragment_size());
+        let stored = self.lock().stored;
+        let below_limit = self.sources.max_library.saturating_sub(stored);
+        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {
@@ -244,7 +329,7 @@ impl Inner {
             }
         }
         let mut removed = 0;
-        for name in present.iter().filter(|name| !state.uses.contains_key(*name)) {
+        for name in present.iter().filter(|name| !state.chunks.contains_key(*name)) {
             let path = self.chunk_path(name);
             fs::remove_file(&path).map_err(|e| at(&path, e))?;
             removed += 1;
@@ -258,7 +343,8 @@ impl Inner {
     /// Takes one use of a chunk, storing it unless it is there. The use is given back by [`Self::release`].
     pub(super) fn store(&self, name: &Name, stored: &[u8]) -> io::Result<()> {
         let path = self.chunk_path(name);
-        if self.take(name, &path, stored.len())? {
+        let known = self.take(name);
+        if known && fs::metadata(&path).is_ok_and(|meta| meta.len() == stored.len() as u64) {
             return Ok(());
         }
         let temporary = self.temporary_path();
@@ -267,7 +353,11 @@ impl Inner {
             fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
             fs::rename(&temporary, &path)
         };
-        write().map_err(|error| {
+        let written = write();
+        if written.is_ok() && !known {
+            self.lock().stored += stored.len() as u64;
+        }
+        written.map_err(|error| {
             // What is left is swept at the next start.
             let _ = fs::remove_file(&temporary);
             self.release([*name]);
@@ -275,14 +365,12 @@ impl Inner {
         })
     }
 
-    /// Counts a use; whether the chunk is there in full length. A chunk cut short is written again.
-    fn take(&self, name: &Name, path: &Path, length: usize) -> io::Result<bool> {
+    /// Counts a use; whether the chunk had one. Its file may be cut short all the same, and is written again then.
+    fn take(&self, name: &Name) -> bool {
         let mut state = self.lock();
-        let uses = state.uses.entry(*name).or_default();
+        let uses = &mut state.chunks.entry(*name).or_default().count;
         *uses += 1;
-        let known = *uses > 1;
-        drop(state);
-        Ok(known && fs::metadata(path).is_ok_and(|meta| meta.len() == length as u64))
+        *uses > 1
     }
 
     /// Gives uses back; a chunk's file goes with its last use.
@@ -290,12 +378,14 @@ impl Inner {
         let mut gone = Collected::default();
         for name in names {
             let mut state = self.lock();
-            let Some(uses) = state.uses.get_mut(&name) else { continue };
-            *uses -= 1;
-            if *uses == 0 {
-                state.uses.remove(&name);
+            let Some(uses) = state.chunks.get_mut(&name) else { continue };
+            uses.count -= 1;
+            if uses.count == 0 {
+                state.chunks.remove(&name);
                 let path = self.chunk_path(&name);
-                gone.bytes += fs::metadata(&path).map_or(0, |meta| meta.len());
+                let length = fs::metadata(&path).map_or(0, |meta| meta.len());
+                state.stored = state.stored.saturating_sub(length);
+                gone.bytes += length;
                 gone.chunks += 1;
                 if let Err(error) = fs::remove_file(&path)
                     && error.kind() != io::ErrorKind::NotFound
@@ -337,6 +427,7 @@ impl Inner {
         File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| at(&folder, e))?;
         state.images.remove(digest);
         state.cache.retain(|(name, _)| name != digest);
+        state.read.remove(digest);
         drop(state);
         Ok(Some(match manifest {
             Ok(manifest) => self.release(names(&manifest).collect::<HashSet<_>>()),
@@ -360,7 +451,10 @@ impl State {
             if let Some(name) = unhex(&chunk.sha256)
                 && seen.insert(name)
             {
-                *self.uses.entry(name).or_default() += 1;
+                let uses = &mut self.chunks.entry(name).or_default().count;
+                *uses += 1;
+                // What the import has stored is counted already.
+                self.stored += if *uses == 1 { u64::from(chunk.stored) } else { 0 };
                 stored_size += u64::from(chunk.stored);
             }
         }

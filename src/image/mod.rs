@@ -12,6 +12,9 @@
 //! | `import` | the whole way from a URL to a manifest |
 //! | [`serve`] | chunks and manifests over HTTP |
 //! | `turns` | whose import runs next |
+//! | [`demand`] | who wants an image |
+//! | `room` | which images give way when there is no room |
+//! | `brake` | holds an import up, or ends it, while it unpacks |
 //! | [`controller`] | keeps the library as the Image objects want it |
 //! | [`configdrive`] | ISO 9660 file systems labelled `config-2` |
 
@@ -19,8 +22,10 @@ use std::fmt;
 
 pub mod configdrive;
 pub mod controller;
+pub mod demand;
 pub mod serve;
 
+mod brake;
 mod checksum;
 mod chunks;
 mod fetch;
@@ -29,6 +34,7 @@ mod import;
 pub(crate) mod iso9660;
 mod library;
 mod qcow2;
+mod room;
 mod source;
 mod turns;
 
@@ -78,15 +84,26 @@ pub struct ImportError {
     pub message: String,
     /// Whether trying again can help without a change of the spec.
     pub retry: bool,
+    /// Set when the library had too little room, and nothing else was wrong.
+    pub lack: Option<Lack>,
+}
+
+/// How much room there was, and was needed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lack {
+    /// Bytes that could be written.
+    pub room: u64,
+    /// Bytes that were to be written; more.
+    pub needed: u64,
 }
 
 impl ImportError {
     fn lasting(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), retry: false }
+        Self { message: message.to_string(), retry: false, lack: None }
     }
 
     fn passing(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), retry: true }
+        Self { message: message.to_string(), retry: true, lack: None }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Reads plain, zlib and zstd clusters in rising order. What a published image has no use for is refused:
 //! backing files, external data files, encryption, extended L2 entries. Two tables or clusters in the same
-//! place mean a damaged file, or one made to unpack without end, and are refused as well. Every offset is
+//! place mean a damaged file, or one made to unpack without end, and are refused as well. Compressed clusters lie
+//! one after the other, so two of them may have their ends in the same sector, and nothing between. Every offset is
 //! checked against the file, every table has a bound.
 
 use std::fs::File;
@@ -20,6 +21,8 @@ const HEADER: usize = 112;
 const MAX_L1: u64 = 32 << 20;
 /// Largest map of clusters in use, in bytes: 32 TiB of file at the usual 64 KiB clusters.
 const MAX_MAP: u64 = 64 << 20;
+/// Where compressed clusters end is said in these.
+const SECTOR: u64 = 512;
 /// Bits 9 to 55 of a table entry: where it points.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
@@ -57,6 +60,8 @@ pub(super) struct Qcow2 {
     unpacked: Option<(u64, Vec<u8>)>,
     /// Host clusters in use: header, tables, and the data read so far.
     used: Vec<u64>,
+    /// Sectors of the file that lie within the compressed clusters read so far.
+    packed: Vec<u64>,
 }
 
 /// Where a guest cluster is.
@@ -120,6 +125,7 @@ impl Qcow2 {
             l2: None,
             unpacked: None,
             used: vec![0; (clusters / 64 + 1) as usize],
+            packed: Vec::new(),
         };
         image.read_l1(long(40), u64::from(word(36)))?;
         Ok(image)
@@ -198,6 +204,9 @@ impl Qcow2 {
                     data = true;
                 }
                 Place::Packed { offset: host, length } => {
+                    if inside == 0 {
+                        self.claim_packed(host, length)?;
+                    }
                     let cluster = self.unpack(at >> self.cluster_bits, host, length)?;
                     part.copy_from_slice(&cluster[inside as usize..inside as usize + count]);
                     data = true;
@@ -229,15 +238,28 @@ impl Qcow2 {
 
     /// Marks a host cluster as used; an error when it was already.
     fn claim(&mut self, what: &str, offset: u64) -> Result<(), Qcow2Error> {
-        let cluster = offset >> self.cluster_bits;
-        let bit = 1 << (cluster % 64);
-        match self.used.get_mut((cluster / 64) as usize) {
-            Some(word) if *word & bit == 0 => {
-                *word |= bit;
-                Ok(())
-            }
-            _ => Err(damaged(format!("{what} at {offset} lies where something else does"))),
+        if mark(&mut self.used, offset >> self.cluster_bits) {
+            return Ok(());
         }
+        Err(damaged(format!("{what} at {offset} lies where something else does")))
+    }
+
+    /// Marks the sectors within a compressed cluster as used, all but its first and its last; an error when one was.
+    fn claim_packed(&mut self, offset: u64, length: u64) -> Result<(), Qcow2Error> {
+        if self.packed.is_empty() {
+            let words = self.length / SECTOR / 64 + 1;
+            if words * 8 > MAX_MAP {
+                return Err(Qcow2Error::Unsupported("has compressed clusters and is too large for them".into()));
+            }
+            self.packed = vec![0; words as usize];
+        }
+        let end = offset.saturating_add(length).min(self.length);
+        for sector in offset / SECTOR + 1..end.saturating_sub(1) / SECTOR {
+            if !mark(&mut self.packed, sector) {
+                return Err(damaged(format!("a compressed cluster at {offset} lies where something else does")));
+            }
+        }
+        Ok(())
     }
 
     fn table(&self, what: &str, offset: u64, entries: u64) -> Result<Vec<u64>, Qcow2Error> {
@@ -298,6 +320,18 @@ impl Qcow2 {
             self.unpacked = Some((cluster, plain));
         }
         Ok(self.unpacked.as_ref().map(|(_, plain)| plain.as_slice()).unwrap_or_default())
+    }
+}
+
+/// Marks something in a map; whether it is in there and was not marked.
+fn mark(map: &mut [u64], at: u64) -> bool {
+    let bit = 1 << (at % 64);
+    match map.get_mut((at / 64) as usize) {
+        Some(word) if *word & bit == 0 => {
+            *word |= bit;
+            true
+        }
+        _ => false,
     }
 }
 

@@ -32,12 +32,14 @@ pub struct Sources {
     pub data_dir: Option<PathBuf>,
     /// Most bytes that a disk has once it is unpacked.
     pub max_unpacked: u64,
+    /// Most bytes that the library takes.
+    pub max_library: u64,
 }
 
 impl Default for Sources {
     fn default() -> Self {
         let (ca_file, allow, file_folder, data_dir) = (None, Vec::new(), None, None);
-        Self { ca_file, allow, file_folder, data_dir, max_unpacked: 256 << 30 }
+        Self { ca_file, allow, file_folder, data_dir, max_unpacked: 256 << 30, max_library: u64::MAX }
     }
 }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::slipway::Image;
 
 /// Who wants an image.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// A namespace with a host that names its source.
     Namespace(String),
@@ -30,7 +30,7 @@ pub enum Party {
 }
 
 /// Tells who wants an Image now; at least one party. It must not be a thing that a user may write on the Image.
-pub type Askers = Arc<dyn Fn(&Image) -> Vec<Party> + Send + Sync>;
+pub(super) type Askers = Arc<dyn Fn(&Image) -> Vec<Party> + Send + Sync>;
 
 /// How places are given.
 #[derive(Clone, Copy, Debug)]

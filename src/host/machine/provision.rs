@@ -289,10 +289,11 @@ impl Life<'_> {
     fn keep_live(&mut self) -> Option<Next> {
         let done = &self.status.provisioning;
         let image = done.image.clone().filter(|image| wanted::is_live(image) && done.custom_deploy.is_none())?;
+        // Also when it gave way to others: the machine needs it at its next boot.
+        let Some(known) = self.world.image else { return ensure_image(&image).ok().map(Next::Do) };
         if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::LiveIso) {
             return None;
         }
-        let Some(known) = self.world.image else { return ensure_image(&image).ok().map(Next::Do) };
         let is_its = known.spec == image_spec(&image) && is_current(known);
         let ready = known.status.as_ref().filter(|status| is_its && status.phase == ImagePhase::Ready);
         let digest = ready?.digest.clone()?;

@@ -14,9 +14,16 @@ use http::StatusCode;
 
 use super::*;
 use crate::image::Sources;
+use crate::image::demand::{Demand, Party};
 
 const BASE: &str = "/apis/slipway.dev/v1alpha1";
-const SHORT: Times = Times { back_off: (Duration::from_millis(20), Duration::from_millis(100)), ..TIMES };
+const SHORT: Times = Times {
+    back_off: (Duration::from_millis(20), Duration::from_millis(100)),
+    reading: Duration::ZERO,
+    unwanted: Duration::ZERO,
+    look_pause: Duration::from_millis(5),
+    ..TIMES
+};
 
 /// Images in memory, with list, watch, get and status patch.
 #[derive(Clone, Default)]
@@ -38,7 +45,7 @@ impl Fake {
     fn router(&self) -> Router {
         Router::new()
             .route(&format!("{BASE}/images"), get(list))
-            .route(&format!("{BASE}/images/{{name}}"), get(read))
+            .route(&format!("{BASE}/images/{{name}}"), get(read).delete(remove))
             .route(&format!("{BASE}/images/{{name}}/status"), patch(patch_status))
             .route(&format!("{BASE}/bootintents"), get(intents))
             .with_state(self.clone())
@@ -153,6 +160,14 @@ async fn read(State(fake): State<Fake>, Path(name): Path<String>) -> Response {
     lock(&fake.state).images.get(&name).map_or_else(not_found, |image| Json(image.clone()).into_response())
 }
 
+async fn remove(State(fake): State<Fake>, Path(name): Path<String>) -> Response {
+    if !lock(&fake.state).images.contains_key(&name) {
+        return not_found();
+    }
+    fake.delete(&name);
+    Json(json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" })).into_response()
+}
+
 async fn patch_status(State(fake): State<Fake>, Path(name): Path<String>, Json(body): Json<Value>) -> Response {
     if !lock(&fake.state).images.contains_key(&name) {
         return not_found();
@@ -171,6 +186,7 @@ struct Rig {
     folder: tempfile::TempDir,
     fake: Fake,
     library: Library,
+    wanted: Arc<Wanted>,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -186,11 +202,15 @@ impl Rig {
 
     /// With Images that are of the namespace that their names begin with.
     fn start_with(folder: tempfile::TempDir, fake: Fake, times: Times) -> Self {
-        let library = Library::open(folder.path().join("images"), Sources::of_tests()).expect("library");
+        Self::start_of(folder, fake, times, Sources::of_tests())
+    }
+
+    fn start_of(folder: tempfile::TempDir, fake: Fake, times: Times, sources: Sources) -> Self {
+        let library = Library::open(folder.path().join("images"), sources).expect("library");
         let client = Client::new(fake.router(), "default");
-        let shutdown = CancellationToken::new();
-        let task = tokio::spawn(run_with(client, library.clone(), 1, askers(), shutdown.clone(), times));
-        Self { folder, fake, library, shutdown, task }
+        let (shutdown, wanted) = (CancellationToken::new(), Arc::new(Wanted::default()));
+        let task = tokio::spawn(run_with(client, library.clone(), 1, wanted.clone(), shutdown.clone(), times));
+        Self { folder, fake, library, wanted, shutdown, task }
     }
 
     async fn stop(self) -> (tempfile::TempDir, Fake) {
@@ -204,9 +224,43 @@ impl Rig {
     }
 }
 
-fn askers() -> Askers {
-    let namespace = |image: &Image| image.name_any().split('-').next().unwrap_or_default().to_owned();
-    Arc::new(move |image| vec![Party::Namespace(namespace(image))])
+/// One host of the namespace that an Image's name begins with names it, unless it is told otherwise. What begins with
+/// `hand` was made by hand.
+#[derive(Default)]
+struct Wanted {
+    unwanted: Mutex<HashSet<String>>,
+    provisioned: Mutex<HashSet<String>>,
+    changed: Notify,
+}
+
+impl Wanted {
+    fn put(&self, set: &Mutex<HashSet<String>>, name: &str) {
+        lock(set).insert(name.to_owned());
+        self.changed.notify_one();
+    }
+}
+
+impl Demands for Wanted {
+    fn of(&self, image: &Image) -> Demand {
+        let name = image.name_any();
+        let namespace = name.split('-').next().unwrap_or_default();
+        if namespace == "hand" {
+            return Demand { parties: vec![Party::ByHand], hosts: 0, unfinished: 0 };
+        }
+        if lock(&self.unwanted).contains(&name) {
+            return Demand { parties: vec![Party::LeftOver], hosts: 0, unfinished: 0 };
+        }
+        let unfinished = usize::from(!lock(&self.provisioned).contains(&name));
+        Demand { parties: vec![Party::Namespace(namespace.to_owned())], hosts: 1, unfinished }
+    }
+
+    fn complete(&self) -> bool {
+        true
+    }
+
+    fn changed(&self) -> &Notify {
+        &self.changed
+    }
 }
 
 /// A server whose file comes in pieces of this size, with pauses; how often it was asked.
@@ -453,6 +507,147 @@ async fn a_slow_source_that_holds_up_nobody_is_read() {
     rig.fake.create("slow", &slow.url);
     let status = rig.fake.until("slow", "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
     assert_eq!(status["phase"], "Ready", "{status}");
+    rig.stop().await;
+}
+
+/// Bytes that cannot be compressed, others for each number.
+fn random(number: u64, mib: usize) -> Vec<u8> {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..mib << 17).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// A library of 40 MiB. Eight images of four fit: before every 8 chunks there must be room for 8 MiB.
+fn small() -> Rig {
+    let sources = Sources { max_library: 40 << 20, ..Sources::of_tests() };
+    Rig::start_of(tempfile::tempdir().expect("folder"), Fake::default(), SHORT, sources)
+}
+
+impl Rig {
+    fn random(&self, number: u64, mib: usize) -> String {
+        let path = self.folder.path().join(format!("random{number}"));
+        std::fs::write(&path, random(number, mib)).expect("written");
+        format!("file://{}", path.display())
+    }
+
+    /// Fills the library with what a namespace asks for; how many of its Images are in it.
+    async fn fill(&self, namespace: &str) -> usize {
+        for number in 0..12 {
+            let name = format!("{namespace}-{number}");
+            self.fake.create(&name, &self.random(number, 4));
+            // The first ones are those that fit.
+            self.fake.until(&name, "its end", |s| s["phase"] == "Ready" || s["phase"] == "Failed").await;
+        }
+        let ready = self.of(namespace, "Ready");
+        assert!((6..12).contains(&ready), "{ready}");
+        ready
+    }
+
+    /// Images of a namespace in a phase.
+    fn of(&self, namespace: &str, phase: &str) -> usize {
+        let state = lock(&self.fake.state);
+        let is_its =
+            |(name, image): &(&String, &Value)| name.starts_with(namespace) && image["status"]["phase"] == phase;
+        state.images.iter().filter(is_its).count()
+    }
+}
+
+#[tokio::test]
+async fn what_no_host_names_any_more_gives_way_and_what_was_made_by_hand_stays() {
+    let rig = small();
+    rig.fake.create("hand", &rig.random(100, 4));
+    rig.fake.until_phase("hand", "Ready").await;
+    let ready = rig.fill("evil").await;
+    rig.fake.until("evil-0", "its users", |status| status.get("hosts").is_some()).await;
+    assert_eq!(
+        (&rig.fake.status("evil-0")["hosts"], &rig.fake.status("evil-0")["namespaces"]),
+        (&json!(1), &json!(["evil"]))
+    );
+    assert_eq!(rig.fake.status("hand").get("hosts"), None, "nobody counts hosts for it");
+    // Her hosts go. What came into the library stays as long as there is room, and what did not goes.
+    for number in 0..12 {
+        rig.wanted.put(&rig.wanted.unwanted, &format!("evil-{number}"));
+    }
+    within("the failed ones to go", || (rig.of("evil", "Failed") == 0).then_some(())).await;
+    rig.fake
+        .until("evil-0", "that nobody names it", |status| status["hosts"] == 0 && status.get("namespaces").is_none())
+        .await;
+    assert_eq!(rig.of("evil", "Ready"), ready);
+    // A node reads the first one.
+    let digest = rig.fake.status("evil-0")["digest"].as_str().expect("digest").to_owned();
+    assert!(rig.library.manifest_file(&digest).is_some());
+    rig.fake.create("victim-1", &rig.random(200, 4));
+    rig.fake.until_phase("victim-1", "Ready").await;
+    assert!(rig.of("evil", "Ready") < ready && rig.library.holds(&digest), "the oldest use goes first");
+    assert_eq!(rig.fake.status("hand")["phase"], "Ready");
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn who_has_most_of_a_full_library_gives_way_to_who_has_less_than_her_share() {
+    let rig = small();
+    let ready = rig.fill("evil").await;
+    let message = rig.fake.until_phase("evil-11", "Failed").await["message"].to_string();
+    assert!(message.contains("its share is"), "{message}");
+    // All but one of her hosts are being provisioned, and not reading.
+    let names: Vec<_> = (0..12).map(|number| format!("evil-{number}")).collect();
+    let kept = |name: &&String| rig.fake.status(name)["phase"] == "Ready";
+    let done = names.iter().filter(kept).nth(2).expect("three").clone();
+    rig.wanted.put(&rig.wanted.provisioned, &done);
+    rig.fake.create("victim-1", &rig.random(200, 4));
+    rig.fake.until_phase("victim-1", "Ready").await;
+    assert!(rig.of("evil", "Ready") < ready);
+    assert!(rig.fake.status(&done).is_null(), "it was not needed");
+    let digest = rig.fake.status("victim-1")["digest"].as_str().expect("digest").to_owned();
+    // She asks for it again and again, and gets no more than her share.
+    rig.fake.create(&done, &rig.random(300, 4));
+    let message = rig.fake.until_phase(&done, "Failed").await["message"].to_string();
+    assert!(message.contains("its share is") && !message.contains("victim"), "{message}");
+    // Whoever has more than half may not have the other's go.
+    assert!(rig.library.holds(&digest));
+    let message = rig.fake.until_phase("evil-11", "Failed").await["message"].to_string();
+    assert!(!message.contains("victim"), "{message}");
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn an_import_ends_when_no_host_names_it_any_more() {
+    let slow = Slow::start(1 << 40, 1 << 20, Duration::from_millis(1)).await;
+    let rig = small();
+    rig.fake.create("evil-1", &slow.url);
+    rig.fake.until("evil-1", "its import", |status| status["phase"] == "Importing").await;
+    rig.wanted.put(&rig.wanted.unwanted, "evil-1");
+    within("the import to end with its object", || rig.fake.status("evil-1").is_null().then_some(())).await;
+    rig.fake.create("honest-1", &rig.random(1, 4));
+    rig.fake.until_phase("honest-1", "Ready").await;
+    rig.stop().await;
+}
+
+/// A disk of zeros that is unpacked for minutes once it was read: 128 GiB, the source some MiB.
+fn zeros(folder: &FilePath) -> String {
+    let path = folder.join("zeros.zst");
+    let frame = zstd::bulk::compress(&vec![0; 64 << 20], 1).expect("zstd");
+    std::fs::write(&path, frame.repeat(2048)).expect("written");
+    format!("file://{}", path.display())
+}
+
+#[tokio::test]
+async fn what_is_unpacked_gives_its_place_back_and_ends_with_its_object() {
+    let turn = Duration::from_millis(60);
+    let rig = Rig::start_with(tempfile::tempdir().expect("folder"), Fake::default(), Times { turn, ..SHORT });
+    rig.fake.create("evil-1", &zeros(rig.folder.path()));
+    rig.fake.until("evil-1", "its source to be read", |status| status["percent"] == 99).await;
+    rig.fake.create("honest-1", &rig.source("honest", 1));
+    rig.fake.until_phase("honest-1", "Ready").await;
+    // It goes on, and ends in the middle when the last host that names it goes: else this test would never end.
+    rig.fake.until_phase("evil-1", "Importing").await;
+    rig.wanted.put(&rig.wanted.unwanted, "evil-1");
+    within("it to go", || rig.fake.status("evil-1").is_null().then_some(())).await;
     rig.stop().await;
 }
 

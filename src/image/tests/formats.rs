@@ -249,3 +249,36 @@ fn a_mutated_or_cut_qcow2_is_an_error_or_another_disk_but_never_a_panic() {
     }
     assert!(refused > 100, "{refused}");
 }
+
+/// qemu-img packs compressed clusters one after the other: some end in the sector where the next one begins, and none is
+/// named twice. One that is would be unpacked again and again.
+#[test]
+fn a_compressed_cluster_is_named_once() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (raw, path) = (folder.path().join("raw"), folder.path().join("image"));
+    // Half of its bits are random, so that each cluster takes some sectors.
+    let halves: String = (0..(3 << 20) / 64_u64).map(|number| sha256(&number.to_be_bytes())).collect();
+    fs::write(&raw, halves).expect("written");
+    let options = ["", "cluster_size=2M", "cluster_size=16k,compression_type=zstd", "cluster_size=16k"];
+    for options in options.map(|option| if option.is_empty() { "compat=1.1" } else { option }) {
+        run("qemu-img", &["convert", "-c", "-f", "raw", "-O", "qcow2", "-o", options, text(&raw), text(&path)]);
+        let mut image = fs::read(&path).expect("read");
+        let long = |image: &[u8], at: usize| u64::from_be_bytes(image[at..at + 8].try_into().expect("8"));
+        let bits = 62 - (u32::from(image[23]) - 8);
+        let first = (long(&image, long(&image, 40) as usize) & 0x00ff_ffff_ffff_fe00) as usize;
+        let entries: Vec<u64> = (0..2).map(|number| long(&image, first + 8 * number)).collect();
+        assert!(entries.iter().all(|entry| entry >> 62 == 1), "{options}: both are compressed");
+        let offset = |entry: u64| entry & ((1 << bits) - 1);
+        assert!(!offset(entries[1]).is_multiple_of(512), "{options}: it begins in the sector where another ends");
+        assert_eq!(read_all(&image).expect(options), 3, "{options}");
+        // The same again, and one that begins a bit later in it.
+        for again in [entries[0], entries[0] + 5] {
+            image[first + 8..first + 16].copy_from_slice(&again.to_be_bytes());
+            let why = read_all(&image);
+            assert!(
+                matches!(&why, Err(Qcow2Error::Damaged(why)) if why.contains("something else")),
+                "{options}: {why:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What the controller does for the library as a whole: it makes room, says for whom images are, and lets go of imports
+//! that nobody wants any more.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use serde_json::json;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::{Context, lock};
+use crate::api::slipway::{Image, ImagePhase};
+use crate::image::demand::{Demand, Party};
+use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
+use crate::image::{ImportError, ImportProgress, Lack};
+
+/// Namespaces that an Image's status names.
+const NAMESPACES_SHOWN: usize = 8;
+/// How often Images that nobody wants are looked for, besides the times when hosts change.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long imports that were ended may take to give back what they stored.
+const GIVEN_BACK: Duration = Duration::from_secs(10);
+
+/// Something that takes room, and what to do to it.
+struct Taker {
+    held: Held,
+    images: Vec<Image>,
+    /// Of what is in the library; none of what is being imported.
+    digest: Option<String>,
+}
+
+impl Context {
+    /// Has other images give way to one whose import found too little room, after it gave back what it had stored. When
+    /// none do, the error says why.
+    pub(super) async fn make_room(
+        &self,
+        image: &Image,
+        progress: ImportProgress,
+        lack: Lack,
+        error: ImportError,
+    ) -> Result<Result<(), ImportError>, kube::Error> {
+        // Two that look at the same time would have more give way than they need.
+        let _alone = self.making_room.lock().await;
+        if !self.demands.complete() {
+            return Ok(Err(error));
+        }
+        let takers = self.takers(image).await?;
+        let Ok(space) = self.library.space() else { return Ok(Err(error)) };
+        let own = space.room().saturating_sub(lack.room);
+        let bytes = own.saturating_add(lack.needed.max(rest(own, progress)));
+        let asker = Asker {
+            parties: self.demands.of(image).parties,
+            bytes,
+            lacking: bytes.saturating_sub(space.room()).max(1),
+        };
+        let held: Vec<Held> = takers.iter().map(|taker| taker.held.clone()).collect();
+        let total = space.stored.saturating_add(space.room());
+        let chosen = match give_way(&held, &asker, total) {
+            Ok(chosen) => chosen,
+            Err(Refusal::Full) => return Ok(Err(error)),
+            Err(Refusal::OverShare { would, share }) => {
+                // Every host that asks for the image shows this: it names nobody's images, and nobody.
+                let message = format!(
+                    "no room in the image library: with this image the namespace that asks for it would have about {} MiB \
+                     there, and its share is {} MiB; have fewer images there, or have the file system enlarged",
+                    would >> 20,
+                    share >> 20
+                );
+                return Ok(Err(ImportError { message, ..error }));
+            }
+        };
+        // An import that ends gives back what it stored some moments later.
+        let mut deadline = Instant::now();
+        for taker in chosen.into_iter().filter_map(|at| takers.get(at)) {
+            self.remove(taker, &image.name_any()).await?;
+            if taker.digest.is_none() {
+                deadline = Instant::now() + GIVEN_BACK;
+            }
+        }
+        while self.library.space().is_ok_and(|space| space.room() < bytes) && Instant::now() < deadline {
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(Ok(()))
+    }
+
+    /// All that takes room beside an image.
+    async fn takers(&self, asker: &Image) -> Result<Vec<Taker>, kube::Error> {
+        let all = ListParams::default();
+        let images = self.images.list(&all).await?.items;
+        let intents = self.intents.list(&all).await?.items.into_iter();
+        let booted: HashSet<String> = intents.flat_map(|intent| super::digests(intent.spec)).collect();
+        let mut takers = Vec::new();
+        // What has the same content is there once.
+        let mut by_digest = BTreeMap::<String, (u64, Vec<Image>)>::new();
+        for image in images {
+            let name = image.name_any();
+            let status = image.status.clone().unwrap_or_default();
+            let under_way = lock(&self.running).get(&name).map(|running| running.read.load(Ordering::Relaxed));
+            match (under_way, status.digest) {
+                _ if name == asker.name_any() => {}
+                // What waits for its first turn has nothing.
+                (Some(0), _) => {}
+                (Some(bytes), _) => {
+                    let Demand { parties, .. } = self.demands.of(&image);
+                    let held = Held { parties, bytes, used: SystemTime::now(), tie: Tie::Needed };
+                    takers.push(Taker { held, images: vec![image], digest: None });
+                }
+                (None, Some(digest)) => {
+                    let bytes = status.stored_size.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default();
+                    let entry = by_digest.entry(digest).or_insert_with(|| (bytes, Vec::new()));
+                    entry.1.push(image);
+                }
+                (None, None) => {}
+            }
+        }
+        for (digest, (bytes, images)) in by_digest {
+            let demands: Vec<Demand> = images.iter().map(|image| self.demands.of(image)).collect();
+            let mut parties: Vec<Party> = demands.iter().flat_map(|demand| demand.parties.clone()).collect();
+            parties.sort();
+            parties.dedup();
+            // Whoever names it by another URL keeps it.
+            if parties.iter().any(|party| *party != Party::LeftOver) {
+                parties.retain(|party| *party != Party::LeftOver);
+            }
+            let (library, name, time) = (self.library.clone(), digest.clone(), self.times.reading);
+            let read = tokio::task::spawn_blocking(move || (library.is_read(&name, time), library.used(&name)));
+            let (read, used) = read.await.unwrap_or((true, SystemTime::now()));
+            let needed = booted.contains(&digest) || demands.iter().any(|demand| demand.unfinished > 0);
+            let tie = match (read, needed) {
+                (true, _) => Tie::Read,
+                (false, true) => Tie::Needed,
+                (false, false) => Tie::Idle,
+            };
+            takers.push(Taker { held: Held { parties, bytes, used, tie }, images, digest: Some(digest) });
+        }
+        Ok(takers)
+    }
+
+    async fn remove(&self, taker: &Taker, asker: &str) -> Result<(), kube::Error> {
+        for image in &taker.images {
+            let (name, of) = (image.name_any(), &taker.held.parties);
+            if taker.digest.is_none() {
+                tracing::info!(image = name, ?of, asker, "an import ends, so that another one has room");
+                if let Some(running) = lock(&self.running).get(&name) {
+                    running.give_way.cancel();
+                }
+                continue;
+            }
+            tracing::info!(image = name, ?of, asker, "removing an image, so that another one has room");
+            self.delete(image).await?;
+        }
+        let Some(digest) = taker.digest.clone() else { return Ok(()) };
+        let library = self.library.clone();
+        match tokio::task::spawn_blocking(move || library.remove(&digest)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "an image that gives way cannot be removed"),
+            Err(error) => tracing::warn!(%error, "an image that gives way was not removed"),
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, image: &Image) -> Result<(), kube::Error> {
+        let preconditions = Some(Preconditions { uid: image.uid(), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::default() };
+        match self.images.delete(&image.name_any(), &params).await {
+            // Gone, or another one by now.
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            deleted => deleted.map(|_| ()),
+        }
+    }
+
+    /// Keeps the statuses of Images as who wants them, and lets go of imports that nobody wants.
+    pub(super) async fn look_after_users(&self) {
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = self.demands.changed().notified() => {}
+                () = self.look.notified() => {}
+                _ = tick.tick() => {}
+            }
+            if self.demands.complete()
+                && let Err(error) = self.look_at_users().await
+            {
+                tracing::warn!(%error, "the API failed while it was noted for whom images are");
+            }
+            // Hosts that change all the time do not keep this busy.
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = sleep(self.times.look_pause) => {}
+            }
+        }
+    }
+
+    /// Whether its status says who wants it.
+    pub(super) fn says_its_users(&self, image: &Image) -> bool {
+        let (hosts, namespaces) = users(&self.demands.of(image));
+        let status = image.status.as_ref();
+        (hosts, namespaces.as_slice())
+            == (
+                status.and_then(|status| status.hosts),
+                status.map(|status| status.namespaces.as_slice()).unwrap_or_default(),
+            )
+    }
+
+    async fn look_at_users(&self) -> Result<(), kube::Error> {
+        let grace = self.times.unwanted;
+        for image in self.images.list(&ListParams::default()).await?.items {
+            let demand = self.demands.of(&image);
+            let status = image.status.clone().unwrap_or_default();
+            let made = image.metadata.creation_timestamp.as_ref().map(|made| SystemTime::from(made.0));
+            let is_old = made.is_none_or(|made| made.elapsed().is_ok_and(|age| age >= grace));
+            if demand.parties == [Party::LeftOver] && status.phase != ImagePhase::Ready && is_old {
+                tracing::info!(image = image.name_any(), "no host names it any more: it is not imported");
+                self.delete(&image).await?;
+                continue;
+            }
+            if !self.says_its_users(&image) {
+                let (hosts, namespaces) = users(&demand);
+                let namespaces = (!namespaces.is_empty()).then_some(namespaces);
+                let patch = Patch::Merge(json!({ "status": { "hosts": hosts, "namespaces": namespaces } }));
+                match self.images.patch_status(&image.name_any(), &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                    patched => drop(patched?),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As an Image's status says it. Hosts do not use what was made by hand.
+fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
+    if demand.parties.contains(&Party::ByHand) {
+        return <_>::default();
+    }
+    let name = |party: &Party| match party {
+        Party::Namespace(name) => Some(name.clone()),
+        Party::ByHand | Party::LeftOver => None,
+    };
+    let mut namespaces: Vec<String> = demand.parties.iter().filter_map(name).collect();
+    namespaces.sort();
+    namespaces.truncate(NAMESPACES_SHOWN);
+    (i64::try_from(demand.hosts).ok(), namespaces)
+}
+
+/// About how much more an import would have stored than it had when it found too little room. When that is too little, more
+/// gives way in the next round.
+fn rest(own: u64, progress: ImportProgress) -> u64 {
+    match progress.total {
+        Some(_) if progress.ended || progress.read == 0 => 0,
+        Some(total) => {
+            let left = u128::from(total.saturating_sub(progress.read));
+            let rest = u64::try_from(u128::from(own) * left / u128::from(progress.read)).unwrap_or(u64::MAX);
+            // What was read is told now and then, and may be more.
+            rest.min(total.saturating_sub(own))
+        }
+        // Twice as much each time is soon enough.
+        None => own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_import_would_have_stored_is_guessed_by_what_it_had() {
+        for (own, read, total, ended, expected) in [
+            (0, 0, Some(1000), false, 0),
+            (50, 100, Some(1000), false, 450),
+            (900, 100, Some(1000), false, 100),
+            (50, 1000, Some(1000), true, 0),
+            (50, 100, None, false, 50),
+            (u64::MAX, 1, Some(u64::MAX), false, 0),
+        ] {
+            assert_eq!(rest(own, ImportProgress { read, total, ended }), expected, "{own} {read} {total:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_names_eight_namespaces_and_counts_all_hosts() {
+        let parties = (0..20).rev().map(|number| Party::Namespace(format!("n{number:02}"))).collect();
+        let (hosts, namespaces) = users(&Demand { parties, hosts: 700, unfinished: 3 });
+        assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
+        let nobody = |party| users(&Demand { parties: vec![party], hosts: 0, unfinished: 0 });
+        assert_eq!((nobody(Party::LeftOver), nobody(Party::ByHand)), ((Some(0), vec![]), (None, vec![])));
+    }
+}

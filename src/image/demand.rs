@@ -1,0 +1,29 @@
+//! Who wants an image.
+
+use tokio::sync::Notify;
+
+pub use super::turns::Party;
+use crate::api::slipway::Image;
+
+/// Who wants an image, and how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// At least one.
+    pub parties: Vec<Party>,
+    /// Hosts that name it.
+    pub hosts: usize,
+    /// Of these, those that are not provisioned.
+    pub unfinished: usize,
+}
+
+/// Knows who wants which image. It must not believe what a user may write on the Image.
+pub trait Demands: Send + Sync {
+    /// Who wants it now.
+    fn of(&self, image: &Image) -> Demand;
+
+    /// Whether all who may want an image are known; before, nobody wants some that somebody does.
+    fn complete(&self) -> bool;
+
+    /// Told when the answer may be another.
+    fn changed(&self) -> &Notify;
+}
