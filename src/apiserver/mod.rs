@@ -78,6 +78,7 @@ mod strategic;
 mod sweep;
 mod table;
 mod text;
+mod turns;
 mod versions;
 mod watch;
 mod weight;
@@ -205,6 +206,7 @@ struct Inner {
     checks: health::Checks,
     metrics: metrics::Metrics,
     places: overload::Places,
+    turns: turns::Turns,
     answers: held::Answers,
 }
 
@@ -257,6 +259,7 @@ impl ApiServer {
                 checks: health::Checks::default(),
                 metrics: metrics::Metrics::default(),
                 places: overload::Places::default(),
+                turns: turns::Turns::default(),
             }),
         };
         // Nobody has looked yet.
@@ -595,7 +598,11 @@ async fn serve(
 
 /// Ends a request that takes too long. What it began to write may be written all the same.
 async fn in_time<T>(uri: &http::Uri, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    let most = request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX);
+    within(request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX), serving).await
+}
+
+/// Ends what takes longer than this.
+async fn within<T>(most: Duration, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::time::timeout(most, serving).await.unwrap_or_else(|_| {
         let message = "request did not complete within requested timeout - context deadline exceeded";
         Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
