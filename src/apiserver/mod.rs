@@ -92,6 +92,7 @@ pub use auth::Identity;
 pub(crate) use names::subdomain;
 pub use registry::{Registry, RegistryError, Resource};
 pub use request::Target;
+pub(crate) use shares::PEOPLE;
 pub use status::{ApiError, FieldError, FieldFault};
 pub(crate) use table::age;
 
