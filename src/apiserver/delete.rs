@@ -309,14 +309,19 @@ pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Op
     }
     let options = DeleteOptions::parse(call, &body)?;
     let selector = super::selectors::Selector::parse(call.resource, &call.params.labels, &call.params.fields)?;
-    let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
     // Names, for the objects themselves would be kept until the last of them is deleted.
-    let names: Vec<(String, String)> = listing
-        .objects
-        .into_iter()
-        .filter(|object| selector.matches(object))
-        .map(|object| (object.namespace.clone(), object.name.clone()))
-        .collect();
+    let mut names: Vec<(String, String)> = Vec::new();
+    {
+        let scan = call.api.inner.turns.begin(call.identity).await;
+        let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
+        let look = |object: Arc<Object>| {
+            if selector.matches(&object) {
+                names.push((object.namespace.clone(), object.name.clone()));
+            }
+            true
+        };
+        scan.each(listing.objects, look).await;
+    }
     let mut deleted = Some(Vec::new());
     let mut shown = 0;
     for (namespace, name) in names {

@@ -13,12 +13,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use base64::{Engine, alphabet};
 use serde::{Deserialize, Serialize};
 
+use super::Call;
 use super::items::ListHead;
 use super::read::{reach, send_list};
 use super::request::{Params, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
-use super::{Call, aside};
 use crate::store::{Listing, Object};
 
 /// Longest continue token that is read.
@@ -56,9 +56,6 @@ impl Place {
         (self.0.as_str(), self.1.as_str()) < (object.namespace.as_str(), object.name.as_str())
     }
 }
-
-/// Objects from which on to look which are selected counts as long: it may mean to read them all.
-const MANY: usize = 1000;
 
 /// What a continue token says (the form is upstream's; to clients it is opaque).
 #[derive(Serialize, Deserialize)]
@@ -186,6 +183,11 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
     let params = call.params;
     let wanted = Wanted::of(params)?;
     let selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
+    // Only who has a turn holds a list, for many may wait for theirs.
+    let scan = match selector.is_everything() {
+        true => None,
+        false => Some(call.api.inner.turns.begin(call.identity).await),
+    };
     let listing = read(call, &wanted).await?;
     let revision = listing.revision;
     let mut objects = listing.objects;
@@ -194,8 +196,15 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
     }
     // Upstream answers revision 0 out of its cache, whole.
     let limit = params.limit.filter(|_| params.resource_version != "0");
-    let many = objects.len() >= MANY && !selector.is_everything();
-    let (objects, head) = aside::when(many, || part(objects, &selector, limit, revision));
+    let total = objects.len();
+    let mut part = Part::of(limit);
+    match scan {
+        Some(scan) => scan.each(objects, |object| !selector.matches(&object) || part.add(object)).await,
+        None if limit.is_none() => part.objects = objects,
+        None => _ = objects.into_iter().all(|object| part.add(object)),
+    }
+    // With a selector nobody knows how many would be left without looking at them all.
+    let (objects, head) = part.end(revision, selector.is_everything().then_some(total));
     Ok(send_list(call, objects, &head))
 }
 
@@ -224,34 +233,44 @@ async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
 /// controllers among them, and a server may give fewer than it was asked for.
 const PART_BYTES: usize = 4 << 20;
 
-/// The first part of what is selected, and its metadata.
-fn part(
-    objects: Vec<Arc<Object>>,
-    selector: &Selector,
+/// The first part of what is selected, as it comes.
+struct Part {
     limit: Option<usize>,
-    revision: u64,
-) -> (Vec<Arc<Object>>, ListHead) {
-    let everything = selector.is_everything();
-    let total = objects.len();
-    let mut selected = objects.into_iter().filter(|object| everything || selector.matches(object)).peekable();
-    let Some(limit) = limit else { return (selected.collect(), ListHead::at(revision)) };
-    let mut part: Vec<Arc<Object>> = Vec::new();
-    let mut bytes = 0;
-    while part.len() < limit
-        && let Some(object) = selected.next_if(|object| part.is_empty() || bytes + object.json_len() <= PART_BYTES)
-    {
-        bytes += object.json_len();
-        part.push(object);
+    objects: Vec<Arc<Object>>,
+    /// Length of their text.
+    bytes: usize,
+    /// Whether there is more.
+    goes_on: bool,
+}
+
+impl Part {
+    fn of(limit: Option<usize>) -> Self {
+        Self { limit, objects: Vec::new(), bytes: 0, goes_on: false }
     }
-    let mut head = ListHead::at(revision);
-    if let Some(last) = part.last()
-        && selected.peek().is_some()
-    {
-        head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &Place::of(last));
-        // With a selector nobody knows how many would be left without looking at them all.
-        head.remaining = everything.then(|| total - part.len());
+
+    /// Puts in the next object unless it is one too many; whether it was put in.
+    fn add(&mut self, object: Arc<Object>) -> bool {
+        let length = object.json_len();
+        if let Some(limit) = self.limit {
+            let has_room = self.objects.is_empty() || self.bytes + length <= PART_BYTES;
+            self.goes_on = self.objects.len() >= limit || !has_room;
+        }
+        if !self.goes_on {
+            self.bytes += length;
+            self.objects.push(object);
+        }
+        !self.goes_on
     }
-    (part, head)
+
+    /// The objects and the metadata of the list; `total`: how many there are in all, if that is known.
+    fn end(self, revision: u64, total: Option<usize>) -> (Vec<Arc<Object>>, ListHead) {
+        let mut head = ListHead::at(revision);
+        if let Some(last) = self.objects.last().filter(|_| self.goes_on) {
+            head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &Place::of(last));
+            head.remaining = total.map(|total| total - self.objects.len());
+        }
+        (self.objects, head)
+    }
 }
 
 #[cfg(test)]
@@ -346,9 +365,10 @@ mod tests {
             let name = format!("{number:03}");
             Arc::new(Object::new("/configmaps".into(), "ns".into(), name, 1, json.as_bytes()).unwrap())
         };
-        let selector = Selector::default();
         let parts = |objects: &[Arc<Object>], limit| {
-            let (part, head) = part(objects.to_vec(), &selector, limit, 7);
+            let mut part = Part::of(limit);
+            _ = objects.iter().all(|object| part.add(Arc::clone(object)));
+            let (part, head) = part.end(7, Some(objects.len()));
             (part.len(), head.continue_token.is_empty(), head.remaining)
         };
         let large: Vec<_> = (0..10).map(|number| object(number, 1_500_000)).collect();

@@ -78,6 +78,7 @@ mod strategic;
 mod sweep;
 mod table;
 mod text;
+mod turns;
 mod versions;
 mod watch;
 mod weight;
@@ -91,6 +92,7 @@ pub use auth::Identity;
 pub(crate) use names::subdomain;
 pub use registry::{Registry, RegistryError, Resource};
 pub use request::Target;
+pub(crate) use shares::PEOPLE;
 pub use status::{ApiError, FieldError, FieldFault};
 pub(crate) use table::age;
 
@@ -205,6 +207,7 @@ struct Inner {
     checks: health::Checks,
     metrics: metrics::Metrics,
     places: overload::Places,
+    turns: turns::Turns,
     answers: held::Answers,
 }
 
@@ -257,6 +260,7 @@ impl ApiServer {
                 checks: health::Checks::default(),
                 metrics: metrics::Metrics::default(),
                 places: overload::Places::default(),
+                turns: turns::Turns::default(),
             }),
         };
         // Nobody has looked yet.
@@ -595,7 +599,11 @@ async fn serve(
 
 /// Ends a request that takes too long. What it began to write may be written all the same.
 async fn in_time<T>(uri: &http::Uri, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    let most = request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX);
+    within(request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX), serving).await
+}
+
+/// Ends what takes longer than this.
+async fn within<T>(most: Duration, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::time::timeout(most, serving).await.unwrap_or_else(|_| {
         let message = "request did not complete within requested timeout - context deadline exceeded";
         Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))

@@ -15,7 +15,7 @@ const FIELDS_MAX: usize = 64;
 /// Which objects a list or watch is about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
-    labels: Vec<labels::Requirement>,
+    labels: labels::Labels,
     fields: Vec<FieldRequirement>,
 }
 
@@ -42,13 +42,16 @@ impl Selector {
         if terms.len() > FIELDS_MAX {
             return Err(ApiError::bad_request(format!("more than {FIELDS_MAX} field selectors")));
         }
-        let fields = terms.into_iter().map(|term| parse_field(resource, fields, term)).collect::<Result<_, _>>()?;
+        let fields = terms.into_iter().map(|term| parse_field(resource, fields, term));
+        let mut fields = fields.collect::<Result<Vec<FieldRequirement>, _>>()?;
+        // What is known without a look inside comes first.
+        fields.sort_by_key(|requirement| matches!(requirement.field, Field::At(_)));
         Ok(Self { labels, fields })
     }
 
     /// Whether everything is selected.
     pub fn is_everything(&self) -> bool {
-        self.labels.is_empty() && self.fields.is_empty()
+        self.labels.is_everything() && self.fields.is_empty()
     }
 
     /// Narrows the selector to one name.
@@ -58,7 +61,7 @@ impl Selector {
 
     /// Whether a stored object is selected.
     pub fn matches(&self, object: &Object) -> bool {
-        if !self.labels.iter().all(|requirement| requirement.matches(|key| object.label(key))) {
+        if !self.labels.matches(object.labels()) {
             return false;
         }
         // Most selectors do not look inside.

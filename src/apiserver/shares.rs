@@ -1,10 +1,14 @@
 //! A bounded quantity that callers share, so that none of them takes it all.
 //!
 //! A quarter is kept for callers who have little. A caller is a user; whoever may make service accounts makes as many as
-//! they like, so those of a namespace are one.
+//! they like, so those of a namespace are one. Not so those of [`PEOPLE`], which only administrators make, each for somebody
+//! else.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Namespace of the service accounts of `slipway token create`.
+pub(crate) const PEOPLE: &str = "slipway-system";
 
 /// How much there is, and who has it.
 #[derive(Clone)]
@@ -89,8 +93,10 @@ impl Drop for Share {
 /// As whom a user counts.
 pub(super) fn caller(user: &str) -> &str {
     let prefix = "system:serviceaccount:";
-    let namespace = user.strip_prefix(prefix).and_then(|rest| rest.find(':'));
-    namespace.map_or(user, |length| &user[..prefix.len() + length])
+    match user.strip_prefix(prefix).and_then(|rest| rest.split_once(':')) {
+        Some((namespace, _)) if namespace != PEOPLE => &user[..prefix.len() + namespace.len()],
+        _ => user,
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +145,8 @@ mod tests {
             ("system:serviceaccount:rack:bot", "system:serviceaccount:rack"),
             ("system:serviceaccount:rack:other", "system:serviceaccount:rack"),
             ("system:serviceaccount:", "system:serviceaccount:"),
+            ("system:serviceaccount:slipway-system:ci", "system:serviceaccount:slipway-system:ci"),
+            ("system:serviceaccount:slipway-system2:ci", "system:serviceaccount:slipway-system2"),
             ("", ""),
         ] {
             assert_eq!(caller(user), counted, "{user}");

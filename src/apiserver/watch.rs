@@ -14,7 +14,7 @@ use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use http_body::{Body, Frame};
 use jiff::Timestamp;
 use rand::Rng;
@@ -32,7 +32,7 @@ use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::{Rows, definitions};
-use super::{ApiServer, Call, Identity, Resource, auth};
+use super::{ApiServer, Call, Identity, REQUEST_MAX, Resource, auth, within};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
@@ -90,15 +90,18 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     let mut text = 0;
     let after = if wants_list || from.is_none() {
         reach(store, from.unwrap_or(0)).await?;
-        let listing = store.list(storage, call.target.namespace.as_deref());
         if wants_list {
-            let objects: VecDeque<_> =
-                listing.objects.into_iter().filter(|object| state.selector.matches(object)).collect();
+            // Until its objects are found it is a read as any other.
+            let refused = |_: &ApiError| call.api.inner.metrics.refused("readOnly");
+            let _read = places.for_request(&Method::GET, call.identity).inspect_err(refused)?;
+            let (objects, revision) = within(length(params).min(REQUEST_MAX), first(call, &state.selector)).await?;
             text = objects.iter().map(|object| object.json_len()).sum();
             *state.first.lock() = objects;
             state.end_of_initial = initial == Some(true) && params.bookmarks;
+            revision
+        } else {
+            store.revision()
         }
-        listing.revision
     } else {
         state.last
     };
@@ -130,6 +133,26 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         response.headers_mut().insert(http::header::CONTENT_TYPE, media);
     }
     Ok(response)
+}
+
+/// The objects that are there, and the revision that they are at.
+async fn first(call: &Call<'_>, selector: &Selector) -> Result<(VecDeque<Arc<Object>>, u64), ApiError> {
+    let list = || call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
+    if selector.is_everything() {
+        let listing = list();
+        return Ok((listing.objects.into(), listing.revision));
+    }
+    let scan = call.api.inner.turns.begin(call.identity).await;
+    let listing = list();
+    let mut selected = VecDeque::new();
+    let look = |object: Arc<Object>| {
+        if selector.matches(&object) {
+            selected.push_back(object);
+        }
+        true
+    };
+    scan.each(listing.objects, look).await;
+    Ok((selected, listing.revision))
 }
 
 /// Whether the client says that it wants, or does not want, what there is first (`sendInitialEvents`), when its

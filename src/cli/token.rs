@@ -23,7 +23,7 @@ use crate::config::{Config, Span};
 use crate::pki;
 
 /// Namespace of the accounts.
-const NAMESPACE: &str = "slipway-system";
+const NAMESPACE: &str = crate::apiserver::PEOPLE;
 /// Label of everything that belongs to a token; its value is the token's name.
 const LABEL: &str = "slipway.dev/token";
 /// Annotation of the account: when the token ends.

@@ -218,10 +218,9 @@ impl Object {
         self.json_len() - self.typing.iter().map(Range::len).sum::<usize>()
     }
 
-    /// The value of a label.
-    pub fn label(&self, key: &str) -> Option<&str> {
-        let at = self.labels.binary_search_by(|(one, _)| (**one).cmp(key)).ok()?;
-        self.labels.get(at).map(|(_, value)| &**value)
+    /// Keys and values of its labels, in the order of the keys.
+    pub fn labels(&self) -> &[(Box<str>, Box<str>)] {
+        &self.labels
     }
 
     /// Whether it names owners.
@@ -247,7 +246,8 @@ mod tests {
     fn what_is_asked_often_is_read_once() {
         let text = r#"{"kind":"X","metadata":{"labels":{"b":"2","a":"1","é":""},"ownerReferences":[{}]},"spec":{"metadata":1}}"#;
         let one = object(text).unwrap();
-        assert_eq!(["a", "b", "é", "c"].map(|key| one.label(key)), [Some("1"), Some("2"), Some(""), None]);
+        let labels: Vec<_> = one.labels().iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(labels, [("a", "1"), ("b", "2"), ("é", "")]);
         assert_eq!((one.is_owned(), one.is_ending()), (true, false));
         assert_eq!(one.metadata(), one.value()["metadata"]);
         let other =
@@ -285,7 +285,7 @@ mod tests {
             r#"{"metadata":{"labels":{"a":1}}}"#,
         ] {
             let one = object(text).unwrap();
-            assert_eq!((one.label("a"), one.is_owned()), (None, false), "{text}");
+            assert_eq!((one.labels(), one.is_owned()), (&[][..], false), "{text}");
         }
         assert!(object("[]").is_err() || object("[]").unwrap().metadata().is_null());
         assert!(object("{").is_err());

@@ -83,6 +83,31 @@ async fn who_waits_for_a_revision_holds_up_no_reader() {
 }
 
 #[tokio::test]
+async fn one_token_leaves_watches_for_the_others() {
+    let rig = Rig::new().await;
+    let at = format!("{MAPS}?watch=true&resourceVersion={}", rig.api.store().revision());
+    let watch = async |name: &str| {
+        let user = user(&format!("system:serviceaccount:slipway-system:{name}"));
+        let mut request = http::Request::get(&at).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(user.unwrap());
+        rig.api.router().oneshot(request).await.unwrap()
+    };
+    let mut greedy = Vec::new();
+    let last = loop {
+        let response = watch("greedy").await;
+        match response.status().as_u16() {
+            200 => greedy.push(response),
+            code => break code,
+        }
+        assert!(greedy.len() <= overload::WATCHES);
+    };
+    assert_eq!((greedy.len(), last), (overload::WATCHES * 3 / 4, 429));
+    let other = watch("other").await;
+    assert_eq!(other.status(), 200);
+    assert_eq!(watch("greedy").await.status(), 429);
+}
+
+#[tokio::test]
 async fn who_lost_a_right_while_the_body_came_has_lost_it() {
     let rig = Rig::new().await;
     let object = |kind: &str, name: &str, rest: Value| {

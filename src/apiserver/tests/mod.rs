@@ -15,6 +15,7 @@ mod model;
 mod observed;
 mod read_rules;
 mod refused_rules;
+mod selecting;
 mod slow_answers;
 mod token_rules;
 mod version_rules;
