@@ -32,12 +32,15 @@ pub mod auth;
 pub mod fuzz;
 pub mod health;
 pub mod registry;
+mod resource;
 pub mod tls;
 
 mod apply;
 mod aside;
 mod backup;
 mod body;
+mod built_in;
+mod columns;
 mod connections;
 mod core_kinds;
 mod core_schemas;
@@ -58,6 +61,7 @@ mod list;
 mod meta;
 pub mod metrics;
 mod names;
+mod of_definition;
 mod openapi;
 mod options;
 mod overload;
@@ -88,11 +92,14 @@ mod yaml;
 mod tests;
 
 pub use auth::Identity;
+pub use built_in::registry;
+pub(crate) use columns::age;
 pub(crate) use names::subdomain;
-pub use registry::{Registry, RegistryError, Resource};
+pub use of_definition::RegistryError;
+pub use registry::Registry;
 pub use request::Target;
+pub use resource::Resource;
 pub use status::{ApiError, FieldError, FieldFault};
-pub(crate) use table::age;
 
 use request::{Form, Params, Route};
 
@@ -236,7 +243,7 @@ impl ApiServer {
         auth: auth::AuthOptions,
         shutdown: CancellationToken,
     ) -> Result<Self, ApiServerError> {
-        let registry = Arc::new(Registry::new(kinds)?);
+        let registry = Arc::new(built_in::registry(kinds)?);
         let documents = Arc::new(openapi::Documents::new(&registry, None));
         let server = Self {
             inner: Arc::new(Inner {

@@ -10,13 +10,14 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::Call;
+use super::columns::definitions;
 use super::held::{self, Hold, Line, Whole};
 use super::items::{self, Compressible, Items, ListHead, Parts};
 use super::lines::Lines;
 use super::list::Wanted;
+use super::request::Include;
 use super::request::{Form, Params, parse_revision};
 use super::status::ApiError;
-use super::table::{Include, definitions};
 use super::text::Text;
 use super::weight::InMemory;
 use super::write::Written;

@@ -13,7 +13,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::delete::DeleteOptions;
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
+use super::resource::Resource;
 use super::status::ApiError;
 use super::{ApiServer, Identity, events, meta};
 use crate::api::Keep;

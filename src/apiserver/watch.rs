@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::columns::definitions;
 use super::held::{self, Hold, Source};
 use super::items::{self, ListHead};
 use super::list::invalid_options;
@@ -31,7 +32,7 @@ use super::read::reach;
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
-use super::table::{Rows, definitions};
+use super::table::Rows;
 use super::{ApiServer, Call, Identity, Resource, auth};
 use crate::store::{Object, StoreEvent, Watch};
 

@@ -12,14 +12,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceSubresourceScale;
 use serde_json::{Map, Value, json};
 
+use super::columns::Column;
 use super::delete::DeleteOptions;
-use super::registry::{CoreKind, Registry, Resource, Scale};
+use super::registry::Registry;
+use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
 use super::sweep::Removed;
-use super::table::Column;
 use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -33,7 +33,7 @@ mod weight;
 pub(super) use compiled::Compiled;
 
 /// Group of definitions.
-pub(super) const GROUP: &str = "apiextensions.k8s.io";
+pub(super) use super::resource::APIEXTENSIONS as GROUP;
 /// Name in the store.
 pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Holds a definition until its objects are gone.
@@ -175,16 +175,6 @@ pub(super) fn set_terminating(definition: &mut Value) {
         },
         meta::now(),
     );
-}
-
-/// Where the scale subresource finds its numbers. Paths were checked when the definition was written.
-pub(super) fn scale(scale: &CustomResourceSubresourceScale) -> Scale {
-    let fields = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-    Scale {
-        spec_replicas: fields(&scale.spec_replicas_path),
-        status_replicas: fields(&scale.status_replicas_path),
-        selector: scale.label_selector_path.as_deref().filter(|path| !path.is_empty()).map(fields),
-    }
 }
 
 impl ApiServer {
