@@ -12,16 +12,13 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
-use super::held::{self, Hold, Source};
+use super::held::{self, Hold, PIECE, Source};
 use super::request::Form;
 use super::request::Include;
 use super::resource::Resource;
 use super::table::{Rows, put_partial};
 
 use crate::store::Object;
-
-/// Bytes after which a piece is sent.
-pub(super) const PIECE: usize = 64 * 1024;
 
 /// What closes lists and tables alike.
 pub(super) const TAIL: &[u8] = b"]}";

@@ -10,9 +10,9 @@ use http_body::{Body, Frame};
 use serde_json::json;
 
 use super::aside;
-use super::held::{self, Hold, Source};
+use super::held::{self, Hold, PIECE, Source};
 use super::indent::Indent;
-use super::items::{ListHead, PIECE, Parts};
+use super::items::{ListHead, Parts};
 use super::yaml::{self, Place};
 use crate::store::{OBJECT_LIMIT, Object};
 

@@ -45,7 +45,7 @@ pub(super) enum Removed {
 impl ApiServer {
     /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
-        tokio::join!(self.keep_sweeping(), self.keep_access(), self.keep_answers_moving());
+        tokio::join!(self.keep_sweeping(), self.keep_access(), self.inner.answers.keep_moving(self.shutdown()));
     }
 
     async fn keep_sweeping(&self) {

@@ -28,7 +28,7 @@ use super::items::{self, ListHead};
 use super::list::invalid_options;
 use super::metrics::Watching;
 use super::overload::Place;
-use super::read::reach;
+use super::read::{self, reach};
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
@@ -120,7 +120,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         };
         chunk.map(|chunk| (chunk, (state, None)))
     });
-    let hold = Hold::of(call, text);
+    let hold = read::hold(call, text);
     let line = hold.as_ref().map(Hold::line);
     let mut response = json_response(StatusCode::OK, held::body(Chunks { stream: stream.boxed(), first }, hold));
     if let Some(line) = line {

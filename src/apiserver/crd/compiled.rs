@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use super::super::aside;
 use super::super::of_definition;
 use super::super::resource::{Conversion, Custom, Resource};
-use super::{BUILT_IN, is_built_in, names, weight};
+use super::names::{self, BUILT_IN, is_built_in};
+use super::weight;
 use crate::api::{Keep, Kind};
 use crate::store::{Object, WriteError};
 

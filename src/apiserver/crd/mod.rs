@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use names::{BUILT_IN, is_built_in};
+
 use super::columns::Column;
 use super::delete::DeleteOptions;
 use super::registry::Registry;
@@ -38,8 +40,6 @@ pub(super) use super::resource::APIEXTENSIONS as GROUP;
 pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Holds a definition until its objects are gone.
 pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-/// Annotation of the definitions that the server writes for its own kinds.
-const BUILT_IN: &str = "slipway.dev/built-in";
 /// Definitions made by users. Each costs memory for as long as it is there.
 const DEFINITIONS_MAX: usize = 1000;
 /// Tries of a change of a definition's status while others write.
@@ -133,10 +133,6 @@ fn prepare(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     if claims(new) != old.and_then(claims) {
         errors.push(FieldError::forbidden(format!("metadata.annotations[{BUILT_IN}]"), "is set by Slipway itself"));
     }
-}
-
-fn is_built_in(definition: &Value) -> bool {
-    definition["metadata"]["annotations"][BUILT_IN] == "true"
 }
 
 fn storage_version(spec: &Value) -> Option<&str> {
@@ -430,9 +426,4 @@ fn stay(definition: &mut Value) {
     if let Some(Value::Array(conditions)) = definition["status"].get_mut("conditions") {
         conditions.retain(|one| one["type"] != "Terminating");
     }
-}
-
-/// Names that the built-in kinds of a group have.
-fn built_in<'r>(registry: &'r Registry, group: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
-    registry.all().iter().filter(move |resource| resource.custom.is_none() && resource.group == group)
 }
