@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::columns::Column;
 use super::status::{FieldError, FieldFault};
-use super::table::Column;
 
 /// Bytes that the values of one Secret or ConfigMap may have together.
 const DATA_MAX: usize = 1024 * 1024;
@@ -193,7 +193,7 @@ fn check_data(data: Option<&Value>, path: &str, encoded: bool, errors: &mut Vec<
 mod tests {
     use super::*;
 
-    fn faults(prepare: super::super::registry::Prepare, new: &mut Value, old: Option<&Value>) -> Vec<String> {
+    fn faults(prepare: super::super::resource::Prepare, new: &mut Value, old: Option<&Value>) -> Vec<String> {
         let mut errors = Vec::new();
         prepare(new, old, &mut errors);
         errors.into_iter().map(|error| error.path).collect()

@@ -7,10 +7,14 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::registry::{OBJECT_META, SCHEMAS};
-use super::schema::SCHEMA_OF_SCHEMAS;
 use crate::api::definitions::unpack;
 
+/// Name of the schema of `metadata` in OpenAPI documents.
+pub(super) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+/// Where OpenAPI v3 documents keep schemas.
+pub(super) const SCHEMAS: &str = "#/components/schemas/";
+/// End of the name under which `JSONSchemaProps` refers to itself.
+pub(super) const SCHEMA_OF_SCHEMAS: &str = ".JSONSchemaProps";
 /// Schemas by name, which refer to each other.
 pub(super) type Documents = BTreeMap<String, Value>;
 

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::body::parse_body;
 use super::options;
-use super::registry::Resource;
+use super::resource::Resource;
 use super::status::{ApiError, FieldError, FieldFault};
-use super::write::served;
+
 use super::{AdmissionRequest, ApiServer, Call, Identity, Operation, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -178,7 +178,7 @@ impl ApiServer {
             let mut object_meta = meta::read(&json!({ "metadata": current.metadata() }))?;
             check_preconditions(resource, name, options, &object_meta, current.revision)?;
             if self.has_admission(resource) {
-                let old = served(resource, current.value());
+                let old = resource.served(current.value());
                 let request = AdmissionRequest {
                     resource,
                     operation: Operation::Delete,
@@ -269,7 +269,7 @@ fn check_preconditions(
         error.message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": the {what} in the precondition ({wanted}) does not match \
              the {what} in record ({found}). The object might have been {guess}",
-            super::registry::qualify(&resource.kind, &resource.group)
+            super::status::qualify(&resource.kind, &resource.group)
         );
         error.details["kind"] = resource.kind.clone().into();
         Err(error)

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use super::auth::accounts;
 use super::auth::kinds::AUTHENTICATION;
 use super::openapi::Document;
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
 use super::request::accepted;
+use super::resource::Resource;
 use super::status::ApiError;
 use crate::api::Keep;
 
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn the_types_of_kube_read_it() {
         use kube::core::discovery::v2::APIGroupDiscoveryList;
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         let value = aggregated("v2", &registry.groups(), &registry, &|_| Vec::new());
         let list: APIGroupDiscoveryList = serde_json::from_value(value).unwrap();
         let metal3 = list

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::table::{Column, age};
+use super::columns::{Column, age};
 
 /// Events kept at most; beyond that the oldest go before their time, of the namespaces that have most.
 pub(super) const COUNT_MAX: usize = 20_000;
@@ -206,7 +206,7 @@ mod tests {
         let now = "2026-01-01T00:31:00Z".parse().unwrap();
         let wanted = json!(["60s", "", "R", "baremetalhost/h", "", "slipway, box", "m", "31m", 3, "h.1"]);
         for event in [core_event(), to_new(&core_event())] {
-            assert_eq!(super::super::table::cells(&columns(), &event, now), wanted);
+            assert_eq!(super::super::columns::cells(&columns(), &event, now), wanted);
         }
     }
 }

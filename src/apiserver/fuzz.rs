@@ -11,10 +11,12 @@ use super::apply::update::{Request, Types, applied, updated};
 use super::apply::{markers, typed};
 use super::body::{self, too_deep};
 use super::patch::Patch;
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
+use super::resource::Resource;
 use super::schema::MergeType;
 
-static REGISTRY: LazyLock<Option<Registry>> = LazyLock::new(|| Registry::new(&crate::api::kinds()).ok());
+static REGISTRY: LazyLock<Option<Registry>> =
+    LazyLock::new(|| crate::apiserver::built_in::registry(&crate::api::kinds()).ok());
 
 /// Reads a first byte as the kind of request, the next one as the kind of object, and the rest up to a NUL byte as the
 /// object that is there, what follows as the body; then does what the server does with them.

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http::header;
+use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -26,8 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::items::PIECE;
-use super::{ApiServer, Call, shares};
+use super::shares;
 use crate::store::{Retired, Store};
 
 #[cfg(test)]
@@ -39,6 +38,8 @@ const RETIRED_MAX: usize = 64 << 20;
 const OWN_MAX: usize = 256 << 20;
 /// Answers from this length on are counted, in bytes; a connection holds as much of each in any case.
 pub(super) const COUNTED_FROM: usize = 16 << 10;
+/// Bytes after which a piece is sent.
+pub(super) const PIECE: usize = 64 * 1024;
 /// What an answer holds while it is compressed, in bytes: the windows and tables of a gzip encoder.
 const COMPRESSING: usize = 300 << 10;
 /// When all answers together hold less than this part of what is retired, others hold it, and no answer is broken off.
@@ -253,6 +254,16 @@ impl Answers {
         }))
     }
 
+    /// Breaks off answers that take too long until the server is shut down.
+    pub async fn keep_moving(&self, shutdown: &CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => self.end_overdue(Instant::now()),
+            }
+        }
+    }
+
     /// Breaks off answers that have taken too long by now.
     pub fn end_overdue(&self, now: Instant) {
         let all: Vec<Entry> = lock(&self.0.entries).values().filter(|entry| entry.deadline <= now).cloned().collect();
@@ -273,18 +284,6 @@ impl Answers {
         let retired = gauge(self.0.retired.bytes());
         registry.register("slipway_retired_bytes", "Objects that are gone or replaced, and held by somebody", retired);
         registry.register("slipway_answers_broken_off", "Answers that were taken too slowly", self.0.ended.clone());
-    }
-}
-
-impl ApiServer {
-    /// Breaks off answers that take too long until the server is shut down.
-    pub(super) async fn keep_answers_moving(&self) {
-        loop {
-            tokio::select! {
-                () = self.shutdown().cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => self.inner.answers.end_overdue(Instant::now()),
-            }
-        }
     }
 }
 
@@ -368,23 +367,18 @@ impl Table {
 }
 
 impl Hold {
-    /// For the answer to a call, which shows objects with so many bytes of text. The appliance's own rooms are not counted:
-    /// they take what they ask for, and its work depends on them.
-    pub fn of(call: &Call<'_>, text: usize) -> Option<Self> {
-        if call.identity.is_in_process() {
-            return None;
-        }
-        let accepts = call.headers.get_all(header::ACCEPT_ENCODING).iter();
+    /// For an answer to `user` that shows objects with so many bytes of text; `what` names them for the log.
+    pub fn new(answers: &Answers, user: &str, what: &str, headers: &HeaderMap, text: usize) -> Self {
+        let accepts = headers.get_all(header::ACCEPT_ENCODING).iter();
         let compresses = accepts.filter_map(|one| one.to_str().ok()).any(|one| one.contains("gzip"));
-        let namespace = call.target.namespace.as_deref().unwrap_or_default();
-        Some(Self {
-            table: Arc::clone(&call.api.inner.answers.0),
-            caller: shares::caller(&call.identity.user).into(),
-            what: format!("{} {namespace}", call.resource.qualified()).trim_end().into(),
+        Self {
+            table: Arc::clone(&answers.0),
+            caller: shares::caller(user).into(),
+            what: what.into(),
             time: time_for(text),
             base: if compresses { COMPRESSING } else { 0 },
             line: Line::default(),
-        })
+        }
     }
 
     /// What is put into the extensions of the answer.

@@ -12,15 +12,13 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
-use super::held::{self, Hold, Source};
-use super::registry::Resource;
+use super::held::{self, Hold, PIECE, Source};
 use super::request::Form;
-use super::table::{Include, Rows, put_partial};
-use super::write::served;
-use crate::store::Object;
+use super::request::Include;
+use super::resource::Resource;
+use super::table::{Rows, put_partial};
 
-/// Bytes after which a piece is sent.
-pub(super) const PIECE: usize = 64 * 1024;
+use crate::store::Object;
 
 /// What closes lists and tables alike.
 pub(super) const TAIL: &[u8] = b"]}";
@@ -99,7 +97,7 @@ pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, obj
     match form {
         Form::Partial => put_partial(out, resource, object),
         _ if resource.conversion.is_none() => object.put_json(out),
-        _ => out.extend_from_slice(served(resource, object.value()).to_string().as_bytes()),
+        _ => out.extend_from_slice(resource.served(object.value()).to_string().as_bytes()),
     }
 }
 
@@ -117,7 +115,7 @@ fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object)
 
 /// An object as an item of a list.
 fn item(resource: &Resource, object: &Object) -> Value {
-    let mut value = served(resource, object.value());
+    let mut value = resource.served(object.value());
     if resource.core
         && let Some(map) = value.as_object_mut()
     {

@@ -10,9 +10,9 @@ use http_body::{Body, Frame};
 use serde_json::json;
 
 use super::aside;
-use super::held::{self, Hold, Source};
+use super::held::{self, Hold, PIECE, Source};
 use super::indent::Indent;
-use super::items::{ListHead, PIECE, Parts};
+use super::items::{ListHead, Parts};
 use super::yaml::{self, Place};
 use crate::store::{OBJECT_LIMIT, Object};
 
@@ -200,13 +200,13 @@ mod tests {
 
     use super::*;
     use crate::apiserver::items::{TAIL, list_head};
-    use crate::apiserver::registry::{Registry, Resource};
     use crate::apiserver::request::Form;
-    use crate::apiserver::table::Include;
+    use crate::apiserver::request::Include;
+    use crate::apiserver::resource::Resource;
     use crate::apiserver::text::tricky;
 
     fn resources() -> Vec<Arc<Resource>> {
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         let find = |group, version, plural| Arc::clone(registry.find(group, version, plural).unwrap());
         vec![find("metal3.io", "v1alpha1", "hardwaredata"), find("", "v1", "configmaps")]
     }

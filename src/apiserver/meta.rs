@@ -8,7 +8,7 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::names;
-use super::registry::Resource;
+use super::resource::Resource;
 use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
@@ -233,13 +233,12 @@ pub(super) fn set_condition(object: &mut Value, condition: Condition<'_>, now: T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::registry::Registry;
     use crate::apiserver::selectors::is_dns_label;
     use serde_json::json;
 
     #[test]
     fn the_clients_part_is_checked() {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let namespaces = registry.find("", "v1", "namespaces").unwrap();
         let owner = json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": "u", "controller": true});
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn no_finalizer_joins_a_dying_object() {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let old = ObjectMeta {
             deletion_timestamp: Some(now()),

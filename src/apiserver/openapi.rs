@@ -9,8 +9,10 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use super::aside;
-use super::registry::{Registry, Resource, SCHEMAS};
+use super::core_schemas::SCHEMAS;
+use super::registry::Registry;
 use super::request::accepted;
+use super::resource::Resource;
 use super::status::{ApiError, json_response};
 use crate::api::Keep;
 
@@ -418,7 +420,7 @@ mod tests {
 
     #[test]
     fn documents_are_whole_and_say_what_kubectl_looks_for() {
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         for (group, version) in
             [("", "v1"), ("events.k8s.io", "v1"), ("metal3.io", "v1alpha1"), ("slipway.dev", "v1alpha1")]
         {
@@ -442,7 +444,7 @@ mod tests {
 
     #[test]
     fn hashed_documents_may_be_kept() {
-        let documents = Documents::new(&Arc::new(Registry::new(&[]).unwrap()), None);
+        let documents = Documents::new(&Arc::new(crate::apiserver::built_in::registry(&[]).unwrap()), None);
         let none = HeaderMap::new();
         documents.of("api/v1", None, &none).unwrap();
         let hash = &documents.by_path["api/v1"].document.get().unwrap().hash;

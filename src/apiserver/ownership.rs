@@ -9,10 +9,9 @@ use super::apply::manager::{self, Entry, Manager, Operation};
 use super::apply::set::Set;
 use super::apply::update::{self, Applied, ApplyFault, Conflict, Types};
 use super::apply::{markers, typed};
-use super::registry::Resource;
+use super::resource::Resource;
 use super::schema::MergeType;
 use super::status::{ApiError, shorten};
-use super::write::{served, to_stored};
 use super::{Call, meta};
 
 /// The annotation in which `kubectl apply` without `--server-side` keeps what it applied.
@@ -102,7 +101,7 @@ fn with_types<R>(call: &Call<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
         if other.storage != resource.storage {
             return None;
         }
-        let value = served(other, to_stored(resource, value.clone()));
+        let value = other.served(resource.to_stored(value.clone()));
         Some((value, Arc::clone(other)))
     };
     let api_version = resource.api_version();

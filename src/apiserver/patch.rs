@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::apply::go;
 use super::body::{DEPTH_MAX, Parsed, check_count, too_deep};
-use super::registry::Resource;
+use super::resource::Resource;
 use super::schema::MergeType;
 use super::shape::Refusal;
 use super::status::{ApiError, shorten};
@@ -237,11 +237,10 @@ fn extent(value: &Value, levels: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::registry::Registry;
     use serde_json::json;
 
     fn patched(kind: &str, object: Value, patch: &Value) -> Result<Value, ApiError> {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let patch = Patch::parse(secrets, &format!("application/{kind}+json"), patch.to_string().as_bytes())?;
         let mut object = object;

@@ -6,7 +6,7 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::table::{Column, Source};
+use super::columns::{Column, Source};
 use crate::store::Object;
 
 /// The members that the columns of a table look at.
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(picked, wanted);
         let now = jiff::Timestamp::UNIX_EPOCH;
         assert_eq!(
-            super::super::table::cells(&columns, &picked, now),
-            super::super::table::cells(&columns, &value, now)
+            super::super::columns::cells(&columns, &picked, now),
+            super::super::columns::cells(&columns, &value, now)
         );
         let whole = [Column::name(), Column::cell("X", "string", 0, |_, _| Value::Null)];
         assert_eq!(Picker::new(&whole).pick(&object), value);

@@ -6,8 +6,19 @@ use http::{HeaderMap, Uri, header};
 
 use super::schema;
 use super::status::{ApiError, shorten};
-use super::table::Include;
 use super::text::Text;
+
+/// How much of the object each row of a table carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Include {
+    /// Nothing.
+    None,
+    /// kind, apiVersion and metadata.
+    #[default]
+    Metadata,
+    /// All of it.
+    Object,
+}
 
 /// The resource that a path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

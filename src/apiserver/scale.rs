@@ -9,15 +9,17 @@ use serde_json::{Map, Value, json};
 
 use super::Call;
 use super::body::{self, parse_body};
+use super::columns;
+use super::columns::Column;
 use super::options::{self, Write};
 use super::ownership::{self, Sent};
 use super::patch::Patch;
-use super::registry::{Resource, Scale};
 use super::request::Form;
+use super::request::Include;
+use super::resource::{Resource, Scale};
 use super::shape::{Draft, Managers, Refusal, Warnings};
 use super::status::{ApiError, FieldError};
-use super::table::{self, Column, Include};
-use super::write::{self, Live, served};
+use super::write::{self, Live};
 
 /// `Scale` as the path's object has it.
 pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
@@ -28,7 +30,7 @@ pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
         .store()
         .get(&call.resource.storage, namespace, name)
         .ok_or_else(|| ApiError::not_found(call.resource, name))?;
-    send(call, &served(call.resource, object.value()))
+    send(call, &call.resource.served(object.value()))
 }
 
 /// Takes the wished number from a `Scale` or from a patch of one.
@@ -61,7 +63,7 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
         let wished = |_: &Value| Ok(given.clone());
         write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     };
-    send(call, &served(call.resource, written.object.value()))
+    send(call, &call.resource.served(written.object.value()))
 }
 
 /// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
@@ -80,7 +82,7 @@ async fn apply(call: &Call<'_>, scale: &Scale, body: &[u8]) -> Result<Response, 
         Ok(Draft { value, managers: Managers::Applied(applied.managers) })
     });
     let written = written.await?;
-    send(call, &served(call.resource, written.object.value()))
+    send(call, &call.resource.served(written.object.value()))
 }
 
 /// The configuration of the object that a configuration of its `Scale` stands for.
@@ -127,7 +129,7 @@ fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
                 number("Available", |scale: &Value, _| scale["status"]["replicas"].clone()),
                 Column::age(),
             ];
-            let mut row = json!({"cells": table::cells(&columns, &view, Timestamp::now())});
+            let mut row = json!({"cells": columns::cells(&columns, &view, Timestamp::now())});
             match call.params.include.unwrap_or_default() {
                 Include::None => {}
                 Include::Metadata => row["object"] = partial(&view),
@@ -137,7 +139,7 @@ fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
                 "kind": "Table",
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": {"resourceVersion": view["metadata"]["resourceVersion"]},
-                "columnDefinitions": table::definitions(&columns),
+                "columnDefinitions": columns::definitions(&columns),
                 "rows": [row],
             })
         }
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn only_the_wished_number_is_taken() {
-        let registry = super::super::Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let resource = registry.find("", "v1", "secrets").unwrap();
         let scale = Scale {
             spec_replicas: vec!["spec".into(), "deep".into(), "replicas".into()],

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::Value;
 
-use super::core_schemas;
+use super::core_schemas::{self, SCHEMA_OF_SCHEMAS};
 use super::status::shorten;
 
 /// Faults and unknown fields reported for one object.
@@ -87,9 +87,6 @@ pub struct Schema {
     /// Whether this is a schema within a schema (`JSONSchemaProps`), which is too recursive to be written out.
     is_schema: bool,
 }
-
-/// End of the name under which `JSONSchemaProps` refers to itself.
-pub(super) const SCHEMA_OF_SCHEMAS: &str = ".JSONSchemaProps";
 
 const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 

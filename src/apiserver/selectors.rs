@@ -5,7 +5,7 @@ mod labels;
 use serde_json::Value;
 
 use super::events;
-use super::registry::Resource;
+use super::resource::Resource;
 use super::status::{ApiError, shorten};
 use crate::store::Object;
 
@@ -220,7 +220,6 @@ pub(super) fn is_dns_part(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::registry::Registry;
     use serde_json::json;
 
     fn object(value: &Value) -> Object {
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn both_selectors_must_hold() {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
         let object =
             object(&json!({"metadata": {"name": "n", "namespace": "ns", "labels": {"app": "web"}}, "type": "a,b"}));
@@ -271,7 +270,7 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_refused_in_upstreams_words() {
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         for (group, version, plural, fields, wanted) in [
             ("", "v1", "secrets", "spec.x=1", "field label not supported: spec.x"),
             ("", "v1", "events", "involvedObject.x=1", "field label not supported: involvedObject.x"),
@@ -308,7 +307,7 @@ mod tests {
 
     #[test]
     fn events_are_selected_by_what_they_are_about_in_both_forms() {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let event =
             object(&json!({"metadata": {"name": "n"}, "involvedObject": {"name": "h", "uid": "u"}, "reason": "R"}));
         for (group, field) in [

@@ -1,12 +1,15 @@
 //! What becomes of an object before it is written: unknown fields go, defaults come, the server's fields are set, and
 //! everything is checked.
 
+use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::apply::manager::Entry;
 use super::ownership::{self, Sent};
 use super::request::FieldValidation;
+use super::resource::Resource;
+use super::schema::defaults;
 use super::status::{ApiError, FieldError};
 use super::{AdmissionRequest, Call, Operation, body, crd, meta};
 
@@ -80,7 +83,7 @@ pub(super) fn shape(
     }
     // What is on its way out is let go as it is.
     if !resource.schema.apply_defaults(&mut new) && meta.deletion_timestamp.is_none() {
-        return Err(ApiError::overfilled(resource, &name));
+        return Err(overfilled(resource, &name));
     }
     if let Some(complete) = resource.complete {
         complete(&mut new);
@@ -241,4 +244,15 @@ impl Warnings {
     pub(super) fn list(self) -> Vec<String> {
         self.list
     }
+}
+
+/// The defaults of the schema would make too much of an object.
+fn overfilled(resource: &Resource, name: &str) -> ApiError {
+    let message = format!(
+        "the defaults of its schema would add more than {} bytes or {} values to the object: it must have fewer items \
+         that lack what has a default, or the CustomResourceDefinition smaller defaults",
+        defaults::BYTES_MAX,
+        defaults::VALUES_MAX
+    );
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message).about(resource, name)
 }

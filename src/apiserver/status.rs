@@ -5,8 +5,6 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use super::registry::{Resource, qualify};
-use super::schema::defaults;
 use crate::store::{Gone, WriteError};
 
 /// Seconds after which a client may try again when the server could not serve it.
@@ -26,6 +24,40 @@ pub struct ApiError {
     pub details: Value,
     /// Where a list that expired may go on (`metadata.continue`); empty for every other error.
     pub continue_token: String,
+}
+
+/// What an error may be about: a resource by its names.
+pub trait Named {
+    /// API group; empty for core.
+    fn group(&self) -> &str;
+    /// Kind.
+    fn kind(&self) -> &str;
+    /// Plural, the path segment.
+    fn plural(&self) -> &str;
+
+    /// `plural.group`, or `plural` for core.
+    fn qualified(&self) -> String {
+        qualify(self.plural(), self.group())
+    }
+}
+
+impl<T: Named> Named for std::sync::Arc<T> {
+    fn group(&self) -> &str {
+        (**self).group()
+    }
+
+    fn kind(&self) -> &str {
+        (**self).kind()
+    }
+
+    fn plural(&self) -> &str {
+        (**self).plural()
+    }
+}
+
+/// `name.group`, or `name` for core.
+pub(super) fn qualify(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 /// What is wrong with a field, in the words of Kubernetes' `field.ErrorType`.
@@ -205,19 +237,19 @@ impl ApiError {
     }
 
     /// 404 for an object.
-    pub fn not_found(resource: &Resource, name: &str) -> Self {
+    pub fn not_found(resource: &dyn Named, name: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
             .about(resource, name)
     }
 
     /// 409: the object exists.
-    pub fn exists(resource: &Resource, name: &str) -> Self {
+    pub fn exists(resource: &dyn Named, name: &str) -> Self {
         Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{} \"{name}\" already exists", resource.qualified()))
             .about(resource, name)
     }
 
     /// 409: the object is not in the state that the client expected.
-    pub fn conflict(resource: &Resource, name: &str, detail: impl AsRef<str>) -> Self {
+    pub fn conflict(resource: &dyn Named, name: &str, detail: impl AsRef<str>) -> Self {
         Self::new(
             StatusCode::CONFLICT,
             "Conflict",
@@ -227,7 +259,7 @@ impl ApiError {
     }
 
     /// 409 in Kubernetes' words for a stale `resourceVersion`.
-    pub fn stale(resource: &Resource, name: &str) -> Self {
+    pub fn stale(resource: &dyn Named, name: &str) -> Self {
         Self::conflict(
             resource,
             name,
@@ -236,7 +268,7 @@ impl ApiError {
     }
 
     /// 403 for an object.
-    pub fn forbidden(resource: &Resource, name: &str, detail: impl AsRef<str>) -> Self {
+    pub fn forbidden(resource: &dyn Named, name: &str, detail: impl AsRef<str>) -> Self {
         let subject = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
         Self::new(
             StatusCode::FORBIDDEN,
@@ -247,8 +279,8 @@ impl ApiError {
     }
 
     /// 422 with the faults of the fields.
-    pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Self {
-        Self::invalid_kind(&resource.group, &resource.kind, name, errors)
+    pub fn invalid(resource: &dyn Named, name: &str, errors: &[FieldError]) -> Self {
+        Self::invalid_kind(resource.group(), resource.kind(), name, errors)
     }
 
     /// As [`ApiError::invalid`], for what is no resource.
@@ -292,32 +324,21 @@ impl ApiError {
 
     /// Says which object the error is about.
     #[must_use]
-    pub fn about(mut self, resource: &Resource, name: &str) -> Self {
+    pub fn about(mut self, resource: &dyn Named, name: &str) -> Self {
         let mut details = Map::new();
         if !name.is_empty() {
             details.insert("name".into(), name.into());
         }
-        if !resource.group.is_empty() {
-            details.insert("group".into(), resource.group.clone().into());
+        if !resource.group().is_empty() {
+            details.insert("group".into(), resource.group().into());
         }
-        details.insert("kind".into(), resource.plural.clone().into());
+        details.insert("kind".into(), resource.plural().into());
         self.details = Value::Object(details);
         self
     }
 
-    /// The defaults of the schema would make too much of an object.
-    pub fn overfilled(resource: &Resource, name: &str) -> Self {
-        let message = format!(
-            "the defaults of its schema would add more than {} bytes or {} values to the object: it must have fewer items \
-             that lack what has a default, or the CustomResourceDefinition smaller defaults",
-            defaults::BYTES_MAX,
-            defaults::VALUES_MAX
-        );
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message).about(resource, name)
-    }
-
     /// What a failed write means for the client.
-    pub fn from_write(error: &WriteError, resource: &Resource, name: &str) -> Self {
+    pub fn from_write(error: &WriteError, resource: &dyn Named, name: &str) -> Self {
         match error {
             WriteError::Exists => Self::exists(resource, name),
             WriteError::NotFound => Self::not_found(resource, name),
@@ -332,7 +353,7 @@ impl ApiError {
                     .about(resource, name)
             }
             WriteError::Failed(_) => {
-                tracing::error!(%error, resource = resource.plural, name, "the store refused a write");
+                tracing::error!(%error, resource = resource.plural(), name, "the store refused a write");
                 let mut answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string());
                 answer.details = json!({ "retryAfterSeconds": RETRY_AFTER });
                 answer

@@ -226,11 +226,10 @@ fn reorder(entries: &mut Vec<Value>, order: &[Value], same: &Same) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::registry::Registry;
     use serde_json::json;
 
     fn merged(mut object: Value, patch: &Value) -> Result<Value, ApiError> {
-        let registry = Registry::new(&[]).unwrap();
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
         merge(&mut object, patch, MergeType::root(&secrets.schema))?;
         Ok(object)

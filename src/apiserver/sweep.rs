@@ -13,7 +13,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::delete::DeleteOptions;
-use super::registry::{Registry, Resource};
+use super::registry::Registry;
+use super::resource::Resource;
 use super::status::ApiError;
 use super::{ApiServer, Identity, events, meta};
 use crate::api::Keep;
@@ -44,7 +45,7 @@ pub(super) enum Removed {
 impl ApiServer {
     /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
-        tokio::join!(self.keep_sweeping(), self.keep_access(), self.keep_answers_moving());
+        tokio::join!(self.keep_sweeping(), self.keep_access(), self.inner.answers.keep_moving(self.shutdown()));
     }
 
     async fn keep_sweeping(&self) {

@@ -22,17 +22,19 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::call::{REQUEST_MAX, within};
+use super::columns::definitions;
 use super::held::{self, Hold, Source};
 use super::items::{self, ListHead};
 use super::list::invalid_options;
 use super::metrics::Watching;
 use super::overload::Place;
-use super::read::reach;
+use super::read::{self, reach};
 use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
-use super::table::{Rows, definitions};
-use super::{ApiServer, Call, Identity, REQUEST_MAX, Resource, auth, within};
+use super::table::Rows;
+use super::{ApiServer, Call, Identity, Resource, auth};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
@@ -122,7 +124,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         };
         chunk.map(|chunk| (chunk, (state, None)))
     });
-    let hold = Hold::of(call, text);
+    let hold = read::hold(call, text);
     let line = hold.as_ref().map(Hold::line);
     let mut response = json_response(StatusCode::OK, held::body(Chunks { stream: stream.boxed(), first }, hold));
     if let Some(line) = line {

@@ -15,10 +15,10 @@ use super::body::{self, parse_body};
 use super::options::{self, Write};
 use super::ownership;
 use super::patch::Patch;
-use super::registry::{Conversion, Resource};
+use super::resource::{Conversion, Resource};
 use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, Call, aside, auth, crd, meta, versions};
+use super::{ApiServer, Call, aside, auth, crd, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
@@ -36,21 +36,6 @@ pub(super) struct Written {
     pub created: bool,
     /// For `Warning` headers.
     pub warnings: Vec<String>,
-}
-
-/// The object as this version serves it.
-pub(super) fn served(resource: &Resource, mut stored: Value) -> Value {
-    match &resource.conversion {
-        Some(Conversion::Shape { from_stored, .. }) => from_stored(&stored),
-        Some(Conversion::Kept { down, up }) => versions::from_stored(&stored, &resource.version, *down, *up),
-        Some(Conversion::Version { .. }) => {
-            stored["apiVersion"] = resource.api_version().into();
-            // Those that there is no room for are left out: it is read rather in part than not at all.
-            resource.schema.apply_defaults(&mut stored);
-            stored
-        }
-        None => stored,
-    }
 }
 
 impl ApiServer {
@@ -225,7 +210,7 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
     let mut attempt = 1;
     loop {
         let name = meta.name.clone().unwrap_or_default();
-        let mut stored = to_stored(resource, value.clone());
+        let mut stored = resource.to_stored(value.clone());
         ownership::put(&mut stored, &mut managers);
         let outcome = if dry_run {
             match call.api.store().get(&resource.storage, &namespace, &name) {
@@ -274,7 +259,7 @@ pub(super) struct Live {
 
 impl Live {
     fn new(resource: &Resource, object: Arc<Object>) -> Self {
-        let mut value = served(resource, object.value());
+        let mut value = resource.served(object.value());
         let managers = ownership::taken(&mut value);
         Self { object, value, managers }
     }
@@ -286,7 +271,7 @@ impl Live {
 
     /// With `managedFields`, as clients see it.
     fn whole(&self, resource: &Resource) -> Value {
-        served(resource, self.object.value())
+        resource.served(self.object.value())
     }
 }
 
@@ -336,7 +321,7 @@ pub(super) async fn change(
         if !with_managers {
             managers.clear();
         }
-        let mut stored = to_stored(resource, value);
+        let mut stored = resource.to_stored(value);
         ownership::put(&mut stored, &mut managers);
         match commit_change(call, &live.object, stored, ends, dry_run).await {
             Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
@@ -398,19 +383,6 @@ fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Res
     Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().as_bytes())
         .map(Arc::new)
         .map_err(|_| WriteError::Malformed("it cannot be written as JSON"))
-}
-
-/// The stored form of an object of this version.
-pub(super) fn to_stored(resource: &Resource, mut value: Value) -> Value {
-    match &resource.conversion {
-        Some(Conversion::Shape { to_stored, .. }) => to_stored(value),
-        Some(Conversion::Kept { down, up }) => versions::to_stored(value, &resource.version, *down, *up),
-        Some(Conversion::Version { stored }) => {
-            value["apiVersion"] = stored.as_str().into();
-            value
-        }
-        None => value,
-    }
 }
 
 /// Whether the object is stored in another version than it would be now: then a write that changes nothing else is

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::format::{self, Header, Item};
 use crate::api::kinds;
 use crate::api::metal3::ANNOTATION_PAUSED;
-use crate::apiserver::Registry;
+use crate::apiserver;
 use crate::config::DataDir;
 use crate::log::escaped;
 use crate::pki::Kept;
@@ -225,7 +225,7 @@ impl Gathered {
 
     /// Every resource that somebody may watch.
     fn watched(&self) -> anyhow::Result<HashSet<Arc<str>>> {
-        let built_in = Registry::new(&kinds())?;
+        let built_in = apiserver::registry(&kinds())?;
         let mut watched: HashSet<Arc<str>> = built_in.stored().map(|kind| kind.storage.to_string().into()).collect();
         watched.extend(self.resources.keys().chain(&self.defined).map(|name| name.as_str().into()));
         Ok(watched)

@@ -11,7 +11,7 @@ use super::merge::{merge, without};
 use super::set::Set;
 use super::typed::{fault, reconciled, to_set, with_named};
 use super::update::{ApplyFault, Request, Types, applied, updated};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 use crate::apiserver::schema::{MergeType, Schema};
 
 fn schema() -> Schema {

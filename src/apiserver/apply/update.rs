@@ -11,7 +11,7 @@ use super::manager::{Entry, Manager, Operation, cap};
 use super::merge::{merge, without};
 use super::set::Set;
 use super::typed::{fault, reconciled, to_set, with_named};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 use crate::apiserver::schema::{MergeType as Type, Schema};
 
 /// Manager of what was there before the first apply, on objects whose owners were never told.

@@ -10,7 +10,7 @@ use super::authorizer::Authorizer;
 use super::identity::Identity;
 use super::index::{self, GROUP};
 use super::rules::{self, Attributes, Rule};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 use crate::apiserver::status::{ApiError, shorten};
 
 /// Letters of a refusal that name what is missing.

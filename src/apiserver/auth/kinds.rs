@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::accounts;
 use super::index::{self, GROUP, Subject};
 use crate::api::Keep;
-use crate::apiserver::registry::{CoreKind, Prepare};
+use crate::apiserver::columns::Column;
+use crate::apiserver::resource::{CoreKind, Prepare};
 use crate::apiserver::selectors::is_dns_subdomain;
 use crate::apiserver::status::{FieldError, FieldFault};
-use crate::apiserver::table::Column;
 
 /// Group of the reviews about permissions.
 pub const AUTHORIZATION: &str = "authorization.k8s.io";

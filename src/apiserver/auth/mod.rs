@@ -11,8 +11,8 @@ use http::{HeaderMap, header};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::registry::Resource;
 use super::request::{Params, Target};
+use super::resource::Resource;
 use super::selectors;
 use super::status::ApiError;
 use crate::pki::Series;

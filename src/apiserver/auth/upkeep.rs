@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::tokens::Named;
 use super::{accounts, defaults};
-use crate::apiserver::registry::Resource;
+use crate::apiserver::resource::Resource;
 use crate::apiserver::status::ApiError;
 use crate::apiserver::{ApiServer, meta};
 use crate::store::{Change, Expect, Object, StoreEvent, WriteError};

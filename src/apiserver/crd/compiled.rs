@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::aside;
-use super::super::registry::{Conversion, Custom, Resource, custom_resources};
-use super::{BUILT_IN, is_built_in, names, weight};
+use super::super::of_definition;
+use super::super::resource::{Conversion, Custom, Resource};
+use super::names::{self, BUILT_IN, is_built_in};
+use super::weight;
 use crate::api::{Keep, Kind};
 use crate::store::{Object, WriteError};
 
@@ -260,7 +262,7 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
     let stored = stored.ok_or("no version is stored")?;
     let one_form = crd.spec.versions.len() == 1 && status["storedVersions"] == json!([stored]);
     let stored = format!("{}/{stored}", crd.spec.group);
-    let mut resources = custom_resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
+    let mut resources = of_definition::resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
     // Objects must be reachable for clean-up even when the stored version is not served.
     if !resources.iter().any(|resource| resource.stores)
         && let Some(first) = resources.first_mut()

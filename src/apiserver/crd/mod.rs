@@ -12,14 +12,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceSubresourceScale;
 use serde_json::{Map, Value, json};
 
+use names::{BUILT_IN, is_built_in};
+
+use super::columns::Column;
 use super::delete::DeleteOptions;
-use super::registry::{CoreKind, Registry, Resource, Scale};
+use super::registry::Registry;
+use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
 use super::sweep::Removed;
-use super::table::Column;
 use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -33,13 +35,11 @@ mod weight;
 pub(super) use compiled::Compiled;
 
 /// Group of definitions.
-pub(super) const GROUP: &str = "apiextensions.k8s.io";
+pub(super) use super::resource::APIEXTENSIONS as GROUP;
 /// Name in the store.
 pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// Holds a definition until its objects are gone.
 pub(super) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-/// Annotation of the definitions that the server writes for its own kinds.
-const BUILT_IN: &str = "slipway.dev/built-in";
 /// Definitions made by users. Each costs memory for as long as it is there.
 const DEFINITIONS_MAX: usize = 1000;
 /// Tries of a change of a definition's status while others write.
@@ -135,10 +135,6 @@ fn prepare(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn is_built_in(definition: &Value) -> bool {
-    definition["metadata"]["annotations"][BUILT_IN] == "true"
-}
-
 fn storage_version(spec: &Value) -> Option<&str> {
     spec["versions"].as_array()?.iter().find(|version| version["storage"] == true)?["name"].as_str()
 }
@@ -175,16 +171,6 @@ pub(super) fn set_terminating(definition: &mut Value) {
         },
         meta::now(),
     );
-}
-
-/// Where the scale subresource finds its numbers. Paths were checked when the definition was written.
-pub(super) fn scale(scale: &CustomResourceSubresourceScale) -> Scale {
-    let fields = |path: &str| path.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-    Scale {
-        spec_replicas: fields(&scale.spec_replicas_path),
-        status_replicas: fields(&scale.status_replicas_path),
-        selector: scale.label_selector_path.as_deref().filter(|path| !path.is_empty()).map(fields),
-    }
 }
 
 impl ApiServer {
@@ -440,9 +426,4 @@ fn stay(definition: &mut Value) {
     if let Some(Value::Array(conditions)) = definition["status"].get_mut("conditions") {
         conditions.retain(|one| one["type"] != "Terminating");
     }
-}
-
-/// Names that the built-in kinds of a group have.
-fn built_in<'r>(registry: &'r Registry, group: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
-    registry.all().iter().filter(move |resource| resource.custom.is_none() && resource.group == group)
 }

@@ -1,16 +1,30 @@
 //! Which names of which definition are accepted, and the conditions that say so. Pure.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::super::meta;
 use super::super::registry::Registry;
-use super::{built_in, is_built_in};
+use super::super::resource::Resource;
 
 /// Owner of the names of built-in kinds. No definition can be called so, not even one that is named as the kind itself.
 const BUILT_IN_KIND: &str = "built in";
+
+/// Annotation of the definitions that the server writes for its own kinds.
+pub(super) const BUILT_IN: &str = "slipway.dev/built-in";
+
+/// Whether it is the definition of a kind that is built in.
+pub(super) fn is_built_in(definition: &Value) -> bool {
+    definition["metadata"]["annotations"][BUILT_IN] == "true"
+}
+
+/// Names that the built-in kinds of a group have.
+fn built_in<'r>(registry: &'r Registry, group: &'r str) -> impl Iterator<Item = &'r Arc<Resource>> {
+    registry.all().iter().filter(move |resource| resource.custom.is_none() && resource.group == group)
+}
 
 /// Whether objects of the kind are served.
 pub(super) fn is_established(definition: &Value) -> bool {
@@ -210,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_first_to_ask_for_a_name_has_it() {
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         let names = |plural: &str, kind: &str, short: &[&str]| {
             json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind,
                 "listKind": format!("{kind}List"), "shortNames": short})
@@ -252,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_of_built_in_kinds_are_not_to_be_had() {
-        let registry = Registry::new(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
         let names =
             |plural: &str, kind: &str| json!({"plural": plural, "kind": kind, "listKind": format!("{kind}List")});
         let held = |plural: &str| {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::registry::SCHEMAS;
+use super::super::core_schemas::SCHEMAS;
 use super::Members;
 
 /// `swagger`

@@ -22,14 +22,19 @@ mod version_rules;
 mod watch_rules;
 mod write_rules;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Method};
 use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::store::StoreOptions;
+use crate::store::{Change, Expect, Store, StoreOptions};
 
 /// Nothing that a test waits for takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);

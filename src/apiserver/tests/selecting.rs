@@ -4,6 +4,8 @@ use std::sync::atomic::AtomicUsize;
 
 use tokio::task::JoinSet;
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 
 const MAPS: &str = "/api/v1/namespaces/rack/configmaps";

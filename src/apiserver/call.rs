@@ -1,0 +1,75 @@
+//! One request about a resource, as its handler gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+
+use super::aside;
+use super::auth::Identity;
+use super::request::{Form, Params, Target};
+use super::resource::Resource;
+use super::server::ApiServer;
+use super::status::ApiError;
+use super::text::Text;
+use crate::api::Keep;
+
+/// The message of a 405.
+pub(super) const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
+
+/// A request that is no watch is answered within this time, as upstream's `--request-timeout`.
+pub(super) const REQUEST_MAX: Duration = Duration::from_secs(60);
+
+/// One request about a resource.
+pub(super) struct Call<'c> {
+    pub api: &'c ApiServer,
+    pub resource: &'c Arc<Resource>,
+    pub target: &'c Target,
+    pub params: &'c Params,
+    pub identity: &'c Identity,
+    pub headers: &'c HeaderMap,
+    pub form: Form,
+    pub text: Text,
+}
+
+impl Call<'_> {
+    pub fn name(&self) -> Result<&str, ApiError> {
+        self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
+    }
+
+    /// Whether a write may take long on an object of this size: what is large, and what has rules of users.
+    pub fn is_long(&self, live: usize) -> bool {
+        if self.identity.is_in_process() {
+            return false;
+        }
+        let length =
+            self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        // Who does not say how much it sends may send much.
+        let given: usize = length.unwrap_or(usize::MAX);
+        given.max(live) >= aside::LONG_FROM || self.resource.schema.has_rules()
+    }
+
+    /// Clients may not write what only Slipway's own rooms write.
+    pub fn require_writable(&self) -> Result<(), ApiError> {
+        if self.resource.keep != Keep::Durable && !self.identity.is_in_process() {
+            return Err(self.read_only());
+        }
+        Ok(())
+    }
+
+    pub fn read_only(&self) -> ApiError {
+        ApiError::method_not_allowed(format!("{} are written by Slipway itself", self.resource.qualified()))
+            .about(self.resource, self.target.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// Ends what takes longer than this.
+pub(super) async fn within<T>(
+    most: Duration,
+    serving: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    tokio::time::timeout(most, serving).await.unwrap_or_else(|_| {
+        let message = "request did not complete within requested timeout - context deadline exceeded";
+        Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
+    })
+}

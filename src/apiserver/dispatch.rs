@@ -1,0 +1,330 @@
+//! The way of a request: who asks, whether he may, whether there is a place for it, and which handler answers.
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use super::admission::{View, ViewRequest};
+use super::auth::{self, Identity};
+use super::call::{Call, NOT_ALLOWED, REQUEST_MAX, within};
+use super::request::{self, Params, Route, Target};
+use super::resource::Resource;
+use super::server::{ApiServer, Offer};
+use super::status::{self, ApiError};
+use super::{
+    aside, audit, backup, body, delete, discovery, guarded, items, list, metrics, overload, read, scale, tls, watch,
+    weight, write,
+};
+use crate::api::Keep;
+
+/// Bytes of a stored object's text that count as one value, while nobody has counted them.
+const VALUE_BYTES: usize = 10;
+
+impl ApiServer {
+    /// Everything under `/`: the API, discovery, OpenAPI, version and health.
+    pub fn router(&self) -> Router {
+        let noted = tower::util::MapResponseLayer::new(weight::noted::<Body>);
+        Router::new().fallback(dispatch).with_state(self.clone()).layer(noted).layer(items::compression()).layer(
+            CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
+                ApiError::internal("the request could not be served because of a fault in the server").into_response()
+            }),
+        )
+    }
+
+    /// A client on the router in this process, with all rights. To be called inside a tokio runtime.
+    pub fn client(&self) -> kube::Client {
+        kube::Client::new(self.router().layer(axum::Extension(Identity::in_process())), "default")
+    }
+}
+
+/// Answers every request.
+async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
+    let started = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
+    if let (Ok(Some(_)), Some(standing)) = (&identity, request.extensions().get::<tls::Standing>()) {
+        standing.vouch();
+    }
+    let route = Route::parse(&path);
+    let asks = request.uri().query().is_some_and(request::asks_to_watch);
+    let watches = method == Method::GET
+        && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
+    let about = metrics::About::of(&api.registry(), &route, &method, watches);
+    let may_leave_body = request.version() < http::Version::HTTP_2 && !matches!(method, Method::GET | Method::HEAD);
+    let mut response = match &identity {
+        Ok(identity) => {
+            let answer = serve(&api, identity.as_ref(), route, watches, request).await;
+            answer.unwrap_or_else(IntoResponse::into_response)
+        }
+        Err(refusal) => {
+            if let (Some(audit), Some(login)) = (api.inner.audit.get(), &refusal.login) {
+                audit.login_failed(&request, &route, login);
+            }
+            refusal.error.clone().into_response()
+        }
+    };
+    // An answer may come before the whole body was read. Then the connection ends, and the client is to know.
+    if may_leave_body && response.status().is_client_error() {
+        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
+    api.inner.metrics.answered(about, response.status(), started.elapsed());
+    tracing::debug!(
+        %method,
+        path,
+        user = identity.as_ref().ok().and_then(Option::as_ref).map(|identity| identity.user.as_str()),
+        status = response.status().as_u16(),
+        elapsed_us = started.elapsed().as_micros() as u64,
+        "api request"
+    );
+    response
+}
+
+async fn serve(
+    api: &ApiServer,
+    identity: Option<&Identity>,
+    route: Route,
+    watches: bool,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    if let Route::Resource(target) = route {
+        let pending = match (api.inner.audit.get(), identity) {
+            (Some(audit), Some(identity)) => {
+                audit::Pending::begin(audit, identity, &parts, &target, &api.registry()).await?
+            }
+            _ => None,
+        };
+        let serving = serve_resource(api, identity, &parts, &target, body);
+        // A watch says by itself how long it wants to be.
+        let answer = if watches { serving.await } else { in_time(&parts.uri, serving).await };
+        if let Some(pending) = pending {
+            pending.end(&answer);
+        }
+        return answer;
+    }
+    if route == Route::Backup {
+        return backup::serve(api, identity, &parts).await;
+    }
+    let verb = parts.method.as_str().to_ascii_lowercase();
+    api.auth().authorize(identity, &auth::Attributes { verb: &verb, path, ..auth::Attributes::default() })?;
+    if parts.method != Method::GET {
+        return Err(ApiError::method_not_allowed("only GET is served here"));
+    }
+    let Offer { registry, documents } = api.offer();
+    let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
+    match route {
+        Route::Version => Ok(ok(discovery::version())),
+        Route::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
+        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.places),
+        Route::Root => Ok(ok(
+            json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
+        )),
+        Route::CoreVersions => discovery::core_versions(&registry, &|of| api.views(of), &parts.headers),
+        Route::Groups => discovery::groups(&registry, &|of| api.views(of), &parts.headers),
+        Route::Group(group) => discovery::group(&registry, &group).map(ok),
+        Route::Resources(group, version) => {
+            discovery::resources(&registry, &|of| api.views(of), &group, &version).map(ok)
+        }
+        Route::TokenKeys => Ok(ok(api.auth().key_set())),
+        Route::TokenIssuer => {
+            let named = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+            Ok(ok(auth::openid_configuration(
+                parts.uri.authority().map(http::uri::Authority::as_str).or(named).unwrap_or_default(),
+            )))
+        }
+        // They are made when they are first asked for.
+        Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)).map(weight::shared),
+        Route::OpenApiV3 => Ok(weight::shared(aside::when(true, || documents.index(&parts.headers)))),
+        Route::OpenApiV3Of(name) => {
+            aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)).map(weight::shared)
+        }
+        Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
+    }
+}
+
+/// Ends a request that takes too long. What it began to write may be written all the same.
+async fn in_time<T>(uri: &http::Uri, serving: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    within(request::deadline(uri)?.unwrap_or(REQUEST_MAX).min(REQUEST_MAX), serving).await
+}
+
+async fn serve_resource(
+    api: &ApiServer,
+    identity: Option<&Identity>,
+    parts: &http::request::Parts,
+    target: &Target,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let params = Params::parse(&parts.uri)?;
+    let named = target.name.is_some();
+    let verb = match parts.method {
+        // A single object is watched through its list, or by the old path.
+        Method::GET if target.watch || (params.watch && !named) => "watch",
+        Method::GET if named => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => "other",
+    };
+    let wanted = auth::attributes(verb, target, &params, parts.uri.path());
+    api.auth().authorize(identity, &wanted)?;
+    let identity = identity.ok_or_else(ApiError::unauthorized)?;
+    let registry = api.registry();
+    let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
+    if target.namespace.is_some() && !resource.namespaced {
+        return Err(ApiError::no_such_path());
+    }
+    if named && resource.namespaced && target.namespace.is_none() {
+        return Err(ApiError::no_such_path());
+    }
+    // Neither a body nor a revision that is still to come holds a place while it is waited for.
+    let refused = |kind| move |_: &ApiError| api.inner.metrics.refused(kind);
+    let (body, _room) = match verb {
+        "get" | "list" | "watch" | "other" => (Bytes::new(), None),
+        _ => {
+            let mut room = api.inner.places.for_body(identity)?;
+            let body = body::read_body(body, &mut room).await.inspect_err(refused("mutating"))?;
+            // It may have taken its time, and who was somebody when it began to come may be nobody now.
+            if !api.auth().holds(identity) {
+                return Err(ApiError::unauthorized());
+            }
+            api.auth().authorize(Some(identity), &wanted)?;
+            (body, room)
+        }
+    };
+    if let Some(revision) = read::awaited(verb, &params).filter(|revision| *revision > api.store().revision()) {
+        let _waits = api.inner.places.for_wait(identity).inspect_err(refused("readOnly"))?;
+        read::reach(api.store(), revision).await?;
+    }
+    let _place = match verb {
+        "watch" => None,
+        _ => {
+            let kind = if overload::is_read(&parts.method) { "readOnly" } else { "mutating" };
+            api.inner.places.for_request(&parts.method, identity).inspect_err(refused(kind))?
+        }
+    };
+    let values = values_under_way(api, resource, target, verb, &body);
+    let _values = api.inner.places.for_values(identity, values).inspect_err(refused("mutating"))?;
+    match target.subresource.as_deref() {
+        None => {}
+        Some("status") if resource.status => {}
+        Some("scale") if resource.scale.is_some() => {}
+        Some("token") if &*resource.storage == auth::accounts::STORAGE => {}
+        Some(view) => {
+            let view = api.view(resource, view).ok_or_else(ApiError::no_such_path)?;
+            let answer = answer_view(api, resource, target, parts, verb, view).await?;
+            if identity.is_in_process() {
+                return Ok(answer);
+            }
+            let (api, identity, target, params) = (api.clone(), identity.clone(), target.clone(), params.clone());
+            let may_go_on = move || {
+                let wanted = auth::attributes("get", &target, &params, "");
+                api.auth().holds(&identity) && api.auth().authorize(Some(&identity), &wanted).is_ok()
+            };
+            return Ok(guarded::guard(answer, may_go_on));
+        }
+    }
+    let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
+    let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
+    let answer = answer(&call, verb, body).await;
+    match resource.deprecation.as_deref() {
+        Some(warning) => answer.map(|response| read::with_warning(response, warning)),
+        None => answer,
+    }
+}
+
+/// How many JSON values a write works on: those of its body and of the object that is there.
+fn values_under_way(api: &ApiServer, resource: &Resource, target: &Target, verb: &str, body: &[u8]) -> usize {
+    let live = match (verb, &target.name) {
+        ("update" | "patch", Some(name)) => {
+            api.store().get(&resource.storage, target.namespace.as_deref().unwrap_or_default(), name)
+        }
+        _ => None,
+    };
+    // What has more is refused, unless it is no JSON and only looks like it.
+    body::count_values(body).min(body::VALUES_MAX) + live.map_or(0, |object| object.json_len() / VALUE_BYTES)
+}
+
+async fn answer_view(
+    api: &ApiServer,
+    resource: &Resource,
+    target: &Target,
+    parts: &http::request::Parts,
+    verb: &str,
+    view: View,
+) -> Result<Response, ApiError> {
+    if verb != "get" {
+        return Err(ApiError::method_not_allowed(NOT_ALLOWED));
+    }
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (text(&target.namespace), text(&target.name));
+    if api.store().get(&resource.storage, &namespace, &name).is_none() {
+        return Err(ApiError::not_found(resource, &name));
+    }
+    view(ViewRequest { namespace, name, query: parts.uri.query().unwrap_or_default().to_owned() }).await
+}
+
+/// Does what a request about a resource asks for.
+async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, ApiError> {
+    let subresource = call.target.subresource.as_deref();
+    let scale = subresource == Some("scale");
+    match verb {
+        _ if subresource == Some("token") || call.resource.keep == Keep::Review => {
+            if verb != "create" {
+                return Err(ApiError::method_not_allowed(NOT_ALLOWED));
+            }
+            match call.resource.keep {
+                Keep::Review => auth::reviews::answer(call, &body).map(|answer| auth::reviews::send(&answer)),
+                _ => auth::reviews::make_token(call, &body),
+            }
+        }
+        "get" if scale => scale::get(call),
+        "update" | "patch" if scale => scale::write(call, body, verb == "patch").await,
+        _ if scale => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
+        "watch" => watch::watch(call).await,
+        "get" => read::get(call).await,
+        "list" => list::list(call).await,
+        "create" => {
+            let written = write::create(call, body).await?;
+            let mut response = read::send_written(call, &written);
+            response.extensions_mut().insert(audit::Made(written.object.name.clone()));
+            Ok(response)
+        }
+        "update" => {
+            let written = write::update(call, body).await?;
+            Ok(read::send_written(call, &written))
+        }
+        "patch" => {
+            let written = write::patch(call, body).await?;
+            Ok(read::send_written(call, &written))
+        }
+        "delete" => {
+            let deleted = delete::delete(call, body).await?;
+            Ok(match &deleted {
+                delete::Deleted::Held(object) => read::send(call, StatusCode::OK, object),
+                delete::Deleted::Gone(object) => {
+                    status::json_response(StatusCode::OK, delete::success(call.resource, object).to_string())
+                }
+            })
+        }
+        // All namespaces at once is what nobody means.
+        "deletecollection" if &*call.resource.storage != "/namespaces" => {
+            let deleted = delete::delete_collection(call, body).await?;
+            Ok(match deleted {
+                Some(deleted) => read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())),
+                None => status::json_response(StatusCode::OK, delete::success_of_many(call.resource).to_string()),
+            })
+        }
+        _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
+    }
+}

@@ -1,0 +1,208 @@
+//! The server as its handlers know it: the store, what is served, and what other rooms have brought.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::admission::{AdministratorsPage, Admission, AdmissionRequest, View};
+use super::auth::{Auth, AuthOptions, KeyError};
+use super::registry::Registry;
+use super::resource::Resource;
+use super::status::FieldError;
+use super::{audit, crd, dependents, health, held, metrics, openapi, overload, turns};
+use crate::store::Store;
+
+/// Seconds that events are kept unless [`ApiServer::keep_events`] says otherwise, as upstream.
+const EVENT_SECONDS: i64 = 3600;
+
+/// The API server. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) auth: Auth,
+    pub(super) audit: OnceLock<audit::Audit>,
+    pub(super) backup: OnceLock<AdministratorsPage>,
+    // std's lock: held to take or to exchange the pointers only.
+    pub(super) offer: RwLock<Offer>,
+    /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
+    pub(super) definitions: tokio::sync::Mutex<crd::Compiled>,
+    // std's lock: held for a look-up only.
+    pub(super) admissions: RwLock<HashMap<String, Vec<Admission>>>,
+    /// Of these resources, the views with these names.
+    // std's lock: held for a look-up only.
+    pub(super) views: RwLock<HashMap<(String, String), View>>,
+    /// Read by creations, written by the end of a namespace.
+    pub(super) namespace_gate: tokio::sync::RwLock<()>,
+    pub(super) sweeper: tokio::sync::Notify,
+    pub(super) dependents: dependents::Dependents,
+    pub(super) shutdown: CancellationToken,
+    /// Seconds that an event is kept after it was last seen.
+    pub(super) event_seconds: AtomicI64,
+    pub(super) checks: health::Checks,
+    pub(super) metrics: metrics::Metrics,
+    pub(super) places: overload::Places,
+    pub(super) turns: turns::Turns,
+    pub(super) answers: held::Answers,
+}
+
+/// What is served now, and its documentation.
+#[derive(Clone)]
+pub(super) struct Offer {
+    pub(super) registry: Arc<Registry>,
+    pub(super) documents: Arc<openapi::Documents>,
+}
+
+impl ApiServer {
+    /// The parts put together; nothing is written yet.
+    pub(super) fn of(
+        store: Store,
+        registry: Registry,
+        auth: AuthOptions,
+        shutdown: CancellationToken,
+    ) -> Result<Self, KeyError> {
+        let registry = Arc::new(registry);
+        let documents = Arc::new(openapi::Documents::new(&registry, None));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                answers: held::Answers::over(&store),
+                auth: Auth::new(&store, auth)?,
+                audit: OnceLock::new(),
+                backup: OnceLock::new(),
+                store,
+                offer: RwLock::new(Offer { registry, documents }),
+                definitions: tokio::sync::Mutex::default(),
+                admissions: RwLock::default(),
+                views: RwLock::default(),
+                namespace_gate: tokio::sync::RwLock::default(),
+                sweeper: tokio::sync::Notify::new(),
+                dependents: dependents::Dependents::default(),
+                shutdown,
+                event_seconds: AtomicI64::new(EVENT_SECONDS),
+                checks: health::Checks::default(),
+                metrics: metrics::Metrics::default(),
+                places: overload::Places::default(),
+                turns: turns::Turns::default(),
+            }),
+        })
+    }
+
+    /// Says how long events are kept after they were last seen; an hour otherwise.
+    pub fn keep_events(&self, lifetime: Duration) {
+        let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        self.inner.event_seconds.store(seconds, Ordering::Relaxed);
+    }
+
+    pub(super) fn event_lifetime(&self) -> jiff::SignedDuration {
+        jiff::SignedDuration::from_secs(self.inner.event_seconds.load(Ordering::Relaxed))
+    }
+
+    /// Adds a check to `/healthz`, `/livez` and `/readyz`, or to the last of them only.
+    pub fn add_check(&self, name: &'static str, scope: health::Scope, check: health::Check) {
+        self.inner.checks.add(name, scope, check);
+    }
+
+    /// Writes a line for every change, reading of Secrets and failed login from now on. A second log is not taken.
+    pub fn set_audit(&self, audit: audit::Audit) {
+        self.inner.audit.set(audit).ok();
+    }
+
+    /// Serves backups from now on, to administrators only. A second page is not taken.
+    pub fn set_backup(&self, page: AdministratorsPage) {
+        self.inner.backup.set(page).ok();
+    }
+
+    /// Adds a room's rules for a resource, named `<group>/<plural>`.
+    pub fn add_admission(&self, resource: &str, admission: Admission) {
+        let mut all = self.inner.admissions.write().unwrap_or_else(PoisonError::into_inner);
+        all.entry(resource.to_owned()).or_default().push(admission);
+    }
+
+    /// Adds what a room counts to `/metrics`.
+    pub fn add_metrics(&self, meters: metrics::Meters) {
+        self.inner.metrics.add(meters);
+    }
+
+    /// Adds a subresource that can only be read to a resource named `<group>/<plural>`. Who may read it is a matter of
+    /// roles, as for any subresource.
+    pub fn add_view(&self, resource: &str, name: &str, view: View) {
+        let mut all = self.inner.views.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert((resource.to_owned(), name.to_owned()), view);
+    }
+
+    /// Names of a resource's views, in order.
+    pub(super) fn views(&self, resource: &Resource) -> Vec<String> {
+        let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<_> =
+            all.keys().filter(|(of, _)| **of == *resource.storage).map(|(_, name)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(super) fn view(&self, resource: &Resource, name: &str) -> Option<View> {
+        let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
+    }
+
+    /// What is served now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.offer().registry
+    }
+
+    pub(super) fn offer(&self) -> Offer {
+        self.inner.offer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_registry(&self, registry: Registry) {
+        let registry = Arc::new(registry);
+        let documents = Arc::new(openapi::Documents::new(&registry, Some(&self.offer().documents)));
+        *self.inner.offer.write().unwrap_or_else(PoisonError::into_inner) = Offer { registry, documents };
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    pub(super) fn auth(&self) -> &Auth {
+        &self.inner.auth
+    }
+
+    pub(super) fn shutdown(&self) -> &CancellationToken {
+        &self.inner.shutdown
+    }
+
+    pub(super) fn namespace_gate(&self) -> &tokio::sync::RwLock<()> {
+        &self.inner.namespace_gate
+    }
+
+    pub(super) fn dependents(&self) -> &dependents::Dependents {
+        &self.inner.dependents
+    }
+
+    pub(super) fn wake_sweeper(&self) {
+        self.inner.sweeper.notify_one();
+    }
+
+    pub(super) async fn sweeper_woken(&self) {
+        self.inner.sweeper.notified().await;
+    }
+
+    /// Whether rooms have rules for a resource.
+    pub(super) fn has_admission(&self, resource: &Resource) -> bool {
+        self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner).contains_key(&*resource.storage)
+    }
+
+    pub(super) fn admit(&self, request: &AdmissionRequest<'_>) -> Vec<FieldError> {
+        let rules = {
+            let all = self.inner.admissions.read().unwrap_or_else(PoisonError::into_inner);
+            all.get(&*request.resource.storage).cloned().unwrap_or_default()
+        };
+        rules.iter().filter_map(|rule| rule(request).err()).flatten().collect()
+    }
+}
