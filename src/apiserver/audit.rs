@@ -13,6 +13,9 @@
 //! rationed (`ration`): some lines a minute, and a count of what was left out. *Refused requests* of others than Slipway
 //! itself are, too, by caller: whoever has a token, and no role, can be refused a thousand times in a second.
 //!
+//! *Much of one caller.* What was done always has its line, and nothing keeps a caller from doing much. So a caller has a
+//! share of the log (`volume`), and further lines are written into files beside it, where they roll away only each other.
+//!
 //! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
 use std::io;
@@ -37,9 +40,11 @@ use super::tls::{Peer, Refused};
 
 mod file;
 mod ration;
+mod volume;
 
 use file::Log;
 use ration::{OF_LOGINS, OF_REFUSALS, Ration, origin};
+use volume::{Volumes, Whose};
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
@@ -53,7 +58,8 @@ const NAME_MAX: usize = 253;
 /// Where the log is and how much of it is kept.
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
-    /// The file that is written; older ones are beside it, with `.1` (the newest) and up behind the name.
+    /// The file that is written; older ones are beside it, with `.1` (the newest) and up behind the name. What one caller
+    /// writes beyond a share goes into files with `-busy` in their names, which are half as many.
     pub path: PathBuf,
     /// Bytes after which a file is set aside.
     pub max_bytes: u64,
@@ -61,8 +67,28 @@ pub struct AuditOptions {
     pub max_files: usize,
 }
 
+impl AuditOptions {
+    /// Of the files for what is beyond a caller's share.
+    fn busy(&self) -> Self {
+        let mut name = self.path.file_stem().unwrap_or_default().to_owned();
+        name.push("-busy");
+        let mut path = self.path.with_file_name(name);
+        if let Some(extension) = self.path.extension() {
+            path.set_extension(extension);
+        }
+        Self { path, max_files: self.max_files.div_ceil(2), ..*self }
+    }
+
+    /// Bytes of all files together.
+    fn bytes(&self) -> u64 {
+        self.max_bytes.saturating_mul(self.max_files as u64 + 1)
+    }
+}
+
 enum Message {
     Line(Vec<u8>),
+    /// One beyond its writer's share.
+    Beyond(Vec<u8>),
     Close(oneshot::Sender<()>),
 }
 
@@ -76,18 +102,22 @@ pub struct Audit {
     rations: Arc<Mutex<Rations>>,
 }
 
-/// What comes to nothing.
+/// Who has written how much.
 #[derive(Debug)]
 struct Rations {
     /// Failed logins, by address.
     logins: Ration<IpAddr>,
     /// Refused requests, by caller.
     refusals: Ration<String>,
+    /// All other lines.
+    volumes: Volumes,
 }
 
-impl Default for Rations {
-    fn default() -> Self {
-        Self { logins: Ration::new(OF_LOGINS), refusals: Ration::new(OF_REFUSALS) }
+impl Rations {
+    /// Those of a log of so many bytes.
+    fn of(log: u64) -> Self {
+        let (logins, refusals) = (Ration::new(OF_LOGINS), Ration::new(OF_REFUSALS));
+        Self { logins, refusals, volumes: Volumes::of(log) }
     }
 }
 
@@ -98,16 +128,17 @@ impl Audit {
     ///
     /// When the file cannot be opened.
     pub fn start(options: AuditOptions) -> io::Result<Self> {
+        let (bytes, busy) = (options.bytes(), Log::open(options.busy())?);
         let log = Log::open(options)?;
         let (queue, lines) = mpsc::channel(QUEUE);
-        tokio::spawn(file::write(log, lines));
-        let audit = Self::on(queue, PATIENCE);
+        tokio::spawn(file::write(log, busy, lines));
+        let audit = Self::on(queue, PATIENCE, bytes);
         tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.rations)));
         Ok(audit)
     }
 
-    fn on(queue: mpsc::Sender<Message>, patience: Duration) -> Self {
-        Self { queue, patience, rations: Arc::default() }
+    fn on(queue: mpsc::Sender<Message>, patience: Duration, bytes: u64) -> Self {
+        Self { queue, patience, rations: Arc::new(Mutex::new(Rations::of(bytes))) }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
@@ -273,7 +304,7 @@ struct Event<'e> {
 pub(super) struct Pending {
     place: Option<mpsc::OwnedPermit<Message>>,
     rations: Arc<Mutex<Rations>>,
-    /// As whom refused requests count; nobody: they all have their line.
+    /// As whom it counts; nobody: Slipway itself, whose refused requests all have their line.
     caller: Option<String>,
     received: Timestamp,
     verb: &'static str,
@@ -556,8 +587,8 @@ impl Pending {
             Ok(response) => (response.status().as_u16(), ""),
             Err(error) => (error.code.as_u16(), error.reason),
         };
-        if let Some(caller) = self.caller.take().filter(|_| is_refusal(self.verb, code))
-            && !lock(&self.rations).refusals.take(Instant::now(), Some(caller))
+        if let Some(caller) = self.caller.as_ref().filter(|_| is_refusal(self.verb, code))
+            && !lock(&self.rations).refusals.take(Instant::now(), Some(caller.clone()))
         {
             // It is counted, and its place given back.
             self.place = None;
@@ -600,8 +631,17 @@ impl Pending {
             },
         };
         if let Some(line) = line(&event) {
-            place.send(Message::Line(line));
+            let is_beyond = lock(&self.rations).volumes.is_beyond(Instant::now(), self.whose(), line.len());
+            place.send(if is_beyond { Message::Beyond(line) } else { Message::Line(line) });
         }
+    }
+
+    fn whose(&self) -> Whose {
+        let Some(caller) = &self.caller else {
+            let ObjectRef { resource, namespace, name, .. } = ObjectRef::of(&self.target);
+            return Whose::Object(resource, namespace, name);
+        };
+        Whose::Caller(caller.clone())
     }
 }
 
@@ -643,7 +683,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_place_for_its_line_no_change_is_begun() {
         let (queue, _lines) = mpsc::channel(1);
-        let audit = Audit::on(queue, Duration::from_millis(1));
+        let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
         let place = audit.reserve().await.unwrap();
         assert_eq!(audit.reserve().await.unwrap_err().code, 503);
         drop(place);
@@ -706,7 +746,7 @@ mod tests {
     #[tokio::test]
     async fn a_failed_login_waits_for_nothing_and_is_counted_without_a_line() {
         let (queue, mut lines) = mpsc::channel(1);
-        let audit = Audit::on(queue, Duration::from_millis(1));
+        let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
         let refused = audit.refused_certificates();
         for _ in 0..3 {
             refused(([192, 0, 2, 1], 5).into(), "expired");

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::Event;
 
-/// Least time between two writes of one phase.
+/// Least time between two writes of one host, whatever its agent says.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Least time between two writes of one phase that has nothing new to say.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 /// A step this much further is written at once, in percent.
 const WRITE_AT: u64 = 10;
@@ -23,8 +25,19 @@ const FORGET: Duration = Duration::from_secs(600);
 pub struct Seen {
     /// Bytes a second, once there is enough to tell.
     pub rate: Option<i64>,
-    /// Whether it is to be written.
-    pub due: bool,
+    /// When it is to be written.
+    pub due: Due,
+}
+
+/// When what an agent says is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// At once.
+    Now,
+    /// After so long: then what [`Meter::take`] gives, which is the last that was said by then.
+    In(Duration),
+    /// Not by itself; somebody else may be about to write.
+    No,
 }
 
 /// The steps under way, by namespace and name of the host.
@@ -40,6 +53,8 @@ struct Run {
     written: Instant,
     written_percent: u64,
     last: Instant,
+    /// What is to be written when the pause is over.
+    waiting: Option<Event>,
 }
 
 impl Meter {
@@ -47,11 +62,41 @@ impl Meter {
     pub fn see(&self, host: (String, String), event: &Event, now: Instant) -> Seen {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|_, run| now.saturating_duration_since(run.last) < FORGET);
-        let same = |run: &&mut Run| run.step == event.step && run.phase == event.phase && run.message == event.message;
-        if let Some(run) = runs.get_mut(&host).filter(same) {
-            return run.go_on(event, now);
+        match runs.get_mut(&host) {
+            Some(run) if run.is_about(event) => run.go_on(event, now),
+            Some(run) => {
+                *run = Run { written: run.written, waiting: run.waiting.take(), ..Run::of(event, now) };
+                Seen { rate: None, due: run.write(event, now) }
+            }
+            None => {
+                runs.insert(host, Run::of(event, now));
+                Seen { rate: None, due: Due::Now }
+            }
         }
-        let mut run = Run {
+    }
+
+    /// What was to be written now, and its rate; nothing when it has been written or is past.
+    pub fn take(&self, host: &(String, String), now: Instant) -> Option<(Event, Option<i64>)> {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = runs.get_mut(host)?;
+        let event = run.waiting.take()?;
+        run.has_written(&event, now);
+        Some((event, run.rate()))
+    }
+
+    /// A step is over: what was to be written of it is not written any more.
+    pub fn end(&self, host: &(String, String)) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(run) = runs.get_mut(host) {
+            run.waiting = None;
+        }
+    }
+}
+
+impl Run {
+    /// One that begins now and is written.
+    fn of(event: &Event, now: Instant) -> Self {
+        let mut run = Self {
             step: event.step.clone(),
             phase: event.phase.clone(),
             message: event.message.clone(),
@@ -59,25 +104,42 @@ impl Meter {
             written: now,
             written_percent: percent(event),
             last: now,
+            waiting: None,
         };
         run.sample(event, now);
-        runs.insert(host, run);
-        Seen { rate: None, due: true }
+        run
     }
-}
 
-impl Run {
+    fn is_about(&self, event: &Event) -> bool {
+        self.step == event.step && self.phase == event.phase && self.message == event.message
+    }
+
+    /// When an event that is worth a write is written.
+    fn write(&mut self, event: &Event, now: Instant) -> Due {
+        let left = PAUSE.saturating_sub(now.saturating_duration_since(self.written));
+        if left.is_zero() {
+            self.waiting = None;
+            self.has_written(event, now);
+            return Due::Now;
+        }
+        let others = self.waiting.replace(event.clone());
+        if others.is_some() { Due::No } else { Due::In(left) }
+    }
+
+    fn has_written(&mut self, event: &Event, now: Instant) {
+        self.written = now;
+        self.written_percent = percent(event);
+    }
+
     fn go_on(&mut self, event: &Event, now: Instant) -> Seen {
         self.last = now;
         self.sample(event, now);
         let percent = percent(event);
-        let due = now.saturating_duration_since(self.written) >= WRITE_EVERY
+        let is_worth = self.waiting.is_some()
+            || now.saturating_duration_since(self.written) >= WRITE_EVERY
             || percent >= self.written_percent + WRITE_AT
             || (percent == 100 && self.written_percent < 100);
-        if due {
-            self.written = now;
-            self.written_percent = percent;
-        }
+        let due = if is_worth { self.write(event, now) } else { Due::No };
         Seen { rate: self.rate(), due }
     }
 
@@ -135,7 +197,7 @@ mod tests {
         let host = || ("ns".to_owned(), "h".to_owned());
         let see =
             |millis: u64, done: u64| meter.see(host(), &event("writing", done), start + Duration::from_millis(millis));
-        let seen = |rate: Option<i64>, due| Seen { rate, due };
+        let seen = |rate: Option<i64>, due: bool| Seen { rate, due: if due { Due::Now } else { Due::No } };
         assert_eq!(see(0, 0), seen(None, true), "the first");
         assert_eq!(see(500, 10_000_000), seen(None, false), "too short to tell");
         assert_eq!(see(1_000, 20_000_000), seen(Some(20_000_000), false));
@@ -145,11 +207,34 @@ mod tests {
         assert_eq!(see(6_000, 210_000_000), seen(Some(35_000_000), true), "ten percent more");
         assert_eq!(see(60_000, 210_000_000), seen(Some(0), true), "it stands still");
         assert_eq!(see(61_000, 0), seen(None, false), "and begins again");
-        assert!(see(62_000, 1_000_000_000).due, "done");
+        assert_eq!(see(62_000, 1_000_000_000).due, Due::Now, "done");
         assert_eq!(meter.see(host(), &event("checking", 0), start + Duration::from_secs(63)), seen(None, true));
         let other = ("ns".to_owned(), "other".to_owned());
         meter.see(other, &event("x", 0), start + Duration::from_secs(3600));
         assert_eq!(meter.0.lock().expect("free").len(), 1, "who is silent is forgotten");
+    }
+
+    #[test]
+    fn of_what_is_said_within_a_second_the_last_is_written_when_it_is_over() {
+        let meter = Meter::default();
+        let start = Instant::now();
+        let host = ("ns".to_owned(), "h".to_owned());
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let see = |millis: u64, phase: &str, done: u64| meter.see(host.clone(), &event(phase, done), at(millis)).due;
+        let take = |millis: u64| meter.take(&host, at(millis)).map(|(event, _)| (event.phase, event.bytes_done));
+        assert_eq!(see(0, "a", 0), Due::Now);
+        assert_eq!(see(100, "b", 0), Due::In(Duration::from_millis(900)));
+        assert_eq!(see(200, "c", 0), Due::No, "somebody waits already");
+        assert_eq!(see(300, "c", 7), Due::No);
+        assert_eq!(take(1_000), Some(("c".into(), Some(7))));
+        assert_eq!(take(1_000), None);
+        assert_eq!(see(1_100, "c", 900_000_000), Due::In(Duration::from_millis(900)), "more percent in a second");
+        assert_eq!(see(2_000, "d", 0), Due::Now, "the second is over before who waits for it wakes");
+        assert_eq!(take(2_001), None);
+        assert_eq!(see(2_500, "e", 0), Due::In(Duration::from_millis(500)));
+        meter.end(&host);
+        assert_eq!(take(3_000), None, "its step is over");
+        assert_eq!(see(3_000, "f", 0), Due::Now);
     }
 
     #[test]
@@ -163,7 +248,7 @@ mod tests {
                 message: message.map(Into::into),
                 ..Event::default()
             };
-            meter.see(("ns".into(), "h".into()), &event, start + Duration::from_secs(seconds)).due
+            meter.see(("ns".into(), "h".into()), &event, start + Duration::from_secs(seconds)).due == Due::Now
         };
         for (seconds, message, due) in [
             (0, None, true),

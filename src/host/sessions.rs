@@ -21,13 +21,13 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::agent_body::{Intake, Whose};
 use super::caller;
 use super::discovery::Discovery;
 use super::logs::Logs;
-use super::meter::{Meter, Seen};
+use super::meter::{Due, Meter, Seen};
 use super::metrics::Metrics;
 use super::payload;
 use super::watches::Intents;
@@ -528,6 +528,10 @@ impl Sessions {
     }
 }
 
+fn has_ended(status: &BootIntentStatus, step: &str) -> bool {
+    status.results.iter().any(|result| result.id == step)
+}
+
 /// The first step without a result, unless one of its operation failed before. `after` guards against an answer
 /// made from a record older than the agent's own last step; one that is not planned any more needs no result.
 fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a IntentStep> {
@@ -550,15 +554,22 @@ async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result
     let event = sessions.0.intake.json::<Event>(who.whose(), body, MAX_CALL).await?.value;
     // A visitor's progress is of no interest.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
-    sessions.still_wanted(&caller, &event.step).await?;
+    if sessions.still_wanted(&caller, &event.step).await? == Step::Ended {
+        return Ok(StatusCode::NO_CONTENT);
+    }
     let key = (caller.namespace.clone(), caller.name.clone());
-    let Seen { rate, due } = sessions.0.meter.see(key, &event, Instant::now());
-    if due {
-        let now = Time(Timestamp::now());
-        let change = |status: &mut BootIntentStatus, _: &BootIntent| {
-            status.progress = Some(progress(&event, status.progress.as_ref(), rate, &now));
-        };
-        sessions.record(&caller, change).await?;
+    let Seen { rate, due } = sessions.0.meter.see(key.clone(), &event, Instant::now());
+    match due {
+        Due::No => {}
+        Due::Now => sessions.record_progress(&caller, &event, rate).await?,
+        // One at a time for each host.
+        Due::In(pause) => drop(tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let Some((event, rate)) = sessions.0.meter.take(&key, Instant::now()) else { return };
+            if let Err(Refused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
+                debug!(host = %format!("{}/{}", key.0, key.1), reason, "progress was not written");
+            }
+        })),
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -592,22 +603,50 @@ async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Resul
         }
         Who::Host(caller) => {
             let outcome = intake.json::<StepOutcome>(Whose::Host, body, MAX_RESULT).await?;
-            sessions.still_wanted(&caller, &outcome.value.step).await?;
-            sessions.end_step(&caller, &outcome.value).await?;
+            // One that is told again is stored already.
+            if sessions.still_wanted(&caller, &outcome.value.step).await? == Step::Planned {
+                sessions.end_step(&caller, &outcome.value).await?;
+            }
         }
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// What a step is to a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// None in particular.
+    Unnamed,
+    Planned,
+    /// Its result is stored.
+    Ended,
+}
+
 impl Sessions {
     /// Refuses what is said of a step that the host does not want any more, so that the agent stops it.
-    async fn still_wanted(&self, caller: &Caller, step: &str) -> Result<(), Refused> {
+    async fn still_wanted(&self, caller: &Caller, step: &str) -> Result<Step, Refused> {
         let intent = self.api(&caller.namespace).get(&caller.name).await?;
-        let ended = intent.status.as_ref().is_some_and(|status| status.results.iter().any(|result| result.id == step));
-        if step.is_empty() || ended || intent.spec.steps.iter().any(|planned| planned.id == step) {
-            return Ok(());
+        if intent.status.as_ref().is_some_and(|status| has_ended(status, step)) {
+            return Ok(Step::Ended);
         }
-        Err(Refused(StatusCode::GONE, "this step is not wanted any more".into()))
+        if step.is_empty() {
+            return Ok(Step::Unnamed);
+        }
+        let planned = intent.spec.steps.iter().any(|planned| planned.id == step);
+        planned
+            .then_some(Step::Planned)
+            .ok_or_else(|| Refused(StatusCode::GONE, "this step is not wanted any more".into()))
+    }
+
+    /// Stores how far a step is, unless it has ended meanwhile.
+    async fn record_progress(&self, caller: &Caller, event: &Event, rate: Option<i64>) -> Result<(), Refused> {
+        let now = Time(Timestamp::now());
+        self.record(caller, |status, _| {
+            if !has_ended(status, &event.step) {
+                status.progress = Some(progress(event, status.progress.as_ref(), rate, &now));
+            }
+        })
+        .await
     }
 
     /// Stores how a step ended; durable when it returns. A second result of the same step changes nothing.
@@ -618,8 +657,9 @@ impl Sessions {
         info!(host, step, succeeded = outcome.succeeded, message, "step ended");
         let finished = Time(Timestamp::now());
         let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
+        self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
         self.record(caller, |status, intent| {
-            if !known(intent, &outcome.step) || status.results.iter().any(|result| result.id == outcome.step) {
+            if !known(intent, &outcome.step) || has_ended(status, &outcome.step) {
                 return;
             }
             // The agent names its last step when it asks for the next, so the newest results must stay.

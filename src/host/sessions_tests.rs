@@ -288,6 +288,51 @@ async fn results_are_kept_once_and_a_failure_ends_its_operation() {
 }
 
 #[tokio::test]
+async fn however_often_an_agent_tells_its_progress_it_is_written_now_and_then() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let revision = async || {
+        let intent = site.intents().get("h").await.unwrap();
+        intent.resource_version().unwrap().parse::<u64>().unwrap()
+    };
+    let tell = async |step: &str, phase: String| {
+        let event = json!({ "step": step, "phase": phase, "message": phase });
+        assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    };
+    let (before, began) = (revision().await, Instant::now());
+    for number in 0..500 {
+        tell("7.1", format!("phase {number}")).await;
+    }
+    let (writes, seconds) = (revision().await - before, began.elapsed().as_secs());
+    assert!(writes <= seconds + 2, "{writes} writes in {seconds} s");
+    // The last word is not lost.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while site.status().await.progress.is_none_or(|progress| progress.phase != "phase 499") {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What was still to be written of a step that ended is not written behind its end.
+    tell("7.1", "one more".into()).await;
+    tell("7.1", "and another".into()).await;
+    let result = json!({ "step": "7.1", "succeeded": true, "message": "" });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result.clone()).await.0, 204);
+    // Nor is its result, told again and again, nor what is told of it afterwards.
+    let before = revision().await;
+    for _ in 0..20 {
+        assert_eq!(site.call(NODE, &session, "POST", "result", result.clone()).await.0, 204);
+        tell("7.1", "late".into()).await;
+    }
+    assert_eq!(revision().await, before);
+    tell("7.2", "next".into()).await;
+    while site.status().await.progress.is_none_or(|progress| progress.step != "7.2") {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(site.status().await.progress.unwrap().phase, "next");
+}
+
+#[tokio::test]
 async fn what_an_agent_says_rules_no_terminal() {
     let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
     let token = site.tokens.mint(&site.uid, 7).unwrap();

@@ -19,8 +19,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Time to the next try after the disk refused.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The writer: takes lines until it is told to end. It gives up no line while it lives.
-pub(super) async fn write(mut log: Log, mut lines: mpsc::Receiver<Message>) {
+/// The writer: takes lines until it is told to end, those beyond their writers' shares into a log of their own. It gives up
+/// no line while it lives.
+pub(super) async fn write(mut log: Log, mut busy: Log, mut lines: mpsc::Receiver<Message>) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut sync_at: Option<Instant> = None;
     loop {
@@ -29,19 +30,22 @@ pub(super) async fn write(mut log: Log, mut lines: mpsc::Receiver<Message>) {
             count = lines.recv_many(&mut batch, BATCH) => if count == 0 {
                 // Every door is gone.
                 blocking(log, Log::sync).await;
+                blocking(busy, Log::sync).await;
                 return;
             },
             () = tokio::time::sleep_until(due), if sync_at.is_some() => {
                 log = blocking(log, Log::sync).await;
+                busy = blocking(busy, Log::sync).await;
                 sync_at = None;
                 continue;
             }
         }
-        let mut text = Vec::new();
+        let (mut text, mut beyond) = (Vec::new(), Vec::new());
         let mut closing = Vec::new();
         for message in batch.drain(..) {
             match message {
                 Message::Line(line) => text.extend_from_slice(&line),
+                Message::Beyond(line) => beyond.extend_from_slice(&line),
                 Message::Close(reply) => closing.push(reply),
             }
         }
@@ -49,15 +53,19 @@ pub(super) async fn write(mut log: Log, mut lines: mpsc::Receiver<Message>) {
             // Places that were taken before are still served.
             lines.close();
             while let Ok(message) = lines.try_recv() {
-                if let Message::Line(line) = message {
-                    text.extend_from_slice(&line);
+                match message {
+                    Message::Line(line) => text.extend_from_slice(&line),
+                    Message::Beyond(line) => beyond.extend_from_slice(&line),
+                    Message::Close(_) => {}
                 }
             }
         }
         log = blocking(log, move |log| log.write(&text)).await;
+        busy = blocking(busy, move |log| log.write(&beyond)).await;
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
         if !closing.is_empty() {
             log = blocking(log, Log::sync).await;
+            busy = blocking(busy, Log::sync).await;
             for reply in closing {
                 reply.send(()).ok();
             }
@@ -110,6 +118,9 @@ impl Log {
     }
 
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
         if self.size > 0 && self.size + text.len() as u64 > self.options.max_bytes {
             self.set_aside()?;
         }
@@ -129,7 +140,11 @@ impl Log {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.file.sync_data()
+        if self.is_dirty {
+            self.file.sync_data()?;
+            self.is_dirty = false;
+        }
+        Ok(())
     }
 
     /// `audit.log` becomes `audit.log.1`, and so on; the oldest goes.

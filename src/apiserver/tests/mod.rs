@@ -2,6 +2,7 @@
 
 mod access_rules;
 mod apply_rules;
+mod audit_shares;
 mod client;
 mod crd_bounds;
 mod crd_claims;

@@ -1,0 +1,128 @@
+//! How much of the log one caller writes, so that nobody's lines roll everybody's away. Pure.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A caller's share is this part of the log, each day.
+const PART: u64 = 16;
+/// That of what Slipway itself writes of one object, which may be what a machine makes it write, is this part of it.
+const PART_OF_OBJECT: u64 = 16;
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Callers and objects that are counted one by one. When they are more, further ones share a share.
+const COUNTED: usize = 16_384;
+
+/// Whose line it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Whose {
+    /// A caller's.
+    Caller(String),
+    /// Slipway's own, of an object: what it is, its namespace, its name.
+    Object(String, String, String),
+    /// Of further ones.
+    Others,
+}
+
+/// What was written, as far as time has not made it good.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    bytes: u64,
+    at: Instant,
+}
+
+/// Counts bytes of lines by whose they are.
+#[derive(Debug)]
+pub struct Volumes {
+    share: u64,
+    written: HashMap<Whose, Written>,
+}
+
+impl Volumes {
+    /// Those of a log of so many bytes.
+    pub fn of(log: u64) -> Self {
+        Self { share: log / PART, written: HashMap::new() }
+    }
+
+    /// Whether a line goes beyond its writer's share. If not it is counted.
+    pub fn is_beyond(&mut self, now: Instant, whose: Whose, bytes: usize) -> bool {
+        let whose = self.counted(now, whose);
+        let (share, bytes) = (share_of(self.share, &whose), bytes as u64);
+        let written = self.written.entry(whose).or_insert(Written { bytes: 0, at: now });
+        let sum = left(*written, share, now).saturating_add(bytes);
+        if sum > share {
+            return true;
+        }
+        *written = Written { bytes: sum, at: now };
+        false
+    }
+
+    /// As whom somebody is counted.
+    fn counted(&mut self, now: Instant, whose: Whose) -> Whose {
+        if self.written.len() >= COUNTED && !self.written.contains_key(&whose) {
+            let share = self.share;
+            self.written.retain(|whose, written| left(*written, share_of(share, whose), now) > 0);
+            if self.written.len() >= COUNTED {
+                return Whose::Others;
+            }
+        }
+        whose
+    }
+}
+
+fn share_of(share: u64, whose: &Whose) -> u64 {
+    if matches!(whose, Whose::Object(..)) { share / PART_OF_OBJECT } else { share }
+}
+
+/// What of it still counts, when a whole share is made good in a day.
+fn left(written: Written, share: u64, now: Instant) -> u64 {
+    let gone = u128::from(share) * now.saturating_duration_since(written.at).as_millis() / DAY.as_millis();
+    written.bytes.saturating_sub(u64::try_from(gone).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(name: &str) -> Whose {
+        Whose::Caller(name.into())
+    }
+
+    fn object(name: &str) -> Whose {
+        Whose::Object("metal3.io/baremetalhosts".into(), "rack".into(), name.into())
+    }
+
+    #[test]
+    fn a_caller_has_a_share_each_day() {
+        let start = Instant::now();
+        let mut volumes = Volumes::of(16_000);
+        let mut lines = |whose: fn() -> Whose, at: Duration| {
+            (0..10_000).take_while(|_| !volumes.is_beyond(start + at, whose(), 10)).count()
+        };
+        for (whose, at, wanted) in [
+            ((|| caller("a")) as fn() -> Whose, Duration::ZERO, 100),
+            (|| caller("a"), Duration::ZERO, 0),
+            (|| caller("b"), Duration::ZERO, 100),
+            (|| object("a"), Duration::ZERO, 6),
+            (|| object("b"), Duration::ZERO, 6),
+            (|| caller("a"), DAY / 2, 50),
+            (|| caller("b"), DAY * 3, 100),
+        ] {
+            assert_eq!(lines(whose, at), wanted, "{:?} {at:?}", whose());
+        }
+    }
+
+    #[test]
+    fn not_more_are_counted_than_a_bound_and_who_has_made_it_good_is_forgotten() {
+        let start = Instant::now();
+        let mut volumes = Volumes::of(16_000);
+        for number in 0..COUNTED * 2 {
+            volumes.is_beyond(start, caller(&number.to_string()), 10);
+        }
+        assert_eq!(volumes.written.len(), COUNTED + 1);
+        assert!(volumes.is_beyond(start, caller("new"), 10), "the others have had their share");
+        assert!(!volumes.is_beyond(start, caller("7"), 10));
+        assert!(!volumes.is_beyond(start + DAY * 2, caller("new"), 10));
+        assert_eq!(volumes.written.len(), 1);
+    }
+}
