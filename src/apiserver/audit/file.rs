@@ -106,6 +106,8 @@ pub(super) struct Log {
     size: u64,
     /// Whether the file ends with a line that was cut short, which the next write ends.
     is_cut: bool,
+    /// Whether lines were written since it was synced.
+    is_dirty: bool,
 }
 
 impl Log {
@@ -114,7 +116,7 @@ impl Log {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         let (file, size, is_cut) = open(&options.path)?;
-        Ok(Self { options, file, size, is_cut })
+        Ok(Self { options, file, size, is_cut, is_dirty: false })
     }
 
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
@@ -129,6 +131,7 @@ impl Log {
             Ok(()) => {
                 self.size += text.len() as u64;
                 self.is_cut = false;
+                self.is_dirty = true;
                 Ok(())
             }
             Err(error) => {

@@ -1,10 +1,8 @@
 //! Selectors over many objects, and who gets on meanwhile.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::task::JoinSet;
-
-use std::sync::atomic::Ordering;
 
 use super::*;
 
