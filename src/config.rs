@@ -216,6 +216,9 @@ pub struct NetworkConfig {
     pub ntp: Vec<Ipv4Addr>,
     /// Domain name (option 15).
     pub domain: Option<String>,
+    /// The only relays from which messages for this network are taken; from any when empty.
+    #[serde(default)]
+    pub relays: Vec<Ipv4Addr>,
     /// Fixed addresses.
     #[serde(default, rename = "reservation")]
     pub reservations: Vec<ReservationConfig>,
@@ -615,6 +618,9 @@ impl NetworkConfig {
         }
         if let Some(router) = self.router {
             inside("router", router);
+        }
+        for relay in self.relays.iter().filter(|it| it.is_unspecified() || it.is_multicast() || it.is_broadcast()) {
+            faults.push(format!("{at}: relay {relay} is no address of a machine"));
         }
         for (index, one) in self.reservations.iter().enumerate() {
             for other in &self.reservations[..index] {

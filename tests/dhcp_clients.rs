@@ -267,6 +267,32 @@ fn relayed_messages_are_answered_to_the_relay() {
     assert_eq!(offer.yiaddr(), Ipv4Addr::new(10, 77, 0, 100));
 }
 
+/// An answer to a relay that nobody has seen waits in the kernel for who answers there by ARP.
+#[test]
+fn answers_to_relays_that_are_not_there_keep_nobody_waiting() {
+    let macs = [MAC, "02:00:00:00:00:66", "02:00:00:00:00:03"];
+    let options = Options { network: POOL, hosts: &[(MAC, "web-1", true)], macs: &macs, ..Options::default() };
+    let Some(mut lab) = lab(options) else { return };
+    let mut attack = lab.made_up_relays(1);
+    let address = lab.exchange(0, Exchange::Broadcast, &discover(MAC, vec![])).expect("an offer").yiaddr();
+    for round in 0..3 {
+        assert_eq!(lab.udhcpc(0, &[]), Some(address), "round {round}");
+    }
+    // A relay that is there has its answers, too.
+    let mut relayed = discover("02:00:00:00:00:77", vec![]);
+    relayed.set_giaddr(Ipv4Addr::new(10, 77, 0, 250)).set_hops(1);
+    let offer = lab.exchange(2, Exchange::Relay, &relayed).expect("an offer at the relay's port");
+    assert_eq!(offer.giaddr(), Ipv4Addr::new(10, 77, 0, 250));
+    assert!(attack.is_running() && lab.server_is_running());
+    drop(attack);
+    let log = lab.log();
+    assert!(
+        log.contains("no answer to DHCP relays that nobody answers for") && log.contains("peer=10.77.0.251"),
+        "{log}"
+    );
+    assert!(log.lines().count() < 100, "{} lines", log.lines().count());
+}
+
 #[test]
 fn faults_of_the_configuration_are_named_when_binding() {
     let Some(lab) = lab(Options { start: false, network: POOL, macs: &[MAC], ..Options::default() }) else { return };

@@ -93,11 +93,25 @@ fn looking(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<
     }
 }
 
-/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH). It answers within the call that asks, so nobody waits here.
+/// Whether what is sent to an address on an interface's link leaves at once: the kernel knows its card, or did a moment ago.
+///
+/// # Errors
+///
+/// When the kernel cannot be asked.
+pub fn is_there(interface: u32, address: Ipv4Addr) -> std::io::Result<bool> {
+    use NeighbourState::{Failed, Incomplete, None};
+    Ok(entry(interface, address)?.is_some_and(|entry| !matches!(entry.header.state, None | Incomplete | Failed)))
+}
+
 fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>> {
+    Ok(entry(nix::net::if_::if_nametoindex(interface)?, address)?.as_ref().and_then(card))
+}
+
+/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH). It answers within the call that asks, so nobody waits here.
+fn entry(interface: u32, address: Ipv4Addr) -> std::io::Result<Option<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
-    message.header.ifindex = nix::net::if_::if_nametoindex(interface)?;
+    message.header.ifindex = interface;
     message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
     let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(message));
     request.header.flags = NLM_F_REQUEST;
@@ -113,7 +127,7 @@ fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>
     socket.recv(&mut answer, 0)?;
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(std::io::Error::other)?;
     match answer.payload {
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(card(&entry)),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(Some(entry)),
         // There is no entry: nobody spoke with it, or a router stands between.
         _ => Ok(None),
     }

@@ -14,6 +14,8 @@ use crate::api::MacAddress;
 pub struct Interface {
     /// Its IPv4 addresses, in the kernel's order.
     pub addresses: Vec<Ipv4Addr>,
+    /// What is on its link, by its addresses' netmasks.
+    pub(super) links: Vec<Ipv4Network>,
     /// Its address on the link, with its number; none for interfaces without a link layer.
     pub(super) link: Option<LinkAddr>,
 }
@@ -44,6 +46,8 @@ pub fn interfaces() -> io::Result<BTreeMap<String, Interface>> {
         let Some(address) = entry.address else { continue };
         if let Some(address) = address.as_sockaddr_in() {
             interface.addresses.push(address.ip());
+            let mask = entry.netmask.as_ref().and_then(|mask| mask.as_sockaddr_in()).map(|mask| mask.ip());
+            interface.links.extend(mask.and_then(|mask| Ipv4Network::with_netmask(address.ip(), mask).ok()));
         }
         if let Some(link) = address.as_link_addr() {
             interface.link = Some(*link);

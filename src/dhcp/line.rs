@@ -152,7 +152,7 @@ impl Line {
                     desk.finish(written, &mut tray.ready);
                 }
             }
-            post.sockets.send(&mut tray.ready).await;
+            post.sockets.send(&mut tray.ready, &mut desk.log).await;
             let breath = pace.after(Instant::now(), arrived);
             if let Some(breath) = breath.filter(|_| !inbox.is_full()) {
                 // Asleep, not waiting: a waiting thread is woken up by every message that arrives.
@@ -176,7 +176,7 @@ impl Line {
                 );
             }
         }
-        post.sockets.send(&mut tray.ready).await;
+        post.sockets.send(&mut tray.ready, &mut desk.log).await;
         Ok(())
     }
 }
@@ -260,8 +260,13 @@ impl Post {
     fn follow_interface(&mut self) {
         let Place { interface, number, .. } = &self.place;
         let index = nix::net::if_::if_nametoindex(interface.as_str()).ok();
+        let found = || interfaces().ok().and_then(|all| all.get(interface).cloned());
         if index == Some(self.sockets.index) {
             self.down = false;
+            // It may have other addresses by now.
+            if let Some(found) = found() {
+                self.sockets.links = found.links;
+            }
             return;
         }
         if !self.down {
@@ -271,8 +276,7 @@ impl Post {
         if index.is_none() {
             return;
         }
-        let found = interfaces().ok().and_then(|all| all.get(interface).cloned()).unwrap_or_default();
-        let opened = open(interface, &found, *number).map_err(|error| error.to_string());
+        let opened = open(interface, &found().unwrap_or_default(), *number).map_err(|error| error.to_string());
         match opened.and_then(|sockets| sockets.register().map_err(|error| error.to_string())) {
             Ok(sockets) => {
                 tracing::info!(%interface, "the interface is back; DHCP serves it again");
@@ -307,6 +311,9 @@ impl Desk {
         let Some(&(index, ref network)) = select_indexed(&self.networks, &request) else {
             return self.log.unknown_relay(&request);
         };
+        if !network.takes(&request) {
+            return self.log.unnamed_relay(network, &request, source);
+        }
         let Some(leases) = self.leases.networks().get(index) else { return };
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
@@ -324,7 +331,7 @@ impl Desk {
             tracing::debug!(%address, %error, "nothing can be sent there");
         }
         self.leases.saw(request.mac, Message { at: now, network: index, kind: request.kind, note });
-        let answer = reply.map(|reply| Outgoing { server: network.server, reply });
+        let answer = reply.map(|reply| Outgoing { server: network.server, peer: source, reply });
         if writes.is_empty() {
             tray.ready.extend(answer);
         } else {

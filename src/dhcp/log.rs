@@ -13,6 +13,7 @@ use super::network::Network;
 use super::outcome::{Level, Note, Outcome};
 use super::packet::{Malformed, Request};
 use super::quiet::Quiet;
+use super::socket::{Outgoing, Unsent};
 
 /// What the log is quiet about for a while.
 #[derive(Hash, PartialEq, Eq)]
@@ -22,6 +23,8 @@ enum Subject {
     Twin(MacAddress),
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
+    UnnamedRelay,
+    Unsent(std::mem::Discriminant<Unsent>),
     Store,
     Receive,
 }
@@ -31,12 +34,14 @@ pub(super) struct Log {
     interface: String,
     said: Quiet<Subject>,
     said_of_known: Quiet<Subject>,
+    /// Answers that were not sent since the last line about it.
+    unsent: u64,
 }
 
 impl Log {
     /// Nothing was said yet.
     pub fn new(interface: String) -> Self {
-        Self { interface, said: Quiet::default(), said_of_known: Quiet::default() }
+        Self { interface, said: Quiet::default(), said_of_known: Quiet::default(), unsent: 0 }
     }
 
     fn may_say(&mut self, subject: Subject) -> bool {
@@ -60,6 +65,28 @@ impl Log {
                 interface = %self.interface, %relay, mac = %request.mac,
                 "a DHCP relay asks for a subnet that no network on this interface has"
             );
+        }
+    }
+
+    /// A relayed message for a network that hears other relays.
+    pub fn unnamed_relay(&mut self, network: &Network, request: &Request<'_>, source: SocketAddrV4) {
+        if self.may_say(Subject::UnnamedRelay) {
+            tracing::warn!(
+                network = %network.name, relay = %request.giaddr, peer = %source, mac = %request.mac,
+                "a DHCP relay is not heard that `relays` of the network does not name"
+            );
+        }
+    }
+
+    /// Answers of one way that were not sent; at least one.
+    pub fn unsent(&mut self, answers: &[Outgoing], why: &Unsent) {
+        let Some(Outgoing { peer, reply, .. }) = answers.first() else { return };
+        self.unsent = self.unsent.saturating_add(answers.len() as u64);
+        // A subject for each reason, so that made-up relays do not use up what may be said of others. The server's own: whoever
+        // sends names the addresses.
+        if self.said_of_known.may_say(Instant::now(), Subject::Unsent(std::mem::discriminant(why))).0 {
+            let dropped = std::mem::take(&mut self.unsent);
+            tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, "{why}");
         }
     }
 

@@ -23,6 +23,7 @@ mod proxy;
 mod publish;
 mod quiet;
 mod record;
+mod relays;
 mod reply;
 mod respond;
 mod seen;

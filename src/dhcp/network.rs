@@ -42,6 +42,8 @@ pub struct Network {
     pub guest_lease: u32,
     /// Where boot files are.
     pub site: BootSite,
+    /// Relays that messages are taken from; from any when empty.
+    relays: Vec<Ipv4Addr>,
     reservations: HashMap<MacAddress, Reservation>,
     reserved: HashMap<Ipv4Addr, MacAddress>,
     /// Options that are the same in every answer, encoded, in the order they are added when the client wants all.
@@ -72,10 +74,22 @@ impl Network {
             lease: seconds(config.lease.0),
             guest_lease: seconds(config.unknown_lease.0.min(config.lease.0)),
             site,
+            relays: config.relays.clone(),
             reservations,
             reserved,
             options: options.iter().filter_map(encode).map(|bytes| (bytes[0], bytes)).collect(),
         }
+    }
+
+    /// Whether this appliance is in the network itself, not behind a relay.
+    pub fn is_here(&self) -> bool {
+        self.subnet.contains(self.server)
+    }
+
+    /// Whether a message is taken here: when relays are named, by one of them, or from a machine that is here itself.
+    pub fn takes(&self, request: &Request<'_>) -> bool {
+        let direct = request.giaddr.is_unspecified() && self.is_here();
+        self.relays.is_empty() || direct || self.relays.contains(&request.giaddr)
     }
 
     /// The reservation of a machine.
@@ -148,6 +162,6 @@ pub fn select<'n>(networks: impl IntoIterator<Item = &'n Network>, request: &Req
     let mut networks = networks.into_iter();
     match request.subnet_hint() {
         Some(hint) => networks.find(|network| network.subnet.contains(hint)),
-        None => networks.find(|network| network.subnet.contains(network.server)),
+        None => networks.find(|network| network.is_here()),
     }
 }

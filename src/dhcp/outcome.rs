@@ -11,8 +11,15 @@ use crate::api::MacAddress;
 /// Where an answer goes (RFC 2131 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To an address that answers ARP.
+    /// To a relay, or another address that the network's routers and ARP lead to.
     Address(SocketAddrV4),
+    /// To a client that has its address: a frame to its hardware address, so that nothing waits for ARP.
+    Client {
+        /// Where the frame goes.
+        mac: MacAddress,
+        /// Its address and port.
+        to: SocketAddrV4,
+    },
     /// To a client that has no address yet and cannot answer ARP: a frame to its hardware address.
     Hardware {
         /// Where the frame goes.
@@ -22,6 +29,17 @@ pub enum To {
     },
     /// To everybody.
     Broadcast,
+}
+
+impl fmt::Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(to) => to.fmt(f),
+            Self::Client { mac, to } => write!(f, "{to} ({mac})"),
+            Self::Hardware { mac, address } => write!(f, "{address} ({mac})"),
+            Self::Broadcast => f.write_str("everybody"),
+        }
+    }
 }
 
 /// An answer.

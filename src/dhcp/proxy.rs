@@ -8,7 +8,7 @@ use super::client;
 use super::outcome::{Note, Outcome, Reply, Silence, To};
 use super::packet::Request;
 use super::reply::Answer;
-use super::respond::{Arrival, Ground, Port, boot_answer};
+use super::respond::{Arrival, Ground, Port, boot_answer, client_at};
 
 /// Answers firmware and iPXE with what to boot, and nobody else with anything.
 pub(super) fn respond(request: &Request<'_>, arrival: Arrival, ground: Ground<'_>) -> Outcome {
@@ -29,7 +29,7 @@ pub(super) fn respond(request: &Request<'_>, arrival: Arrival, ground: Ground<'_
     let to = if let Some(relay) = request.relay_address(arrival.source.port()) {
         To::Address(relay)
     } else if ground.network.subnet.contains(source) {
-        To::Address(arrival.source)
+        client_at(request, ground.network, arrival.source)
     } else {
         // The client has no address, and this server does not know which one it will get.
         To::Broadcast

@@ -113,6 +113,11 @@ pub(super) fn boot_answer(request: &Request<'_>, ground: Ground<'_>) -> (Option<
     (netboot, Some(text))
 }
 
+/// Where an answer to a client goes that has its address. Only behind a router it takes that to find it.
+pub(super) fn client_at(request: &Request<'_>, network: &Network, to: SocketAddrV4) -> To {
+    if network.is_here() { To::Client { mac: request.mac, to } } else { To::Address(to) }
+}
+
 struct Exchange<'a> {
     now: u64,
     request: &'a Request<'a>,
@@ -364,9 +369,10 @@ impl Exchange<'_> {
         let Some(address) = said else { return Outcome::silent(Silence::NoAddress) };
         let (netboot, _) = boot_answer(self.request, self.ground);
         let answer = Answer { hostname: self.hostname(), netboot: netboot.as_ref(), ..Answer::new(MessageType::Ack) };
+        let request = self.request;
         let to = match self.relay() {
             Some(relay) => relay,
-            None => To::Address(SocketAddrV4::new(address, CLIENT_PORT)),
+            None => client_at(request, network, SocketAddrV4::new(address, CLIENT_PORT)),
         };
         let reply = Some(Reply { message: answer.encode(self.request, network), to });
         Outcome { reply, writes: Vec::new(), note: Note::Informed(address), twin: None }
@@ -384,7 +390,7 @@ impl Exchange<'_> {
         } else if answer.kind == MessageType::Nak {
             To::Broadcast
         } else if !request.ciaddr.is_unspecified() && self.ground.network.subnet.contains(request.ciaddr) {
-            To::Address(SocketAddrV4::new(request.ciaddr, CLIENT_PORT))
+            client_at(request, self.ground.network, SocketAddrV4::new(request.ciaddr, CLIENT_PORT))
         } else if request.wants_broadcast() {
             To::Broadcast
         } else {

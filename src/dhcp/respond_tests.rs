@@ -161,6 +161,33 @@ impl World {
     }
 }
 
+#[test]
+fn only_the_relays_of_the_configuration_are_heard_when_it_names_some() {
+    let (any, named) = ("", "relays=['10.0.0.254']\n");
+    let elsewhere = Ipv4Addr::new(10, 1, 0, 1);
+    // lines, our address, relay, whether it is heard
+    let rows = [
+        (any, SERVER, 253, true),
+        (any, elsewhere, 0, true),
+        (named, SERVER, 254, true),
+        (named, SERVER, 253, false),
+        (named, SERVER, 0, true),
+        (named, elsewhere, 254, true),
+        (named, elsewhere, 253, false),
+        // A client that says itself which network it wants (RFC 3011).
+        (named, elsewhere, 0, false),
+    ];
+    for (text, server, relay, heard) in rows {
+        let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
+        let network = Network::new(&config(text), server, site);
+        let mut message = message_of(mac(1), MessageType::Discover, vec![]);
+        message.set_giaddr(if relay == 0 { Ipv4Addr::UNSPECIFIED } else { at(relay) });
+        let packet = bytes(&message);
+        let request = Request::parse(&packet).expect("well formed");
+        assert_eq!(network.takes(&request), heard, "{text} {server} {relay}");
+    }
+}
+
 /// Four for anybody, and one that is kept for known machines; no shorter leases for others.
 const POOL: &str = "pool=['10.0.0.100-10.0.0.104']\nunknown_lease='1h'\n";
 
@@ -197,7 +224,7 @@ fn four_messages_give_an_address_and_the_networks_parameters() {
     assert_eq!(ack.message().siaddr(), Ipv4Addr::UNSPECIFIED, "nothing to boot");
     let renewed = world.renew(1, at(100));
     assert_eq!(renewed.outcome.note, Note::Bound { address: at(100), renewed: true, boot: None });
-    assert_eq!(renewed.to(), Some(To::Address(SocketAddrV4::new(at(100), 68))));
+    assert_eq!(renewed.to(), Some(To::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(100), 68) }));
 }
 
 #[test]
@@ -461,7 +488,7 @@ fn inform_gives_parameters_and_nothing_else() {
     inform.set_ciaddr(at(77));
     let back = world.send(&inform);
     assert_eq!(back.kind(), Some(MessageType::Ack));
-    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(77), 68))));
+    assert_eq!(back.to(), Some(To::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(77), 68) }));
     assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
     for code in [OptionCode::AddressLeaseTime, OptionCode::Renewal, OptionCode::Rebinding] {
         assert!(back.option(code).is_none(), "{code:?}");
@@ -650,7 +677,10 @@ fn a_proxy_gives_boot_information_only_and_only_to_who_boots() {
     message.set_ciaddr(at(60));
     let source = SocketAddrV4::new(at(60), 4011);
     let back = world.send_by(&message, Port::Proxy, source);
-    assert_eq!((back.kind(), back.to()), (Some(MessageType::Ack), Some(To::Address(source))));
+    assert_eq!(
+        (back.kind(), back.to()),
+        (Some(MessageType::Ack), Some(To::Client { mac: MacAddress(mac(1)), to: source }))
+    );
     assert_eq!(boot_file(&back).as_deref(), Some("snponly.efi"));
 }
 

@@ -1,15 +1,17 @@
 //! The sockets of one interface.
 //!
-//! One UDP socket bound to the interface takes what arrives there and nothing else. Answers leave by it with the
-//! server's own address as source. Clients without an address get a frame from a packet socket, which needs no entry
-//! in the neighbour table; where there is no link layer they get a broadcast.
+//! One UDP socket bound to the interface takes what arrives there and nothing else. Broadcasts leave by it with the
+//! server's own address as source. Clients on the link get a frame from a packet socket, which needs no entry in the
+//! neighbour table; where there is no link layer, a datagram. Answers to relays have a socket of their own: what waits for
+//! ARP in the kernel takes room in its send buffer only.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ipnetwork::Ipv4Network;
 use nix::libc;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrIn, bind, recvmmsg, send,
@@ -20,10 +22,13 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use crate::api::MacAddress;
+use crate::boot::neighbour;
 
 use super::frame;
 use super::interface::Interface;
+use super::log::Log;
 use super::outcome::{Reply, To};
+use super::relays::Relays;
 
 /// Messages taken with one system call.
 const BATCH: usize = 128;
@@ -31,6 +36,10 @@ const BATCH: usize = 128;
 const LONGEST: usize = 2048;
 /// Kernel's buffer for arriving messages, in bytes: a rack that powers on at once.
 const RECEIVE_BUFFER: usize = 4 << 20;
+/// Kernel's buffer for answers to relays, in bytes: the kernel keeps 212,992 at most for one router that does not answer.
+const RELAY_BUFFER: usize = 4 << 20;
+/// Where the socket for answers to relays is bound, on an interface where nothing for this address can arrive.
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 254);
 /// Answers that leave at once. A relay's buffer holds about 160 where nobody made it larger. The kernel cuts one
 /// message into 64 at most (UDP_MAX_SEGMENTS), and 32 of the longest answers fit one.
 const BURST: usize = 32;
@@ -42,7 +51,9 @@ const SEND_PATIENCE: Duration = Duration::from_millis(50);
 /// The sockets of one interface and port, open.
 pub struct Opened {
     udp: Socket,
+    to_relays: Socket,
     raw: Option<(OwnedFd, MacAddress)>,
+    links: Vec<Ipv4Network>,
     index: u32,
     port: u16,
 }
@@ -50,7 +61,12 @@ pub struct Opened {
 /// The sockets of one interface and port, in use.
 pub struct Sockets {
     udp: UdpSocket,
+    /// Sends only.
+    to_relays: Socket,
+    relays: Relays,
     raw: Option<(OwnedFd, MacAddress)>,
+    /// What is on the interface's link.
+    pub links: Vec<Ipv4Network>,
     /// Number of the interface they are bound to; another one under the same name is not served by them.
     pub index: u32,
     port: u16,
@@ -62,8 +78,24 @@ pub struct Sockets {
 pub struct Outgoing {
     /// This appliance's address.
     pub server: Ipv4Addr,
+    /// Who sent the message.
+    pub peer: SocketAddrV4,
     /// The answer.
     pub reply: Reply,
+}
+
+/// Why answers were not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum Unsent {
+    /// Nobody is there, as far as the kernel knows, and enough answers wait already.
+    #[error("no answer to DHCP relays that nobody answers for by ARP: they are not there, or somebody makes them up")]
+    NobodyThere,
+    /// They are there, and do not take them.
+    #[error("the send buffer for answers to DHCP relays is full, so answers are dropped")]
+    Full,
+    /// The kernel refuses.
+    #[error("a DHCP answer could not be sent: {0}")]
+    Refused(#[from] io::Error),
 }
 
 /// What answers must share to leave together.
@@ -100,6 +132,7 @@ impl Opened {
             udp.set_recv_buffer_size(RECEIVE_BUFFER)?;
         }
         udp.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
+        let to_relays = socket_to_relays(name, port, &udp)?;
         // Loopback has no link layer to speak of, and needs no privilege without one.
         let raw = match (interface.link, interface.mac().filter(|mac| mac.0 != [0; 6])) {
             (Some(link), Some(mac)) => {
@@ -111,7 +144,7 @@ impl Opened {
             }
             _ => None,
         };
-        Ok(Self { udp, raw, index, port })
+        Ok(Self { udp, to_relays, raw, links: interface.links.clone(), index, port })
     }
 
     /// Hands them to the runtime of the thread that uses them.
@@ -120,9 +153,29 @@ impl Opened {
     ///
     /// When the runtime takes no more.
     pub fn register(self) -> io::Result<Sockets> {
-        let Self { udp, raw, index, port } = self;
-        Ok(Sockets { udp: UdpSocket::from_std(udp.into())?, raw, index, port, segments: true })
+        let Self { udp, to_relays, raw, links, index, port } = self;
+        let (udp, relays) = (UdpSocket::from_std(udp.into())?, Relays::default());
+        Ok(Sockets { udp, to_relays, relays, raw, links, index, port, segments: true })
     }
+}
+
+/// A socket that sends from the same port as `udp`, and to which nothing comes.
+fn socket_to_relays(name: &str, port: u16, udp: &Socket) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.bind_device(Some(name.as_bytes()))?;
+    socket.set_nonblocking(true)?;
+    if setsockopt(&socket, sockopt::SndBufForce, &RELAY_BUFFER).is_err() {
+        socket.set_send_buffer_size(RELAY_BUFFER)?;
+    }
+    // Loopback may be down.
+    socket.set_freebind_v4(true)?;
+    // For this moment only: afterwards nobody shares the port.
+    udp.set_reuse_address(true)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddrV4::new(NOWHERE, port).into())?;
+    udp.set_reuse_address(false)?;
+    socket.set_reuse_address(false)?;
+    Ok(socket)
 }
 
 impl Sockets {
@@ -144,36 +197,60 @@ impl Sockets {
 
     /// Sends answers and takes them away. Many leave in bursts, between which the thread sleeps. Those that cannot be sent
     /// are dropped with a line in the log: the client asks again.
-    pub async fn send(&mut self, answers: &mut Vec<Outgoing>) {
+    pub async fn send(&mut self, answers: &mut Vec<Outgoing>, log: &mut Log) {
         for (number, burst) in answers.chunks_mut(BURST).enumerate() {
             if number > 0 {
                 thread::sleep(GAP);
             }
-            self.send_burst(burst).await;
+            self.send_burst(burst, log).await;
         }
         answers.clear();
     }
 
-    async fn send_burst(&mut self, burst: &mut [Outgoing]) {
+    async fn send_burst(&mut self, burst: &mut [Outgoing], log: &mut Log) {
         // What goes to one relay leaves together.
         burst.sort_by_key(Outgoing::way);
         for run in burst.chunk_by(|one, next| one.way() == next.way()) {
-            let sent = match run[0].way() {
-                Some(way) if run.len() > 1 && self.segments => self.send_together(way, run).await,
-                _ => false,
-            };
-            if !sent {
-                self.send_apart(run).await;
+            match run[0].way() {
+                Some(way) => self.send_to_relay(way, run, log),
+                None => self.send_apart(run, log).await,
+            }
+        }
+    }
+
+    /// Sends answers of one way, as many as need not wait. Never waits itself.
+    fn send_to_relay(&mut self, way: Way, answers: &[Outgoing], log: &mut Log) {
+        let relay = *way.to.ip();
+        let admitted = if self.raw.is_some() && self.links.iter().any(|link| link.contains(relay)) {
+            // Whom the kernel says nothing about is not there.
+            let (index, now) = (self.index, Instant::now());
+            self.relays.admit(now, relay, answers.len(), |relay| neighbour::is_there(index, relay).unwrap_or(false))
+        } else {
+            answers.len()
+        };
+        let (sent, left) = answers.split_at(admitted);
+        log.unsent(left, &Unsent::NobodyThere);
+        if sent.len() > 1 && self.segments && self.send_together(way, sent, log) {
+            return;
+        }
+        for answer in sent {
+            let message = [IoSlice::new(&answer.reply.message)];
+            if let Err(error) = send_udp(&self.to_relays, way.server, way.to, &message, None) {
+                log.unsent(std::slice::from_ref(answer), &unsent_to_relay(error));
             }
         }
     }
 
     /// Sends answers of one way and length with one system call. False when that cannot be done.
-    async fn send_together(&mut self, way: Way, answers: &[Outgoing]) -> bool {
+    fn send_together(&mut self, way: Way, answers: &[Outgoing], log: &mut Log) -> bool {
         let Ok(length) = u16::try_from(way.length) else { return false };
         let parts: Vec<_> = answers.iter().map(|answer| IoSlice::new(&answer.reply.message)).collect();
-        match self.patiently(|| self.send_udp(way.server, way.to, &parts, Some(length))).await {
+        match send_udp(&self.to_relays, way.server, way.to, &parts, Some(length)) {
             Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                log.unsent(answers, &Unsent::Full);
+                true
+            }
             Err(error) => {
                 // Too long for the network's packets says nothing about the next ones.
                 let cannot = [Some(nix::libc::EIO), Some(nix::libc::EINVAL)].contains(&error.raw_os_error());
@@ -184,10 +261,10 @@ impl Sockets {
         }
     }
 
-    async fn send_apart(&self, answers: &[Outgoing]) {
+    async fn send_apart(&self, answers: &[Outgoing], log: &mut Log) {
         for answer in answers {
             if let Err(error) = self.patiently(|| self.try_send(answer)).await {
-                tracing::debug!(to = ?answer.reply.to, %error, "a DHCP answer could not be sent");
+                log.unsent(std::slice::from_ref(answer), &error.into());
             }
         }
     }
@@ -205,50 +282,54 @@ impl Sockets {
         }
     }
 
-    fn try_send(&self, Outgoing { server, reply }: &Outgoing) -> io::Result<()> {
+    fn try_send(&self, Outgoing { server, reply, .. }: &Outgoing) -> io::Result<()> {
         let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
         let message = [IoSlice::new(&reply.message)];
-        match reply.to {
-            To::Address(to) => self.send_udp(*server, to, &message, None),
-            To::Broadcast => self.send_udp(*server, broadcast, &message, None),
-            To::Hardware { mac, address } => {
-                let frame = self.raw.as_ref().and_then(|(socket, own)| {
-                    let frame = frame::udp((*own, *server, self.port), (mac, address, 68), &reply.message)?;
-                    Some((socket, frame))
-                });
-                let Some((socket, frame)) = frame else { return self.send_udp(*server, broadcast, &message, None) };
-                match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
-                    Ok(_) => Ok(()),
-                    Err(nix::Error::EAGAIN) => Err(io::ErrorKind::WouldBlock.into()),
-                    Err(_) => self.send_udp(*server, broadcast, &message, None),
-                }
-            }
+        let (mac, to, without_frame) = match reply.to {
+            To::Address(to) => return send_udp(&self.to_relays, *server, to, &message, None),
+            To::Broadcast => return send_udp(&self.udp, *server, broadcast, &message, None),
+            To::Client { mac, to } => (mac, to, to),
+            To::Hardware { mac, address } => (mac, SocketAddrV4::new(address, 68), broadcast),
+        };
+        let frame = self.raw.as_ref().and_then(|(socket, own)| {
+            let frame = frame::udp((*own, *server, self.port), (mac, *to.ip(), to.port()), &reply.message)?;
+            Some((socket, frame))
+        });
+        let Some((socket, frame)) = frame else { return send_udp(&self.udp, *server, without_frame, &message, None) };
+        match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
+            Ok(_) => Ok(()),
+            Err(nix::Error::EAGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(_) => send_udp(&self.udp, *server, broadcast, &message, None),
         }
     }
+}
 
-    /// Sends the parts as one message, or as one for each so many bytes.
-    fn send_udp(
-        &self,
-        server: Ipv4Addr,
-        to: SocketAddrV4,
-        parts: &[IoSlice<'_>],
-        segment: Option<u16>,
-    ) -> io::Result<()> {
-        let info = libc::in_pktinfo {
-            ipi_ifindex: 0,
-            ipi_spec_dst: libc::in_addr { s_addr: u32::from(server).to_be() },
-            ipi_addr: libc::in_addr { s_addr: 0 },
-        };
-        let source = ControlMessage::Ipv4PacketInfo(&info);
-        let control = match &segment {
-            Some(segment) => &[source, ControlMessage::UdpGsoSegments(segment)][..],
-            None => &[source],
-        };
-        let to = SockaddrIn::from(to);
-        // Not through `try_io`: a full buffer is rare, and then it is the kernel that says when there is room.
-        sendmsg(self.udp.as_raw_fd(), parts, control, MsgFlags::MSG_DONTWAIT, Some(&to))?;
-        Ok(())
-    }
+fn unsent_to_relay(error: io::Error) -> Unsent {
+    if error.kind() == io::ErrorKind::WouldBlock { Unsent::Full } else { Unsent::Refused(error) }
+}
+
+/// Sends the parts as one message, or as one for each so many bytes.
+fn send_udp(
+    socket: &impl AsRawFd,
+    server: Ipv4Addr,
+    to: SocketAddrV4,
+    parts: &[IoSlice<'_>],
+    segment: Option<u16>,
+) -> io::Result<()> {
+    let info = libc::in_pktinfo {
+        ipi_ifindex: 0,
+        ipi_spec_dst: libc::in_addr { s_addr: u32::from(server).to_be() },
+        ipi_addr: libc::in_addr { s_addr: 0 },
+    };
+    let source = ControlMessage::Ipv4PacketInfo(&info);
+    let control = match &segment {
+        Some(segment) => &[source, ControlMessage::UdpGsoSegments(segment)][..],
+        None => &[source],
+    };
+    let to = SockaddrIn::from(to);
+    // Not through `try_io`: a full buffer is rare, and then it is the kernel that says when there is room.
+    sendmsg(socket.as_raw_fd(), parts, control, MsgFlags::MSG_DONTWAIT, Some(&to))?;
+    Ok(())
 }
 
 /// Buffers for a batch of messages.

@@ -427,6 +427,14 @@ impl Lab {
         self.spawn(command)
     }
 
+    /// Starts passing on DISCOVERs from its own card, as relays with addresses where nobody is would. It has passed on a
+    /// thousand when this returns.
+    pub fn made_up_relays(&self, index: usize) -> Role {
+        let client = self.client_name(index);
+        ip(&["-n", &client, "addr", "add", "10.77.0.251/24", "dev", "c0"]);
+        self.spawn(self.role(&client, "relays"))
+    }
+
     /// What boot HTTP answers a client that has this address.
     pub fn fetch(&self, index: usize, address: Ipv4Addr, path: &str) -> String {
         let client = self.client_name(index);
@@ -524,6 +532,7 @@ pub fn play_role() {
         Ok("hostile") => attack(),
         Ok("storm") => storm(),
         Ok("forge") => forge(),
+        Ok("relays") => made_up_relays(),
         Ok("fetch") => fetch(),
         Ok("squat") => {
             let _socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 67)).expect("binds");
@@ -799,6 +808,36 @@ fn forge() {
     let open = || is_closed.recv_timeout(Duration::from_millis(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
     while Instant::now() < end && open() {
         round();
+    }
+}
+
+/// DISCOVERs of one card, relayed from addresses of the network where nobody is, and INFORMs of clients with such addresses,
+/// until the input closes.
+fn made_up_relays() {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("binds");
+    socket2::SockRef::from(&socket).bind_device(Some(b"c0")).expect("binds to the interface");
+    let mut next = (2..=99).chain(120..=240).cycle();
+    let mut pass_on = || {
+        let mut message = discover("02:00:00:00:00:66", Vec::new());
+        let nobody = Ipv4Addr::new(10, 77, 0, next.next().expect("without end"));
+        message.set_giaddr(nobody).set_hops(1);
+        let mut inform = self::message("02:00:00:00:00:66", MessageType::Inform, Vec::new());
+        inform.set_ciaddr(nobody);
+        for message in [message, inform] {
+            socket.send_to(&encode(&message), (Ipv4Addr::new(10, 77, 0, 1), 67)).ok();
+        }
+    };
+    (0..1000).for_each(|_| pass_on());
+    ready();
+    let (closed, is_closed) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        drop(closed);
+    });
+    let end = Instant::now() + 2 * DEADLINE;
+    let open = || is_closed.recv_timeout(Duration::from_millis(20)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+    while Instant::now() < end && open() {
+        (0..20).for_each(|_| pass_on());
     }
 }
 
