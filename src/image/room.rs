@@ -174,7 +174,8 @@ mod tests {
         use Tie::{Idle, Needed, Read};
         type All = &'static [(&'static str, u64, u64, Tie)];
         let over = |would, share| Err(Refusal::OverShare { would, share });
-        let table: &[(All, &str, u64, u64, Result<&[usize], Refusal>)] = &[
+        type Row = (All, &'static str, u64, u64, Result<&'static [usize], Refusal>);
+        let table: &[Row] = &[
             // Of 100: who wants how much, and how much is missing.
             (&[], "a", 50, 10, Err(Refusal::Full)),
             // What nobody names: the oldest first, what is needed last, what is read never; whoever asks.
