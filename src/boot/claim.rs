@@ -54,6 +54,11 @@ impl ClaimOrder {
         self.listed = true;
     }
 
+    /// Whether the first list is complete.
+    pub fn is_settled(&self) -> bool {
+        self.listed
+    }
+
     /// The number of a claim: the one that the host has for this address already, or the next.
     pub fn since(&mut self, already: Option<u64>) -> u64 {
         already.unwrap_or_else(|| {
