@@ -57,7 +57,7 @@ impl ClaimOrder {
         self.listed = true;
     }
 
-    /// Whether it is.
+    /// Whether the first list is complete.
     pub fn is_settled(&self) -> bool {
         self.listed
     }

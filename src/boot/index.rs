@@ -64,6 +64,10 @@ pub struct Discovery {
 }
 
 impl BootHost {
+    fn is_registered(&self) -> bool {
+        !self.discovery.waiting && self.standing.registered
+    }
+
     /// How good its claim of an address is.
     fn claim(&self, mac: MacAddress, since: u64) -> Claim {
         let card = self.standing.boot_mac != Some(mac);
@@ -121,10 +125,25 @@ impl HostIndex {
     /// Whether an address is the boot address of a registered host, that is of one whose BMC let the appliance in.
     /// Whoever may make hosts can write any number of other addresses into them.
     pub fn is_registered(&self, mac: MacAddress) -> bool {
-        let registered = |host: Arc<BootHost>| {
-            !host.discovery.waiting && host.standing.registered && host.standing.boot_mac == Some(mac)
-        };
-        self.by_mac(mac).is_some_and(registered)
+        self.registered(mac).is_some()
+    }
+
+    /// The registered host with this boot address.
+    pub fn registered(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
+        let registered = |host: &Arc<BootHost>| host.is_registered() && host.standing.boot_mac == Some(mac);
+        self.by_mac(mac).filter(registered)
+    }
+
+    /// The namespaces that have registered hosts.
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        let hosts = self.read();
+        let registered = hosts.by_name.values().filter(|host| host.is_registered());
+        registered.map(|host| host.namespace.as_str()).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
+    }
+
+    /// Whether all hosts are in it: the first list was complete.
+    pub fn is_settled(&self) -> bool {
+        self.read().order.is_settled()
     }
 
     /// The first list of hosts is complete: from now on claims come one after the other.

@@ -14,7 +14,7 @@ use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::record::{self, RecordError};
 use super::seen::{Message, Seen};
-use super::table::{Lease, LeaseState, LeaseTable};
+use super::table::{Known, Lease, LeaseState, LeaseTable};
 
 /// Name of the store's table.
 const TABLE: &str = "leases";
@@ -156,6 +156,32 @@ impl Leases {
         &self.networks
     }
 
+    /// Looks at all leases of a network whose pool is short. Those of machines that are known no more end as early as a
+    /// stranger's, `guest_lease` seconds from now at the latest. A known machine's claim of an address that it left ends when it has a
+    /// lease on another network: of two relays anybody can make up one, so the claim of each network would stay for ever.
+    /// Returns the records to remove.
+    pub(super) fn review(&self, now: u64, index: usize, guest_lease: u64, known: Known<'_>) -> Vec<LeaseWrite> {
+        let Some(network) = self.networks.get(index) else { return Vec::new() };
+        let claims = {
+            let mut table = network.table();
+            let cut = table.cut_short(now, guest_lease, known);
+            if cut > 0 {
+                tracing::info!(
+                    network = %network.config.name, leases = cut,
+                    "the pool is nearly used up, so leases of hosts that are gone end early"
+                );
+            }
+            if self.networks.len() > 1 && table.is_short(known) { table.claims(known) } else { Vec::new() }
+        };
+        // One table at a time: each line looks at the others' tables.
+        let others = || self.networks.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
+        let mut twice = claims;
+        twice.retain(|(_, mac)| others().any(|other| other.table().of_mac(*mac).is_some()));
+        let mut table = network.table();
+        let ended = twice.into_iter().filter(|(address, mac)| table.end_claim(*address, *mac) == Some(true));
+        ended.map(|(address, _)| LeaseWrite { address, record: None }).collect()
+    }
+
     /// Puts changes on disk; returns when they are there. Their order and that of calls is kept.
     pub(super) async fn commit(&self, writes: Vec<LeaseWrite>) -> Result<(), CommitError> {
         let entries = writes.into_iter().map(|LeaseWrite { address, record }| (record::key(address), record)).collect();
@@ -259,6 +285,66 @@ mod tests {
         let client = LeaseClient { mac: MacAddress([2, 0, 0, 0, 0, mac]), id: None, known: false };
         let lease = Lease { address, client, state, ends, hostname: None, stored: true };
         LeaseWrite { address, record: Some(record::encode(&lease)) }
+    }
+
+    /// A stranger can ask in known machines' names through a relay of a network where they are not.
+    #[tokio::test]
+    async fn a_claim_of_a_machine_that_is_on_another_network_ends_when_the_pool_is_short() {
+        let text = "
+            [[network]]
+            name = 'here'
+            interface = 'eth0'
+            subnet = '10.0.0.0/24'
+            pool = ['10.0.0.100-10.0.0.109']
+            unknown_lease = '5m'
+            [[network]]
+            name = 'there'
+            interface = 'eth0'
+            subnet = '10.1.0.0/24'
+            pool = ['10.1.0.100-10.1.0.109']
+        ";
+        let folder = tempfile::tempdir().expect("a folder");
+        let networks = Config::parse(text, Path::new("x.toml")).expect("good").networks;
+        let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
+        let store = open(folder.path());
+        for (used, present, freed) in [(5_u8, 5_u8, 0), (10, 10, 10), (10, 4, 4), (10, 0, 0)] {
+            let leases = Leases::load(&store, &networks).expect("loads");
+            let put = |network: usize, address: [u8; 4], last: u8, state, ends| {
+                let client = LeaseClient { mac: mac(last), id: None, known: true };
+                let lease = Lease { address: address.into(), client, state, ends, hostname: None, stored: true };
+                leases.networks()[network].table().put(lease);
+            };
+            for last in 0..used {
+                put(0, [10, 0, 0, 100 + last], last, LeaseState::Expired, 1_000);
+            }
+            for last in 0..present {
+                put(1, [10, 1, 0, 100 + last], last, LeaseState::Bound, 9_000);
+            }
+            let writes = leases.review(2_000, 0, 300, &|_| true);
+            assert_eq!(writes.len(), freed, "{used} {present}");
+            assert!(writes.iter().all(|write| write.record.is_none()));
+            assert_eq!(leases.networks()[0].table().get([10, 0, 0, 100].into()).is_none(), freed > 0);
+            assert!(leases.review(2_000, 1, 300, &|_| true).is_empty(), "where they are they are bound");
+        }
+        // Hosts that are gone.
+        for (used, cut) in [(5_u8, false), (10, true)] {
+            let leases = Leases::load(&store, &networks).expect("loads");
+            for last in 0..used {
+                let client = LeaseClient { mac: mac(last), id: None, known: true };
+                let address = [10, 0, 0, 100 + last].into();
+                let lease =
+                    Lease { address, client, state: LeaseState::Bound, ends: 5_600, hostname: None, stored: true };
+                leases.networks()[0].table().put(lease);
+            }
+            let known = |one: MacAddress| one == mac(0);
+            assert!(leases.review(2_000, 0, 300, &known).is_empty());
+            let mut table = leases.networks()[0].table();
+            let ends = |table: &LeaseTable, last: u8| table.get([10, 0, 0, 100 + last].into()).map(|lease| lease.ends);
+            assert_eq!((ends(&table, 0), ends(&table, 1)), (Some(5_600), Some(if cut { 2_300 } else { 5_600 })));
+            table.advance(2_300, &known);
+            let stranger = LeaseClient { mac: mac(77), id: None, known: false };
+            assert!(table.find(None, &stranger, &known).is_some());
+        }
     }
 
     #[tokio::test]

@@ -39,6 +39,8 @@ use super::socket::{Inbox, Opened, Outgoing, Sockets};
 const MOST_WAITING: usize = 4096;
 /// Time between looks at what ended and at the interface.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Seconds between looks at leases that should not be kept as long as they say, which takes a look at all of them.
+const REVIEW: u64 = 15;
 /// How long the last writes may take when the server stops.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
@@ -63,7 +65,7 @@ impl Line {
     pub fn new(place: Place, sockets: Opened, leases: Leases, hosts: HostIndex) -> Self {
         let log = Log::new(place.interface.clone());
         let (doubts, cards): (_, Cards) = (Doubts::default(), Arc::new(|_| None));
-        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log, doubts, cards };
+        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log, doubts, cards, reviewed: 0 };
         Self { place, sockets, desk }
     }
 
@@ -299,6 +301,8 @@ struct Desk {
     /// Addresses of known machines that others are said to use.
     doubts: Doubts,
     cards: Cards,
+    /// When all leases were looked at, seconds since 1970.
+    reviewed: u64,
 }
 
 impl Desk {
@@ -319,7 +323,7 @@ impl Desk {
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
-        let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
+        let ground = Ground { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
         let arrival = Arrival { source, port: self.port };
         let outcome = respond(now, &request, arrival, ground, &mut leases.table());
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
@@ -366,9 +370,14 @@ impl Desk {
     }
 
     /// Lets leases end. Returns the records to remove.
-    fn let_leases_end(&self) -> Vec<LeaseWrite> {
+    fn let_leases_end(&mut self) -> Vec<LeaseWrite> {
         let now = unix_now();
         let mut all = Vec::new();
+        // Before the first list of hosts is complete, nobody is known.
+        let reviews = self.hosts.is_settled() && now.abs_diff(self.reviewed) >= REVIEW;
+        if reviews {
+            self.reviewed = now;
+        }
         for (index, network) in self.networks.iter().filter(|_| self.port == Port::Server) {
             let Some(leases) = self.leases.networks().get(*index) else { continue };
             let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.is_registered(mac);
@@ -377,6 +386,9 @@ impl Desk {
                 tracing::debug!(network = %network.name, leases = gone.len(), "old leases are forgotten");
             }
             all.extend(gone.into_iter().map(|address| LeaseWrite { address, record: None }));
+            if reviews {
+                all.extend(self.leases.review(now, *index, u64::from(network.guest_lease), &known));
+            }
         }
         all
     }

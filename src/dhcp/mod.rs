@@ -28,6 +28,7 @@ mod reply;
 mod respond;
 mod seen;
 mod server;
+mod shares;
 mod socket;
 mod table;
 

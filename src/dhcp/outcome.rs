@@ -140,7 +140,7 @@ pub enum Refusal {
     #[error("the address is another machine's")]
     Taken,
     /// What is left of the pool is for others.
-    #[error("the addresses that are left are kept for known machines")]
+    #[error("the addresses that are left are kept for known machines, or for hosts of other namespaces")]
     Kept,
     /// Neither in the pool nor reserved.
     #[error("the address is not given out here")]
@@ -190,6 +190,11 @@ pub enum Silence {
         "the pool is used up but for what is kept for known machines: make it larger, unknown_lease shorter, or the machine a BareMetalHost"
     )]
     PoolKept,
+    /// What is left of the pool is for hosts of other namespaces.
+    #[error(
+        "the pool is used up but for what is kept for hosts of other namespaces, which have fewer addresses: make it larger, or give the machine a reservation in slipway.toml"
+    )]
+    PoolShared,
     /// The reservation's address is still another machine's, and there is no other.
     #[error("the reserved address {0} is still leased to another machine, and the pool has no other")]
     ReservationTaken(Ipv4Addr),
@@ -211,9 +216,13 @@ impl Note {
     pub fn level(&self, known: bool) -> Level {
         match self {
             Self::Declined { .. } => Level::Warn,
-            Self::Silent(Silence::NoPool | Silence::PoolEmpty | Silence::PoolKept | Silence::ReservationTaken(_)) => {
-                Level::Warn
-            }
+            Self::Silent(
+                Silence::NoPool
+                | Silence::PoolEmpty
+                | Silence::PoolKept
+                | Silence::PoolShared
+                | Silence::ReservationTaken(_),
+            ) => Level::Warn,
             Self::Bound { renewed, boot, .. } if known && (!renewed || boot.is_some()) => Level::Info,
             Self::BootOnly(_) | Self::Refused { .. } if known => Level::Info,
             _ => Level::Debug,

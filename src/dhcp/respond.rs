@@ -1,11 +1,12 @@
 //! The DHCP server without its sockets: message in, outcome out (RFC 2131 section 4.3).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 use dhcproto::v4::MessageType;
 
 use crate::api::MacAddress;
-use crate::boot::{BootHost, Stranger, decide};
+use crate::boot::{BootHost, HostIndex, Stranger, decide};
 use crate::config::NetworkMode;
 
 use super::client::{self, LeaseClient};
@@ -15,6 +16,7 @@ use super::outcome::{LeaseWrite, Note, Outcome, Refusal, Reply, Silence, To};
 use super::packet::{Request, code};
 use super::record;
 use super::reply::Answer;
+use super::shares::Shares;
 use super::table::{Known, Lease, LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
 
 /// UDP port of clients.
@@ -47,17 +49,27 @@ pub struct Ground<'a> {
     pub network: &'a Network,
     /// The BareMetalHost with the client's hardware address.
     pub host: Option<&'a BootHost>,
+    /// All hosts.
+    pub hosts: &'a HostIndex,
     /// What is done about the client when it is no host.
     pub stranger: &'a Stranger,
     /// Who is known on this network.
     pub known: Known<'a>,
 }
 
-impl Ground<'_> {
+impl<'a> Ground<'a> {
     /// Whether a machine goes by its hardware address, whatever client identifier it sends: it has a reservation or is
     /// some host's.
     fn is_named(&self, mac: MacAddress) -> bool {
         self.host.is_some() || self.network.reservation(mac).is_some()
+    }
+
+    /// The namespace that shares the pool with others: of a registered host without a reservation.
+    fn namespace(&self, mac: MacAddress) -> Option<&'a str> {
+        if self.is_guest(mac) || self.network.reservation(mac).is_some() {
+            return None;
+        }
+        self.host.map(|host| host.namespace.as_str())
     }
 
     /// Whether nothing is kept for a machine. Whoever reports himself, or may make hosts, can name as many hardware
@@ -118,6 +130,15 @@ pub(super) fn client_at(request: &Request<'_>, network: &Network, to: SocketAddr
     if network.is_here() { To::Client { mac: request.mac, to } } else { To::Address(to) }
 }
 
+/// A host as [`Shares`] counts it.
+struct Named(Arc<BootHost>);
+
+impl AsRef<str> for Named {
+    fn as_ref(&self) -> &str {
+        &self.0.namespace
+    }
+}
+
 struct Exchange<'a> {
     now: u64,
     request: &'a Request<'a>,
@@ -136,6 +157,7 @@ impl Exchange<'_> {
             Err(reason) => return Outcome { twin, ..Outcome::silent(reason) },
         };
         let writes = self.give_up_other(address);
+        self.note_share(address);
         let own = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
         // A client that starts again keeps the lease it has.
         if own.is_none_or(|lease| lease.state != LeaseState::Bound) {
@@ -175,19 +197,70 @@ impl Exchange<'_> {
             return Ok(address);
         }
         let before = self.leases.of_client(&self.client).map(|lease| (lease.address, lease.state));
-        if let Some((address, _)) = before.filter(|(address, state)| {
-            self.leases.in_pool(*address) && (self.is_held(*state) || self.may_take_another())
-        }) {
+        if let Some((address, state)) = before.filter(|(address, _)| self.leases.in_pool(*address))
+            && (self.is_its_own(state) || self.may_take_another())
+        {
             return Ok(address);
         }
-        if !self.leases.pool_is_empty() && !self.may_take_another() {
-            return Err(Silence::PoolKept);
-        }
-        self.leases.find(wish, &self.client, self.ground.known).ok_or(match reserved {
+        let (pool, guest) = (!self.leases.pool_is_empty(), self.ground.is_guest(self.client.mac));
+        let may = !pool || self.may_take_another();
+        let known = self.ground.known;
+        let found = if may {
+            self.leases.find(wish, &self.client, known)
+        } else {
+            self.leases.find_for_known(&self.client, known)
+        };
+        found.or_else(|| self.anothers_claim()).ok_or(match reserved {
             Some(address) => Silence::ReservationTaken(address),
-            None if self.leases.pool_is_empty() => Silence::NoPool,
-            None => Silence::PoolEmpty,
+            None if !pool => Silence::NoPool,
+            None if may => Silence::PoolEmpty,
+            None if guest => Silence::PoolKept,
+            None => Silence::PoolShared,
         })
+    }
+
+    /// Whether a lease in this state is still its client's, whatever others have: a known machine's is when it is over, too.
+    fn is_its_own(&self, state: LeaseState) -> bool {
+        self.is_held(state) || !self.ground.is_guest(self.client.mac)
+    }
+
+    /// The address that a host of a namespace with more leases than this host's left longest ago.
+    fn anothers_claim(&mut self) -> Option<Ipv4Addr> {
+        let namespace = self.ground.namespace(self.client.mac)?;
+        self.share();
+        let hosts = self.ground.hosts;
+        let of_more = |shares: &Shares, mac: MacAddress| {
+            let reserved = self.ground.network.reservation(mac).is_some();
+            !reserved && hosts.registered(mac).is_some_and(|host| shares.has_more(&host.namespace, namespace))
+        };
+        let address = self.leases.find_claimed(of_more)?;
+        let before = self.leases.get(address).and_then(|lease| hosts.registered(lease.client.mac));
+        if let Some(before) = before {
+            self.leases.shares().take(&before.namespace);
+        }
+        Some(address)
+    }
+
+    /// Counts what each namespace has of the pool.
+    fn share(&mut self) {
+        let (now, hosts) = (self.now, self.ground.hosts);
+        self.leases.share(now, |holders| {
+            let holders = holders.filter_map(|mac| hosts.registered(mac));
+            let names: Vec<_> = holders.map(Named).collect();
+            Shares::count(now, hosts.namespaces(), names)
+        });
+    }
+
+    /// Counts an address that the client is given and did not have.
+    fn note_share(&mut self, address: Ipv4Addr) {
+        if !self.leases.shares().are_of(self.now) {
+            // The pool is not short: nobody counts.
+            return;
+        }
+        let had = self.leases.get(address).is_some_and(|lease| LeaseTable::is_of(lease, &self.client));
+        if let Some(namespace) = self.ground.namespace(self.client.mac).filter(|_| !had) {
+            self.leases.shares().add(namespace);
+        }
     }
 
     /// Whether a lease in this state is its client's still.
@@ -196,8 +269,17 @@ impl Exchange<'_> {
     }
 
     /// Whether the client may have an address that is nobody's now.
-    fn may_take_another(&self) -> bool {
-        !self.ground.is_guest(self.client.mac) || self.leases.guests_may_take(self.ground.known)
+    fn may_take_another(&mut self) -> bool {
+        let known = self.ground.known;
+        if self.leases.guests_may_take(known) {
+            return true;
+        }
+        if self.ground.is_guest(self.client.mac) {
+            return false;
+        }
+        let Some(namespace) = self.ground.namespace(self.client.mac) else { return true };
+        self.share();
+        self.leases.namespace_may_take(namespace, known)
     }
 
     /// Whether another client uses the address.
@@ -235,7 +317,7 @@ impl Exchange<'_> {
 
     /// Whether a client may have the address it asks for. An address of the pool that nobody has is given also without
     /// an offer: the offer may have lapsed, or the lease may be from before the database was lost.
-    fn may_have(&self, address: Ipv4Addr) -> Result<(), Refusal> {
+    fn may_have(&mut self, address: Ipv4Addr) -> Result<(), Refusal> {
         let network = self.ground.network;
         if !network.subnet.contains(address) {
             return Err(Refusal::WrongNetwork);
@@ -256,7 +338,7 @@ impl Exchange<'_> {
         if !self.leases.in_pool(address) {
             return Err(Refusal::NotInPool);
         }
-        if !held.is_some_and(|state| self.is_held(state)) && !self.may_take_another() {
+        if !held.is_some_and(|state| self.is_its_own(state)) && !self.may_take_another() {
             return Err(Refusal::Kept);
         }
         if own {
@@ -272,6 +354,7 @@ impl Exchange<'_> {
     fn bind(&mut self, address: Ipv4Addr) -> Outcome {
         let mut writes = self.give_up_other(address);
         let seconds = self.lease_time();
+        self.note_share(address);
         let own = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
         let renewed = own.is_some_and(|lease| lease.state == LeaseState::Bound);
         let lease = Lease {

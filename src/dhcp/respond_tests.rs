@@ -112,7 +112,7 @@ impl World {
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
-        let ground = Ground { network, host: host.as_deref(), stranger: &stranger, known: &known };
+        let ground = Ground { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
         self.table.advance(self.now, &known);
         let outcome = respond(self.now, &request, Arrival { source, port }, ground, &mut self.table);
         let message = outcome.reply.as_ref().map(|reply| {
@@ -158,6 +158,67 @@ impl World {
     /// Says which address it had before it was switched off.
     fn reboot(&mut self, number: u8, address: Ipv4Addr) -> Back {
         self.send(&message_of(mac(number), MessageType::Request, vec![DhcpOption::RequestedIpAddress(address)]))
+    }
+}
+
+/// Hosts of one namespace take what they can get: whoever may make hosts has as many as he has addresses for BMCs.
+#[test]
+fn hosts_of_another_namespace_get_addresses_whatever_the_first_takes() {
+    // pool, hosts of the others' namespace, of which are registered before the first takes its own, that get an address
+    let rows = [
+        ("10.0.0.100-10.0.0.119", 5, true, 1),
+        ("10.0.0.100-10.0.0.119", 5, false, 1),
+        ("10.0.0.100-10.0.0.199", 20, true, 4),
+        ("10.0.0.100-10.0.0.109", 3, true, 1),
+    ];
+    for (pool, others, before, wanted) in rows {
+        let mut world = World::new(&format!("pool=['{pool}']\n"));
+        let host = |world: &World, namespace: &str, number: u8| {
+            world.hosts.insert(BootHost {
+                namespace: namespace.into(),
+                created: 0,
+                standing: registered(number),
+                name: format!("{namespace}-{number}"),
+                uid: format!("u{number}"),
+                macs: vec![MacAddress(mac(number))],
+                intent: None,
+                way: Default::default(),
+                discovery: Default::default(),
+            });
+        };
+        let others = 200..200 + others;
+        let come = |world: &World| others.clone().for_each(|number| host(world, "others", number));
+        if before {
+            come(&world);
+        }
+        (1..=150).for_each(|number| host(&world, "greedy", number));
+        let mut took = 0;
+        for _ in 0..3 {
+            world.now += 10;
+            took = (1..=150).filter(|number| world.lease(*number, vec![]).is_some()).count();
+            for number in 1..=150 {
+                // Without an offer, too.
+                let asks = vec![DhcpOption::RequestedIpAddress(at(100 + number % 100))];
+                world.send(&message_of(mac(number), MessageType::Request, asks));
+            }
+        }
+        come(&world);
+        world.now += 10;
+        let got = others.clone().filter(|number| world.lease(*number, vec![]).is_some()).count();
+        assert!(got >= wanted, "{pool} {before}: {got} beside {took}");
+        let refused = (1..=150).map(|number| world.discover(number)).filter(|back| back.message.is_none());
+        let notes: HashSet<_> = refused.map(|back| back.outcome.note.to_string()).collect();
+        assert!(
+            notes
+                .iter()
+                .all(|note| note.contains("kept for hosts of other namespaces") || note.contains("make it larger"))
+        );
+        // When the first one's leases are over, the others' hosts go before them, until they have as many.
+        world.now += 100_000;
+        let got = others.clone().filter(|number| world.lease(*number, vec![]).is_some()).count();
+        let equal = usize::from(others.end - others.start).min((took + got) / 2);
+        assert!(got >= equal, "{pool} {before}: {got}, once the {took} are over");
+        assert!((1..=150).any(|number| world.lease(number, vec![]).is_some()), "and the first keeps the others");
     }
 }
 
@@ -725,10 +786,11 @@ fn a_client_that_wants_a_shorter_lease_gets_it() {
 
 #[test]
 fn a_host_that_is_new_gets_an_address_whatever_guests_take() {
-    // pool, known machines that are there already, addresses that guests can have, known newcomers that get one
+    // pool, known machines that are there already, addresses that guests can have, known newcomers that get one; all are of
+    // one namespace, and the last of several kept addresses is for another
     let rows = [
-        (100..=199_u8, 0_u8, 90, 10),
-        (100..=199, 50, 40, 10),
+        (100..=199_u8, 0_u8, 90, 9),
+        (100..=199, 50, 40, 9),
         (100..=109, 0, 9, 1),
         (100..=101, 0, 1, 1),
         (100..=100, 0, 1, 0),

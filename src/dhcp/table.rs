@@ -23,6 +23,7 @@ use crate::api::MacAddress;
 use crate::config::AddressRange;
 
 use super::client::{ClientKey, LeaseClient};
+use super::shares::Shares;
 
 /// Seconds an offer is held for its client. Firmware collects offers for some seconds before it requests one.
 pub const OFFER_HOLD: u64 = 60;
@@ -105,6 +106,8 @@ pub struct LeaseTable {
     changed: HashSet<u32>,
     /// UUID each known machine showed last.
     machines: HashMap<MacAddress, [u8; 16]>,
+    /// What each namespace has of the pool.
+    shares: Shares,
     now: u64,
 }
 
@@ -141,16 +144,93 @@ impl LeaseTable {
 
     /// Whether there are free addresses beside those that are kept for known machines.
     pub fn guests_may_take(&self, known: Known<'_>) -> bool {
-        if self.kept == 0 {
-            return true;
-        }
+        self.kept == 0 || !self.is_short(known)
+    }
+
+    /// Whether no address is left beside those that are kept for known machines.
+    pub fn is_short(&self, known: Known<'_>) -> bool {
+        !self.has_left(self.kept + 1, known)
+    }
+
+    /// Whether so many addresses of the pool are nobody's.
+    fn has_left(&self, wanted: usize, known: Known<'_>) -> bool {
         let never_given = self.size.saturating_sub(self.with_lease);
-        let Some(missing) = (self.kept + 1).checked_sub(never_given).filter(|missing| *missing > 0) else {
+        let Some(missing) = wanted.checked_sub(never_given).filter(|missing| *missing > 0) else {
             return true;
         };
         let ended = self.ended.iter().map(|(_, number)| *number);
         let left = ended.filter(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
         left.take(missing).count() == missing
+    }
+
+    /// Whether a registered host of a namespace may take an address that is nobody's. [`LeaseTable::share`] comes before.
+    pub fn namespace_may_take(&self, namespace: &str, known: Known<'_>) -> bool {
+        let for_others = self.shares.left_for_others(namespace, self.kept);
+        for_others == 0 || self.has_left(for_others + 1, known)
+    }
+
+    /// Counts the shares of the namespaces, once in a second. `count` is given the machines that have a lease of the pool in
+    /// whatever state.
+    pub fn share(&mut self, now: u64, count: impl FnOnce(&mut dyn Iterator<Item = MacAddress>) -> Shares) {
+        if self.shares.are_of(now) {
+            return;
+        }
+        let mut holders = self.leases.iter().filter_map(|(number, Entry { lease, .. })| {
+            let mac = lease.client.mac;
+            let has = self.by_mac.get(&mac) == Some(number) && self.in_pool(lease.address);
+            has.then_some(mac)
+        });
+        self.shares = count(&mut holders);
+    }
+
+    /// The shares as they were counted last.
+    pub fn shares(&mut self) -> &mut Shares {
+        &mut self.shares
+    }
+
+    /// The address of the pool that was left longest ago by a known machine whose claim of it gives way.
+    pub fn find_claimed(&self, gives_way: impl Fn(&Shares, MacAddress) -> bool) -> Option<Ipv4Addr> {
+        let claimed = self.ended.iter().map(|(_, number)| *number).find(|number| {
+            let is_claim = |lease: &Lease| {
+                self.by_mac.get(&lease.client.mac) == Some(number) && gives_way(&self.shares, lease.client.mac)
+            };
+            self.in_pool(Ipv4Addr::from_bits(*number)) && self.at(*number).is_some_and(is_claim)
+        });
+        claimed.map(Ipv4Addr::from_bits)
+    }
+
+    /// Addresses of the pool that known machines left and that are kept for them.
+    pub fn claims(&self, known: Known<'_>) -> Vec<(Ipv4Addr, MacAddress)> {
+        let claims = self.ended.iter().filter_map(|(_, number)| {
+            let lease = self.at(*number).filter(|lease| self.in_pool(lease.address) && self.is_kept(lease, known))?;
+            Some((lease.address, lease.client.mac))
+        });
+        claims.collect()
+    }
+
+    /// Ends a machine's claim of an address that it left. Whether there was a record on disk, when it still had the claim.
+    pub fn end_claim(&mut self, address: Ipv4Addr, mac: MacAddress) -> Option<bool> {
+        let ended = |lease: &Lease| matches!(lease.state, LeaseState::Released | LeaseState::Expired);
+        self.get(address).filter(|lease| lease.client.mac == mac && ended(lease))?;
+        Some(self.remove(address))
+    }
+
+    /// Lets leases of machines that are known no more end like a stranger's, so many seconds from now, when the pool is
+    /// short. The machine believes in a longer one and asks again at half of it; until somebody needs the address it is given
+    /// it again.
+    pub fn cut_short(&mut self, now: u64, lasts: u64, known: Known<'_>) -> usize {
+        let ends = now.saturating_add(lasts);
+        let long = |lease: &Lease| {
+            lease.state == LeaseState::Bound && lease.client.known && lease.ends > ends && !known(lease.client.mac)
+        };
+        if !self.is_short(known) {
+            return 0;
+        }
+        let leases = self.leases.values().map(|entry| &entry.lease).filter(|lease| long(lease));
+        let cut: Vec<_> = leases.map(|lease| Lease { ends, ..lease.clone() }).collect();
+        let number = cut.len();
+        cut.into_iter().for_each(|lease| self.put(lease));
+        number
     }
 
     /// Keeps an address out of the pool.
@@ -241,22 +321,22 @@ impl LeaseTable {
             .iter()
             .map(|(_, number)| *number)
             .find(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
-        left.or_else(|| {
-            if !known(client.mac) {
-                return None;
-            }
-            self.timers.iter().take(OFFERS_LOOKED_AT).map(|(_, number)| *number).find(|number| {
-                self.in_pool(Ipv4Addr::from_bits(*number))
-                    && self.at(*number).is_some_and(|lease| {
-                        lease.state == LeaseState::Offered && !lease.stored && !known(lease.client.mac)
-                    })
-            })
-        })
-        .or_else(|| {
-            let mut declined = self.declined.iter().filter(|_| known(client.mac)).map(|(_, number)| *number);
-            declined.find(|number| self.in_pool(Ipv4Addr::from_bits(*number)))
-        })
-        .map(Ipv4Addr::from_bits)
+        left.map(Ipv4Addr::from_bits).or_else(|| self.find_for_known(client, known))
+    }
+
+    /// What a known machine may have when nothing is free: the address of an offer to an unknown client, else the one that was
+    /// declined longest ago.
+    pub fn find_for_known(&self, client: &LeaseClient, known: Known<'_>) -> Option<Ipv4Addr> {
+        if !known(client.mac) {
+            return None;
+        }
+        let in_pool = |number: &u32| self.in_pool(Ipv4Addr::from_bits(*number));
+        let is_strangers =
+            |lease: &Lease| lease.state == LeaseState::Offered && !lease.stored && !known(lease.client.mac);
+        let mut offers = self.timers.iter().take(OFFERS_LOOKED_AT).map(|(_, number)| *number).filter(in_pool);
+        let offered = offers.find(|number| self.at(*number).is_some_and(is_strangers));
+        let declined = || self.declined.iter().map(|(_, number)| *number).find(in_pool);
+        offered.or_else(declined).map(Ipv4Addr::from_bits)
     }
 
     /// The next address that nobody had. The cursor stays on it until it is given.
