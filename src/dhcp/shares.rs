@@ -118,8 +118,9 @@ mod tests {
             let mut shares = shares(&held);
             let mut left = kept;
             let mut got = [0; 6];
-            // At last the others come, one after the other, as often as they are given something.
+            // At last the others come, one after the other and again, as often as anybody is given something.
             let last = (1..=others).flat_map(|which| std::iter::repeat_n(which, kept));
+            let last = std::iter::repeat_n(last, kept).flatten();
             for which in order.into_iter().filter(|which| *which <= others).chain(last) {
                 if left > shares.left_for_others(names[which], kept) {
                     left -= 1;
