@@ -18,16 +18,20 @@ use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
+use crate::host::askers::Askers;
+use crate::host::dataimage::DataImages;
+use crate::host::directory::Directory;
 use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
 use crate::host::media::{HostNetworkData, Media, ToMachines};
 use crate::host::sessions::Sessions;
 use crate::host::stuck::Stuck;
-use crate::host::watches::Intents;
-use crate::host::{admission, log_upkeep, log_view, watches};
+use crate::host::{admission, log_upkeep, log_view};
+use crate::image::controller::Images;
 use crate::image::{self, Library};
 use crate::log::Ration;
 use crate::pki::Pki;
+use crate::runtime::Watches;
 use crate::store::{self, Store, StoreOptions};
 use crate::{descriptors, dhcp, host, tftp};
 
@@ -215,14 +219,18 @@ async fn start(
     let library = Library::open(config.data_dir.images(), image_sources(config))
         .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
-    let index = HostIndex::default();
-    let intents = Intents::default();
+    let mut watches = Watches::default();
+    let directory = Directory::new(&mut watches);
+    let Directory { index, intents, ready: mut was_listed, .. } = directory.clone();
     let logs = Logs::new(config.data_dir.logs());
-    let stuck = Stuck::default();
+    let stuck = Stuck::new(&mut watches);
+    let askers = Arc::new(Askers::new(&mut watches));
+    let images = Images::new(&mut watches, askers);
+    let data_images = DataImages::new(&mut watches);
+    let log_upkeep = log_upkeep::keep(&mut watches, index.clone(), logs.clone());
 
     let metrics = host::metrics::Metrics::default();
     let token = || shutdown.clone();
-    let (listed, mut was_listed) = watch::channel(false);
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
     let mut views = HashSet::new();
@@ -261,7 +269,7 @@ async fn start(
         }
     };
 
-    spawn(services, "host index", watches::keep(client.clone(), index.clone(), intents.clone(), listed, token()));
+    spawn(services, "watches", watches.run(client.clone(), token()));
 
     spawn(services, "log", log.clone().report(token()));
     let lanes = boot::Lanes::default();
@@ -278,7 +286,7 @@ async fn start(
     .with_metrics(metrics.clone())
     .with_neighbours(neighbours(config));
     let router = api_router.merge(sessions.router());
-    spawn(services, "logs", log_upkeep::run(client.clone(), logs, token()));
+    spawn(services, "logs", log_upkeep);
 
     if let Some(folder) = config.backup.folder.clone() {
         let source = backup_source(config, store, &views);
@@ -335,7 +343,17 @@ async fn start(
         .merge(boot::live::router(index.clone(), library.clone()));
     services.spawn(named("boot HTTP", boot::serve(boot_listener, router, ranks.clone(), shares.boot, token())));
     services.spawn(named("TFTP", tftp.ranked_by(ranks).run(token())));
-    let parts = acting::Parts { config: config.clone(), library, index, metrics, stuck, media, leases };
+    let parts = acting::Parts {
+        config: config.clone(),
+        library,
+        directory,
+        images,
+        data_images,
+        metrics,
+        stuck,
+        media,
+        leases,
+    };
     match external {
         Some(external) => {
             services.spawn(named("leader election", parts.run_while_leading(external, token())));

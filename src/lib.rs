@@ -1,7 +1,7 @@
 //! Slipway: bare-metal provisioning in one static binary.
 //!
 //! The map of the house, from the top. A room imports rooms of its own floor or below, and never in circles; the test in
-//! `walls.rs` reads this table. `docs/design/README.md` says how a packet and an object walk through.
+//! `walls` reads this table. `docs/design/README.md` says how a packet and an object walk through.
 //!
 //! | floor | room | what it is |
 //! |---|---|---|
@@ -17,6 +17,7 @@
 //! |  | [`ramdisk`] | builds kernel and initrd from a kernel package and this binary |
 //! |  | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! |  | [`image`] | image library: import, verify, chunk, serve |
+//! |  | [`runtime`] | what controllers stand on: one watch of each kind, caches, how they run and end |
 //! |  | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
 //! |  | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | ground | [`protocol`] | what the agent and the appliance say to each other |
@@ -60,6 +61,7 @@ pub mod pki;
 pub mod protocol;
 pub mod ramdisk;
 pub mod ration;
+pub mod runtime;
 pub mod simulate;
 pub mod store;
 pub mod tftp;

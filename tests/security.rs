@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
@@ -18,13 +17,14 @@ use slipway::api::{MacAddress, kinds};
 use slipway::apiserver::{self, ApiServer};
 use slipway::boot::{self, BootFiles, Grounds, Holder, HostIndex, Site, Tokens};
 use slipway::config::DiscoveryConfig;
+use slipway::host::directory::Directory;
 use slipway::host::discovery::Discovery;
 use slipway::host::log_view;
 use slipway::host::logs::Logs;
 use slipway::host::sessions::Sessions;
-use slipway::host::watches::{self, Intents};
 use slipway::image::{Library, Sources};
 use slipway::pki::Pki;
+use slipway::runtime::Watches;
 use slipway::store::{Store, StoreOptions};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -79,10 +79,10 @@ impl Appliance {
         let shutdown = CancellationToken::new();
         let api = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await.unwrap();
         let client = api.client();
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
+        let mut watches = Watches::default();
+        let Directory { index, intents, mut ready, .. } = Directory::new(&mut watches);
+        tokio::spawn(watches.run(client.clone(), shutdown.clone()));
+        ready.wait_for(|ready| *ready).await.unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));

@@ -12,7 +12,8 @@ use super::options;
 use super::resource::Resource;
 use super::status::{ApiError, FieldError, FieldFault};
 
-use super::{AdmissionRequest, ApiServer, Call, Identity, Operation, meta};
+use super::call::Call;
+use super::{AdmissionRequest, ApiServer, Identity, Operation, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use base64::{Engine, alphabet};
 use serde::{Deserialize, Serialize};
 
-use super::Call;
+use super::call::Call;
 use super::items::ListHead;
 use super::read::{reach, send_list};
 use super::request::{Params, parse_revision};

@@ -91,5 +91,3 @@ pub use server::ApiServer;
 pub(crate) use shares::PEOPLE;
 pub use start::ApiServerError;
 pub use status::{ApiError, FieldError, FieldFault};
-
-use call::Call;

@@ -1,7 +1,7 @@
 //! Options of writing requests (`CreateOptions`, `UpdateOptions`, `PatchOptions`), checked as upstream checks them.
 
-use super::Call;
 use super::apply::manager::check_name;
+use super::call::Call;
 use super::request::FieldValidation;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
 

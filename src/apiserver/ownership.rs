@@ -9,10 +9,11 @@ use super::apply::manager::{self, Entry, Manager, Operation};
 use super::apply::set::Set;
 use super::apply::update::{self, Applied, ApplyFault, Conflict, Types};
 use super::apply::{markers, typed};
+use super::call::Call;
+use super::meta;
 use super::resource::Resource;
 use super::schema::MergeType;
 use super::status::{ApiError, shorten};
-use super::{Call, meta};
 
 /// The annotation in which `kubectl apply` without `--server-side` keeps what it applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-use super::Call;
+use super::call::Call;
 use super::columns::definitions;
 use super::held::{self, Hold, Line, Whole};
 use super::items::{self, Compressible, Items, ListHead, Parts};

@@ -7,8 +7,8 @@ use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::Call;
 use super::body::{self, parse_body};
+use super::call::Call;
 use super::columns;
 use super::columns::Column;
 use super::options::{self, Write};

@@ -6,12 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::apply::manager::Entry;
+use super::call::Call;
 use super::ownership::{self, Sent};
 use super::request::FieldValidation;
 use super::resource::Resource;
 use super::schema::defaults;
 use super::status::{ApiError, FieldError};
-use super::{AdmissionRequest, Call, Operation, body, crd, meta};
+use super::{AdmissionRequest, Operation, body, crd, meta};
 
 /// Warnings sent with one answer.
 const WARNINGS_MAX: usize = 16;

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::call::Call;
 use super::call::{REQUEST_MAX, within};
 use super::columns::definitions;
 use super::held::{self, Hold, Source};
@@ -34,7 +35,7 @@ use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::Rows;
-use super::{ApiServer, Call, Identity, Resource, auth};
+use super::{ApiServer, Identity, Resource, auth};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.

@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use super::apply::manager::{self, Entry};
 use super::body::{self, parse_body};
+use super::call::Call;
 use super::options::{self, Write};
 use super::ownership;
 use super::patch::Patch;
 use super::resource::{Conversion, Resource};
 use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, Call, aside, auth, crd, meta};
+use super::{ApiServer, aside, auth, crd, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 

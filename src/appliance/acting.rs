@@ -1,8 +1,6 @@
 //! What acts on machines: DHCP and the controllers. On an API server that several appliances may share, it runs only
 //! while this one leads.
 
-use std::sync::Arc;
-
 use anyhow::bail;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,25 +10,29 @@ use tracing::{info, warn};
 
 use super::{Ended, SHUTDOWN_DEADLINE, named, spawn};
 use crate::bmc;
-use crate::boot::{HostIndex, neighbour};
+use crate::boot::neighbour;
 use crate::config::Config;
 use crate::dhcp::{self, Views};
 use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
-use crate::host::askers::Askers;
+use crate::host::dataimage::DataImages;
+use crate::host::directory::Directory;
 use crate::host::media::Media;
 use crate::host::metrics::Metrics;
 use crate::host::reconciler::Hardware;
 use crate::host::stuck::{self, Stuck};
 use crate::host::{dataimage, reconciler};
+use crate::image::controller::Images;
 use crate::image::{self, Library};
 
 /// What the acting services are made of.
 pub(super) struct Parts {
     pub config: Config,
     pub library: Library,
-    pub index: HostIndex,
+    pub directory: Directory,
+    pub images: Images,
+    pub data_images: DataImages,
     pub metrics: Metrics,
     pub stuck: Stuck,
     /// What machines boot without the network.
@@ -57,26 +59,25 @@ impl Parts {
                 dhcp_port: config.dhcp.port,
             };
             let cards = neighbour::remembered(super::checked(config));
-            let server = dhcp::Server::bind(ports, leases.clone(), self.index.clone(), views)?.with_cards(cards);
+            let server =
+                dhcp::Server::bind(ports, leases.clone(), self.directory.index.clone(), views)?.with_cards(cards);
             services.spawn(named("DHCP", server.run(stop.clone())));
         }
-        let askers = Askers::default();
-        spawn(services, "who asks for images", askers.clone().keep(client.clone(), stop.clone()));
         let (library, imports) = (self.library.clone(), config.image.imports);
-        let images = image::controller::run(client.clone(), library, imports, Arc::new(askers), stop.clone());
+        let images = image::controller::run(client.clone(), library, imports, self.images.clone(), stop.clone());
         spawn(services, "images", images);
         let guard = Some(super::bmc_addresses::guard(&config.bmc));
         let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });
         let hosts = reconciler::run(
             client.clone(),
-            self.index.clone(),
+            self.directory.clone(),
             config.host.clone(),
             Hardware { bmcs, media: Some(self.media.clone()) },
             fence,
             self.metrics.clone(),
             stop.clone(),
         );
-        spawn(services, "data images", dataimage::run(client.clone(), stop.clone()));
+        spawn(services, "data images", dataimage::run(client.clone(), self.data_images.clone(), stop.clone()));
         spawn(services, "hosts", hosts);
         let watch = stuck::run(client.clone(), self.stuck.clone(), config.host.stuck_after.0, stop.clone());
         spawn(services, "watch for stuck hosts", watch);

@@ -1,5 +1,6 @@
-use clap::CommandFactory;
 use clap_complete::aot;
+
+use super::common::print_text;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,13 +21,13 @@ enum Shell {
     Fish,
 }
 
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &Options, command: &mut clap::Command) -> anyhow::Result<()> {
     let shell = match options.shell {
         Shell::Bash => aot::Shell::Bash,
         Shell::Zsh => aot::Shell::Zsh,
         Shell::Fish => aot::Shell::Fish,
     };
     let mut script = Vec::new();
-    aot::generate(shell, &mut super::Cli::command(), "slipway", &mut script);
-    super::print_text(&String::from_utf8(script)?)
+    aot::generate(shell, command, "slipway", &mut script);
+    print_text(&String::from_utf8(script)?)
 }

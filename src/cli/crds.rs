@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use super::common::print_text;
 use crate::api;
 
 /// Rights of the user that the appliance is in another API server.
@@ -20,7 +21,7 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     if options.rbac {
-        return super::print_text(RBAC);
+        return print_text(RBAC);
     }
     let crds = api::acted_on().into_iter().map(|kind| kind.crd);
     let Some(folder) = &options.output_dir else {
@@ -28,7 +29,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         for crd in crds {
             write!(all, "---\n{}", yaml(&crd)?)?;
         }
-        return super::print_text(&all);
+        return print_text(&all);
     };
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     for crd in crds {

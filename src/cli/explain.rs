@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::{ConfigFile, local};
+use super::common::ConfigFile;
+use super::local;
 use crate::api::MacAddress;
 
 #[derive(clap::Subcommand)]

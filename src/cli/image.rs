@@ -5,9 +5,10 @@ use futures::TryStreamExt;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 
+use super::common::ConfigFile;
 use super::listing::Output;
+use super::local;
 use super::progress::Progress;
-use super::{ConfigFile, local};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec};
 
 #[derive(clap::Subcommand)]

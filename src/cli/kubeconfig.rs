@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use super::ConfigFile;
+use super::common::ConfigFile;
 use crate::appliance;
 
 #[derive(clap::Args)]

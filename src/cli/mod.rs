@@ -5,6 +5,7 @@
 mod backup;
 mod bmc;
 mod client;
+mod common;
 mod completion;
 mod crds;
 mod explain;
@@ -21,14 +22,11 @@ mod serve;
 mod simulate;
 mod token;
 
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::{Config, ConfigError, DEFAULT_PATH};
-
+use common::ConfigFile;
 use failure::Failure;
 
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
@@ -99,20 +97,6 @@ enum Command {
     Completion(completion::Options),
 }
 
-/// Which configuration.
-#[derive(Args, Clone)]
-struct ConfigFile {
-    /// Configuration file
-    #[arg(long, short, value_name = "FILE", env = "SLIPWAY_CONFIG", default_value = DEFAULT_PATH)]
-    config: PathBuf,
-}
-
-impl ConfigFile {
-    fn load(&self) -> Result<Config, ConfigError> {
-        Config::load(&self.config)
-    }
-}
-
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -131,7 +115,7 @@ pub fn run() -> ExitCode {
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Simulate(options) => simulate::run(*options),
-        Command::Completion(options) => completion::run(&options),
+        Command::Completion(options) => completion::run(&options, &mut Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -146,15 +130,6 @@ pub fn run() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-    }
-}
-
-/// Prints a long text; whoever reads it may have had enough.
-fn print_text(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        done => Ok(done?),
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::common::ConfigFile;
 use super::failure::usage;
 use super::progress::Progress;
-use super::{ConfigFile, secret};
+use super::secret;
 use crate::backup::restore::{self, Report, UnderWay};
 use crate::backup::seal::{self, Needed, OpenError, Unlock};
 use crate::log::escaped;

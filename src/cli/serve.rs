@@ -3,7 +3,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::ConfigFile;
+use super::common::ConfigFile;
 use crate::appliance;
 use crate::config::Config;
 use crate::log::{self, Ration};

@@ -15,8 +15,9 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use super::common::ConfigFile;
 use super::listing::Output;
-use super::{ConfigFile, local};
+use super::local;
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
 use crate::config::{Config, Span};

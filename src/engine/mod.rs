@@ -8,10 +8,8 @@
 //!   wait; who loses the lead can write nothing any more ([`Fence`]).
 
 pub mod election;
-pub mod ending;
 pub mod fence;
 pub mod leader;
-pub mod slim;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -21,7 +19,6 @@ use axum::routing::get;
 use http::{HeaderValue, StatusCode, header};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::runtime::watcher;
 use kube::{Client, Config};
 use serde_json::json;
 use tokio::sync::watch;
@@ -57,14 +54,6 @@ pub enum EngineError {
         /// Why.
         source: Box<kube::Error>,
     },
-}
-
-/// Objects that a watch asks for at once when it lists them first.
-const PAGE: u32 = 50;
-
-/// How all watches watch. An object of somebody's may have 1.5 MB, and a page is held in memory whole.
-pub fn watching() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
 }
 
 /// An API server that is not the embedded one.

@@ -6,17 +6,18 @@ use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
 
+use super::context::Context;
 use super::machine::{Access, SecretName};
-use super::reconciler::Reconciler;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, FINALIZER_SECRET};
 use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
+use crate::runtime::objects;
 
 /// Label that Metal3 puts on every secret that it reads.
 const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
 
 /// Whether the host's BMC can be tried, without trying it.
-pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Result<Access, kube::Error> {
+pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Access, kube::Error> {
     let Some(bmc) = host.spec.bmc.as_ref().filter(|b| !b.address.is_empty() || !b.credentials_name.is_empty()) else {
         return Ok(Access::None);
     };
@@ -26,11 +27,11 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
     let address = match BmcAddress::parse(&bmc.address) {
         Ok(address) => address,
         Err(error) => {
-            reconciler.metrics.credentials_invalid();
+            context.metrics.credentials_invalid();
             return Ok(Access::Broken(error.to_string()));
         }
     };
-    if let Some(owner) = reconciler.crowd.bmc_owner(host, &address) {
+    if let Some(owner) = context.crowd.bmc_owner(host, &address) {
         // Two hosts would switch one machine on and off in turns.
         let reason = format!("BMC address {} is already that of {owner}: correct one of the two", bmc.address);
         return Ok(Access::Taken(reason));
@@ -43,19 +44,18 @@ pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Resul
         return Ok(Access::Broken("spec.bmc.credentialsName is no name that a Secret can have".into()));
     }
     let namespace = host.namespace().unwrap_or_default();
-    let Some(secret) = reconciler.api::<Secret>(&namespace).get_opt(&bmc.credentials_name).await? else {
-        reconciler.metrics.credentials_missing();
+    let Some(secret) = context.api::<Secret>(&namespace).get_opt(&bmc.credentials_name).await? else {
+        context.metrics.credentials_missing();
         let reason =
             format!("there is no secret {} in namespace {namespace} with the BMC's credentials", bmc.credentials_name);
         return Ok(Access::Broken(reason));
     };
     if let Err(reason) = credentials(&secret) {
-        reconciler.metrics.credentials_invalid();
+        context.metrics.credentials_invalid();
         return Ok(Access::Broken(format!("secret {}: {reason}", bmc.credentials_name)));
     }
     // Our own marks change the resourceVersion, so they come before the version is looked at.
-    let secret =
-        if host.metadata.deletion_timestamp.is_none() { claim(reconciler, host, secret).await? } else { secret };
+    let secret = if host.metadata.deletion_timestamp.is_none() { claim(context, host, secret).await? } else { secret };
     let name = SecretName { namespace, name: bmc.credentials_name.clone() };
     Ok(Access::Ready { secret: name, version: secret.resource_version().unwrap_or_default() })
 }
@@ -71,7 +71,7 @@ pub(crate) fn credentials(secret: &Secret) -> Result<Credentials, String> {
 }
 
 /// Label, owner reference and finalizer, so that the secret lives as long as its host.
-async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) -> Result<Secret, kube::Error> {
+async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Result<Secret, kube::Error> {
     let Some(owner) = host.owner_ref(&()) else { return Ok(secret) };
     let labelled = secret.labels().get(SECRET_LABEL.0).is_some_and(|value| value == SECRET_LABEL.1);
     let owned = secret.owner_references().iter().any(|other| other.uid == owner.uid);
@@ -84,10 +84,7 @@ async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) ->
     if !owned {
         owners.push(owner);
     }
-    let mut finalizers = secret.finalizers().to_vec();
-    if !held {
-        finalizers.push(FINALIZER_SECRET.to_owned());
-    }
+    let finalizers = objects::with(&secret, FINALIZER_SECRET);
     let (label, value) = SECRET_LABEL;
     let patch = json!({ "metadata": {
         "resourceVersion": secret.resource_version(),
@@ -96,28 +93,27 @@ async fn claim(reconciler: &Reconciler, host: &BareMetalHost, secret: Secret) ->
         "finalizers": finalizers,
     }});
     let namespace = host.namespace().unwrap_or_default();
-    let api = reconciler.api::<Secret>(&namespace);
+    let api = context.api::<Secret>(&namespace);
     api.patch(&secret.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 /// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go
 /// of a secret takes the finalizer off.
-pub(super) async fn release(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
+pub(super) async fn release(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
     let namespace = host.namespace().unwrap_or_default();
     let uid = host.uid().unwrap_or_default();
-    let api = reconciler.api::<Secret>(&namespace);
+    let api = context.api::<Secret>(&namespace);
     for secret in api.list(&ListParams::default().labels(&format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1))).await? {
         let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
         if ours.is_empty() {
             continue;
         }
         let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
-        let metadata = if shared {
-            json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others })
-        } else {
-            let kept: Vec<_> = secret.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_SECRET).collect();
-            json!({ "resourceVersion": secret.resource_version(), "finalizers": kept })
-        };
+        if !shared {
+            objects::release(&api, &secret, FINALIZER_SECRET).await?;
+            continue;
+        }
+        let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
     }

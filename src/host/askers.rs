@@ -2,24 +2,17 @@
 //! for whoever may make Images may write that. Kept by a watch of its own, because it is the images' affair, not the
 //! hosts'.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::StreamExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use super::machine;
-use super::view::HostView;
-use crate::api::metal3;
+use crate::api::metal3::{self, BareMetalHost, ProvisioningState};
 use crate::api::slipway::Image;
-use crate::engine::watching;
 use crate::image::demand::{Demand, Demands, Party};
-
-type Key = (String, String);
+use crate::runtime::{Change, Key, Watches, key};
 
 /// Who asks for which Image. Cheap to clone.
 #[derive(Clone, Default)]
@@ -39,8 +32,6 @@ struct Known {
     images: HashMap<String, BTreeMap<String, Count>>,
     /// Whether all hosts were listed once.
     complete: bool,
-    /// What a relist in progress has named so far; the rest is gone when it ends.
-    relisted: HashSet<Key>,
 }
 
 /// What a host asks for.
@@ -60,43 +51,23 @@ struct Count {
 }
 
 impl Askers {
-    /// Follows the hosts until the shutdown.
-    pub async fn keep(self, client: Client, shutdown: CancellationToken) {
-        let events = watcher(Api::<HostView>::all(client), watching()).default_backoff();
-        tokio::pin!(events);
-        loop {
-            let event = tokio::select! {
-                () = shutdown.cancelled() => return,
-                event = events.next() => event,
-            };
-            match event {
-                Some(Ok(event)) => self.take(&event),
-                Some(Err(error)) => tracing::debug!(%error, "watching who asks for images"),
-                None => return,
-            }
-        }
+    /// Knows who asks as the watch of hosts tells.
+    pub fn new(watches: &mut Watches) -> Self {
+        let askers = Self::default();
+        let told = askers.clone();
+        watches.observe(move |change| told.take(change));
+        askers
     }
 
-    fn take(&self, event: &Event<HostView>) {
+    fn take(&self, change: &Change<'_, BareMetalHost>) {
         let mut known = self.known();
-        let news = match event {
-            Event::Init => {
-                known.relisted.clear();
-                false
-            }
-            Event::Apply(host) => known.put(key(host), asked(host)),
-            Event::InitApply(host) => {
-                known.relisted.insert(key(host));
-                known.put(key(host), asked(host))
-            }
-            Event::InitDone => {
-                let relisted = std::mem::take(&mut known.relisted);
-                let gone: Vec<Key> = known.hosts.keys().filter(|key| !relisted.contains(*key)).cloned().collect();
-                gone.into_iter().for_each(|key| _ = known.put(key, None));
+        let news = match change {
+            Change::Put(host) => known.put(key(*host), asked(host)),
+            Change::Gone(key) => known.put((*key).clone(), None),
+            Change::Listed => {
                 known.complete = true;
                 true
             }
-            Event::Delete(host) => known.put(key(host), None),
         };
         drop(known);
         if news {
@@ -163,13 +134,11 @@ impl Known {
     }
 }
 
-fn key(host: &HostView) -> Key {
-    (host.namespace().unwrap_or_default(), host.name_any())
-}
-
-fn asked(host: &HostView) -> Option<Asked> {
-    let image = host.image_name()?.to_owned();
-    Some(Asked { image, provisioned: host.is_provisioned() })
+fn asked(host: &BareMetalHost) -> Option<Asked> {
+    let image = host.spec.image.as_ref().filter(|image| !image.url.is_empty())?;
+    let provisioned =
+        host.status.as_ref().is_some_and(|status| status.provisioning.state == ProvisioningState::Provisioned);
+    Some(Asked { image: machine::image_name(image), provisioned })
 }
 
 /// Whether it has the name that hosts give to an Image of this source. Another source under such a name is somebody's
@@ -195,9 +164,10 @@ mod tests {
     use super::*;
     use crate::api::slipway::ImageSpec;
 
-    fn host(namespace: &str, name: &str, url: &str) -> HostView {
+    fn host(namespace: &str, name: &str, url: &str) -> BareMetalHost {
         let image = (!url.is_empty()).then(|| json!({ "url": url, "checksum": "c", "format": "" }));
-        let host = json!({ "metadata": { "namespace": namespace, "name": name }, "spec": { "image": image } });
+        let host =
+            json!({ "metadata": { "namespace": namespace, "name": name }, "spec": { "online": true, "image": image } });
         serde_json::from_value(host).expect("a host")
     }
 
@@ -221,27 +191,28 @@ mod tests {
         let askers = Askers::default();
         let (one, two) = (image("http://x/1"), image("http://x/2"));
         assert_eq!(of(&askers, &one), [Party::LeftOver]);
-        askers.take(&Event::Apply(host("b", "h1", "http://x/1")));
-        askers.take(&Event::Apply(host("b", "h2", "http://x/1")));
-        askers.take(&Event::Apply(host("a", "h1", "http://x/1")));
+        askers.take(&Change::Put(&host("b", "h1", "http://x/1")));
+        askers.take(&Change::Put(&host("b", "h2", "http://x/1")));
+        askers.take(&Change::Put(&host("a", "h1", "http://x/1")));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![Party::LeftOver]));
-        askers.take(&Event::Apply(host("a", "h1", "http://x/2")));
-        askers.take(&Event::Delete(host("b", "h1", "http://x/1")));
+        askers.take(&Change::Put(&host("a", "h1", "http://x/2")));
+        askers.take(&Change::Gone(&("b".into(), "h1".into())));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
-        askers.take(&Event::Apply(host("b", "h2", "")));
+        askers.take(&Change::Put(&host("b", "h2", "")));
         assert_eq!(of(&askers, &one), [Party::LeftOver]);
-        // What a list does not name any more has gone.
-        askers.take(&Event::Init);
-        askers.take(&Event::InitApply(host("c", "h1", "http://x/1")));
-        askers.take(&Event::InitDone);
+        askers.take(&Change::Put(&host("c", "h1", "http://x/1")));
+        askers.take(&Change::Gone(&("a".into(), "h1".into())));
         assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![Party::LeftOver]));
+        assert!(!askers.complete());
+        askers.take(&Change::Listed);
+        assert!(askers.complete());
         assert_eq!(askers.known().images.len(), 1);
     }
 
     #[test]
     fn nothing_that_is_written_on_an_image_makes_it_anothers() {
         let askers = Askers::default();
-        askers.take(&Event::Apply(host("victim", "h", "http://x/1")));
+        askers.take(&Change::Put(&host("victim", "h", "http://x/1")));
         let taken =
             Image { spec: ImageSpec { url: "http://slow/".into(), ..ImageSpec::default() }, ..image("http://x/1") };
         let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });

@@ -8,9 +8,9 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use tracing::{info, warn};
 
+use super::context::{Context, label};
 use super::effects::{EffectError, connect};
 use super::media::{self, Fetcher};
-use super::reconciler::{Reconciler, label};
 use crate::api::metal3::{BareMetalHost, BootMode};
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootIntentStatus, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
@@ -29,7 +29,7 @@ const POWER_OFF_DEADLINE: Duration = Duration::from_secs(90);
 /// Off, boot device, on: an order that every BMC can follow, since many change the boot device only while off. A machine
 /// whose power must never go off is reset instead.
 pub(super) async fn boot(
-    reconciler: &Reconciler,
+    context: &Context,
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     device: BootDevice,
@@ -37,43 +37,43 @@ pub(super) async fn boot(
     let Some(intent) = intent else { return Err(EffectError::NotYet) };
     let namespace = host.namespace().unwrap_or_default();
     // The machine will ask soon: what it boots must be known by then.
-    let known = reconciler.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent.clone());
+    let known = context.index.by_name(&namespace, &host.name_any()).and_then(|known| known.intent.clone());
     if known.is_none_or(|known| known.generation != intent.spec.generation) {
         return Err(EffectError::NotYet);
     }
-    let (bmc, version) = connect(reconciler, host).await?;
+    let (bmc, version) = connect(context, host).await?;
     let uid = host.uid().unwrap_or_default();
-    let started = |at: Time| note(reconciler, intent, move |spec| spec.started = Some(at.clone()));
+    let started = |at: Time| note(context, intent, move |spec| spec.started = Some(at.clone()));
     // Unless this is a later start of the same boot, as of a live system.
     let begun = intent.spec.powering_on.clone().filter(|_| intent.spec.started.is_none());
     let on = bmc.power().await? == PowerState::On;
     if on && let Some(begun) = begun {
-        reconciler.power.put(&uid, &version, PowerState::On);
+        context.power.put(&uid, &version, PowerState::On);
         info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
         return started(begun).await;
     }
     let ramdisk = intent.spec.target == BootTarget::Ramdisk;
-    if on && ramdisk && called(reconciler, intent).await?.is_some() {
+    if on && ramdisk && called(context, intent).await?.is_some() {
         // The machine started itself anew when its former session had ended. Switched off now it would have to be booted
         // once more.
         info!(host = %label(host), generation = intent.spec.generation, "its agent is there already");
         return started(Time(Timestamp::now())).await;
     }
-    let source = source(reconciler, host, intent, device).await?;
+    let source = source(context, host, intent, device).await?;
     let reset = on && host.spec.disable_power_off;
     if on && !reset {
         let off_by_itself = device == BootDevice::Disk && goes_off(bmc.as_ref()).await?;
         if !off_by_itself {
             bmc.set_power(PowerAction::ForceOff).await?;
         }
-        reconciler.power.put(&uid, &version, PowerState::Off);
+        context.power.put(&uid, &version, PowerState::Off);
     }
-    if ramdisk && let Some(late) = called(reconciler, intent).await? {
+    if ramdisk && let Some(late) = called(context, intent).await? {
         // Its agent called while it was being switched off, and is no more. A boot has one session: as long as this one
         // stands the machine would be sent to its disk.
         info!(host = %label(host), generation = intent.spec.generation, "the session ended with the power");
         let ended = BootIntent { status: Some(BootIntentStatus::default()), ..late };
-        let intents = reconciler.api::<BootIntent>(&namespace);
+        let intents = context.api::<BootIntent>(&namespace);
         intents.replace_status(&host.name_any(), &PostParams::default(), &ended).await?;
         // What boots the machine must have seen it too.
         return Err(EffectError::NotYet);
@@ -87,11 +87,11 @@ pub(super) async fn boot(
     } else if !reset {
         // Nobody else would switch this one on. Done twice, it would cost the firmware's start again.
         let at = now.clone();
-        note(reconciler, intent, move |spec| spec.powering_on = Some(at.clone())).await?;
+        note(context, intent, move |spec| spec.powering_on = Some(at.clone())).await?;
     }
     let action = if reset { PowerAction::Reset } else { PowerAction::On };
     bmc.set_power(action).await?;
-    reconciler.power.put(&uid, &version, PowerState::On);
+    context.power.put(&uid, &version, PowerState::On);
     info!(host = %label(host), ?device, ?action, generation = intent.spec.generation, "started");
     if device != BootDevice::Disk {
         started(now).await?;
@@ -100,8 +100,8 @@ pub(super) async fn boot(
 }
 
 /// The intent as it is now, when an agent has opened the session of this boot.
-async fn called(reconciler: &Reconciler, intent: &BootIntent) -> Result<Option<BootIntent>, EffectError> {
-    let intents = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+async fn called(context: &Context, intent: &BootIntent) -> Result<Option<BootIntent>, EffectError> {
+    let intents = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
     let now = intents.get(&intent.name_any()).await?;
     let generation = intent.spec.generation;
     let open = now.status.as_ref().and_then(|status| status.session.as_ref());
@@ -111,11 +111,11 @@ async fn called(reconciler: &Reconciler, intent: &BootIntent) -> Result<Option<B
 
 /// Notes in the intent how far its boot is, unless it is another boot by now: that one has to be started itself.
 pub(super) async fn note(
-    reconciler: &Reconciler,
+    context: &Context,
     intent: &BootIntent,
     change: impl Fn(&mut BootIntentSpec),
 ) -> Result<(), EffectError> {
-    let api = reconciler.api::<BootIntent>(&intent.namespace().unwrap_or_default());
+    let api = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
     for _ in 0..WRITE_TRIES {
         let stored = api.get_opt(&intent.name_any()).await?.filter(|stored| stored.uid() == intent.uid());
         let same = stored.filter(|stored| stored.spec.generation == intent.spec.generation);
@@ -142,7 +142,7 @@ enum Source {
 
 /// What the machine is to boot from. Nothing is done yet, so that what is wrong with it costs no running system.
 async fn source(
-    reconciler: &Reconciler,
+    context: &Context,
     host: &BareMetalHost,
     intent: &BootIntent,
     device: BootDevice,
@@ -151,15 +151,15 @@ async fn source(
         return Ok(Source::Disk);
     }
     // A fault in it would show only as a machine that never calls.
-    let network = media::network_data(&reconciler.client, &host.namespace().unwrap_or_default(), &host.name_any())
+    let network = media::network_data(&context.client, &host.namespace().unwrap_or_default(), &host.name_any())
         .await
-        .inspect_err(|_| reconciler.metrics.no_data("networkData"))
+        .inspect_err(|_| context.metrics.no_data("networkData"))
         .map_err(BmcError::Refused)?;
     let plan = network.as_deref().and_then(|network| Plan::parse(network).ok().flatten());
     let url = async |fetcher: &Fetcher<'_>| -> Result<String, EffectError> {
         let details = host.spec.bmc.clone().unwrap_or_default();
         let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;
-        let media = reconciler.media.as_ref();
+        let media = context.media.as_ref();
         let media = media.ok_or_else(|| BmcError::Refused("this process serves no media to boot from".into()))?;
         if let Some(digest) = intent.spec.live_iso.as_deref().filter(|_| intent.spec.target == BootTarget::LiveIso) {
             return Ok(media.live_url(digest, &address, fetcher).await?);

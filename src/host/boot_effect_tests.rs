@@ -8,7 +8,6 @@ use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -18,13 +17,13 @@ use crate::bmc::address::Privilege;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, Machine, MediaFault, Profile, RedfishOptions, RedfishSim};
 use crate::bmc::{Registry, Settings};
-use crate::boot::{BootFiles, HostIndex, Tokens};
+use crate::boot::{BootFiles, Tokens};
 use crate::config::HostConfig;
 use crate::engine::Fence;
+use crate::host::directory::Directory;
 use crate::host::media::{Media, ToMachines};
 use crate::host::metrics::Metrics;
 use crate::host::reconciler::{Hardware, run};
-use crate::host::watches::{self, Intents};
 use crate::store::{Store, StoreOptions};
 
 struct Site {
@@ -69,9 +68,7 @@ impl Site {
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let files = BootFiles::new(path);
         let media = Media { tokens: tokens.clone(), files, port: 8080, advertise: None, machines };
-        let (index, (ready, mut listed)) = (HostIndex::default(), watch::channel(false));
-        tokio::spawn(watches::keep(client.clone(), index.clone(), Intents::default(), ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
+        let directory = Directory::start(&client, &shutdown).await;
         let settings = Settings {
             poll: Duration::from_millis(20),
             media_deadline: Duration::from_millis(200),
@@ -81,7 +78,7 @@ impl Site {
         let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media) };
         let metrics = Metrics::default();
         let hosts =
-            run(client.clone(), index, HostConfig::default(), hardware, Fence::open(), metrics, shutdown.clone());
+            run(client.clone(), directory, HostConfig::default(), hardware, Fence::open(), metrics, shutdown.clone());
         tokio::spawn(hosts);
         Self { client, machine, tokens, folder, bmc, shutdown }
     }

@@ -5,6 +5,9 @@ use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_HARDWARE_DETAILS, ANNOTATION_PAUSED, ANNOTATION_STATUS, InspectionMode};
 use crate::api::slipway::{ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION};
 use crate::bmc::BmcAddress;
+use crate::host::crowd::Crowd;
+use crate::host::directory::Directory;
+use crate::runtime::Change;
 
 #[tokio::test]
 async fn what_another_namespace_says_of_addresses_holds_up_nobody() {
@@ -79,20 +82,15 @@ async fn namespace(site: &Site, name: &str) {
 /// Who has an address and a BMC for a process that starts now, to which hosts are listed in this order: by DHCP's index,
 /// and by the reconciler, asked for each of them.
 async fn after_a_start(site: &Site, mac: MacAddress, reversed: bool) -> (String, Vec<String>) {
-    let (index, ready) = (HostIndex::default(), watch::channel(false));
-    let (mut listed, intents) = (ready.1, Intents::default());
     let end = site.shutdown.child_token();
-    tokio::spawn(watches::keep(site.client.clone(), index.clone(), intents, ready.0, end.clone()));
-    listed.wait_for(|listed| *listed).await.unwrap();
+    let index = Directory::start(&site.client, &end).await.index;
     let crowd = Crowd::new(index.clone());
     let mut all = Api::<BareMetalHost>::all(site.client.clone()).list(&Default::default()).await.unwrap().items;
     if reversed {
         all.reverse();
     }
-    let view = |host: &BareMetalHost| serde_json::from_value(serde_json::to_value(host).unwrap()).unwrap();
-    crowd.take(&watcher::Event::Init);
-    all.iter().for_each(|host| crowd.take(&watcher::Event::InitApply(view(host))));
-    crowd.take(&watcher::Event::InitDone);
+    all.iter().for_each(|host| crowd.take(&Change::Put(&HostView::from(host))));
+    crowd.take(&Change::Listed);
     let refused = |host: &&BareMetalHost| {
         let own = host.spec.boot_mac_address.as_deref().is_some_and(|own| own.parse() == Ok(mac));
         let bmc = host.spec.bmc.as_ref().map(|bmc| BmcAddress::parse(&bmc.address).unwrap());

@@ -14,10 +14,10 @@ use axum::{Extension, Router};
 use futures::StreamExt;
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{Event, Namespace};
+use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::*;
@@ -30,11 +30,11 @@ use crate::apiserver::{ApiServer, Identity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
 use crate::bmc::sim::{Machine, Profile};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
-use crate::boot::{Lanes, Tokens};
+use crate::boot::{HostIndex, Lanes, Tokens};
 use crate::config::Span;
+use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
-use crate::host::watches::{self, Intents};
 use crate::image::{Library, Sources};
 use crate::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
 use crate::store::{Store as Database, StoreOptions};
@@ -257,10 +257,7 @@ impl Site {
         let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
+        let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
         let library = Library::open(path.join("images"), Sources::of_tests()).unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
@@ -325,7 +322,7 @@ impl Site {
             crash: crash.clone(),
             meanwhile: Mutex::new(meanwhile),
         };
-        Reconciler {
+        let context = Context {
             client: crash.client(self.router.clone()),
             bmcs: Registry::always(Arc::new(plug)),
             index: self.index.clone(),
@@ -340,13 +337,16 @@ impl Site {
             fence: Fence::open(),
             metrics: Metrics::default(),
             media: None,
+            crowd: Arc::default(),
+            logins: Arc::default(),
+        };
+        Reconciler {
+            context,
             up_since: Timestamp::now(),
             places: Places::new(AT_ONCE, Duration::from_secs(900)).0,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),
-            crowd: Arc::default(),
-            logins: Arc::default(),
-            turns: tokio::sync::Semaphore::new(1),
+            turns: Semaphore::new(1),
         }
     }
 
@@ -370,7 +370,7 @@ impl Site {
                 let lived = async {
                     let mut refused = 0;
                     loop {
-                        match process.reconcile("rack", &node.name).await {
+                        match process.look_after("rack", &node.name).await {
                             Ok(_) => {}
                             Err(ReconcileError::Api(kube::Error::Api(status))) if status.is_conflict() => {}
                             Err(error) if crash.is_full() => {
@@ -563,7 +563,7 @@ async fn an_agent_that_calls_while_its_machine_is_being_booted_costs_neither_the
         let process = site.process_with(&node, &Crash::never(), Some((moment, calls)));
         let until = tokio::time::Instant::now() + DEADLINE;
         let intent = loop {
-            process.reconcile("rack", "early").await.unwrap();
+            process.look_after("rack", "early").await.unwrap();
             let intent = node.intent(&yard).await;
             match intent.filter(|it| it.spec.target == BootTarget::Ramdisk && it.spec.started.is_some()) {
                 Some(intent) => break intent,

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::runtime::watcher::Event;
 
 use super::view::HostView;
 use super::{machine, places, view};
@@ -20,8 +19,7 @@ use crate::bmc::BmcAddress;
 use crate::bmc::address::{BmcHost, Endpoint};
 use crate::boot::{Claim, ClaimOrder, HostIndex};
 use crate::outbound::plain;
-
-type Key = (Option<String>, String);
+use crate::runtime::{Change, Key, key};
 
 /// Who was there first: when it was made, then its UID.
 pub(super) type Age = (Option<Timestamp>, Option<String>);
@@ -47,8 +45,6 @@ struct Known {
     by_board: Shared<Arc<str>>,
     busy: HashSet<Key>,
     order: ClaimOrder,
-    /// What a relist in progress has named so far; the rest is gone when it ends.
-    relisted: HashSet<Key>,
 }
 
 /// A host. There is one of it, however often it is listed.
@@ -81,8 +77,8 @@ impl Member {
     }
 
     /// How it is named to who has a host in this namespace: what others have is none of his affair.
-    fn shown(&self, namespace: Option<&str>) -> String {
-        if self.key.0.as_deref() == namespace {
+    fn shown(&self, namespace: &str) -> String {
+        if self.key.0 == namespace {
             format!("BareMetalHost {}", label(&self.key))
         } else {
             "a BareMetalHost in another namespace".to_owned()
@@ -235,23 +231,13 @@ impl Crowd {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an event of the watch in.
-    pub(super) fn take(&self, event: &Event<HostView>) {
+    /// Takes in what the watch tells.
+    pub(super) fn take(&self, change: &Change<'_, HostView>) {
         let mut known = self.known();
-        match event {
-            Event::Init => known.relisted.clear(),
-            Event::Apply(host) => known.put(host),
-            Event::InitApply(host) => {
-                known.put(host);
-                known.relisted.insert(key(host));
-            }
-            Event::InitDone => {
-                known.order.settle();
-                let relisted = std::mem::take(&mut known.relisted);
-                let gone: Vec<Key> = known.hosts.keys().filter(|key| !relisted.contains(*key)).cloned().collect();
-                gone.iter().for_each(|key| known.remove(key));
-            }
-            Event::Delete(host) => known.remove(&key(host)),
+        match change {
+            Change::Put(host) => known.put(host),
+            Change::Gone(key) => known.remove(key),
+            Change::Listed => known.order.settle(),
         }
     }
 
@@ -283,7 +269,7 @@ impl Crowd {
         found: &[IpAddr],
     ) -> bool {
         let known = self.known();
-        let namespace = host.namespace();
+        let namespace = host.namespace().unwrap_or_default();
         let names = found.iter().map(IpAddr::to_string).chain([controller(&address.host)]);
         let is_anothers = |other: &Member| other.key.0 != namespace && self.since(other).is_some();
         names.into_iter().any(|name| known.by_controller.all(name.as_str()).any(is_anothers))
@@ -295,13 +281,13 @@ impl Crowd {
         let board = view::identity(vendor)?;
         let known = self.known();
         let first = known.by_board.all(board.as_str()).next()?;
-        (first.age < age(host)).then(|| first.shown(host.namespace().as_deref()))
+        (first.age < age(host)).then(|| first.shown(&host.namespace().unwrap_or_default()))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
     pub(super) fn busy(&self) -> HashSet<places::Key> {
         let known = self.known();
-        known.busy.iter().map(|(namespace, name)| (namespace.clone().unwrap_or_default(), name.clone())).collect()
+        known.busy.clone()
     }
 
     /// Which of these others, with the numbers of their claims, has what this host claims under the number `own`.
@@ -311,15 +297,16 @@ impl Crowd {
         own: Option<u64>,
         others: impl Iterator<Item = (&'a Member, u64)>,
     ) -> Option<String> {
-        let (this, namespace) = (key(host), host.namespace());
+        let this = key(host);
+        let namespace = &this.0;
         // One that the watch has not told of yet comes last.
         let own = claim(&age(host), self.registered(host), own.unwrap_or(u64::MAX));
         let better = others
             .filter(|(other, _)| other.key != this)
             .map(|(other, number)| (claim(&other.age, self.since(other), number), other))
-            .filter(|(theirs, other)| !theirs.unregistered || other.key.0 == namespace)
+            .filter(|(theirs, other)| !theirs.unregistered || other.key.0 == *namespace)
             .filter(|(theirs, _)| *theirs < own);
-        better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| other.shown(namespace.as_deref()))
+        better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| other.shown(namespace))
     }
 }
 
@@ -388,12 +375,8 @@ impl Known {
     }
 }
 
-fn key(host: &impl ResourceExt) -> Key {
-    (host.namespace(), host.name_any())
-}
-
 fn label((namespace, name): &Key) -> String {
-    format!("{}/{name}", namespace.as_deref().unwrap_or_default())
+    format!("{namespace}/{name}")
 }
 
 #[cfg(test)]

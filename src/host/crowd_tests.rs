@@ -6,20 +6,25 @@ use super::*;
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::boot::BootHost;
 
+fn view(mut host: serde_json::Value) -> HostView {
+    host["spec"]["online"] = json!(true);
+    let host: BareMetalHost = serde_json::from_value(host).unwrap();
+    HostView::from(&host)
+}
+
 fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
     let state = if busy { "inspecting" } else { "available" };
-    serde_json::from_value(json!({
+    view(json!({
         "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
             "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
         "spec": {"online": true, "bootMACAddress": mac.map(|last| format!("02:00:00:00:00:{last:02X}"))},
         "status": {"operationalStatus": "OK", "provisioning": {"state": state}},
     }))
-    .unwrap()
 }
 
 /// Takes an event in; a host that says so was registered with what it named first.
-fn take(crowd: &Crowd, event: &Event<HostView>) {
-    if let Event::Apply(host) | Event::InitApply(host) = event
+fn take(crowd: &Crowd, change: &Change<'_, HostView>) {
+    if let Change::Put(host) = change
         && crowd.index.by_uid(&host.uid().unwrap_or_default()).is_none()
     {
         let bmc_address = host.bmc_address().unwrap_or_default().to_owned();
@@ -27,7 +32,7 @@ fn take(crowd: &Crowd, event: &Event<HostView>) {
         let since = host.creation_timestamp().map_or(1, |made| made.0.as_millisecond());
         put(crowd, host, Registration { boot_mac_address, bmc_address, since, until: 0 });
     }
-    crowd.take(event);
+    crowd.take(change);
 }
 
 fn put(crowd: &Crowd, host: &HostView, record: Registration) {
@@ -48,18 +53,18 @@ fn put(crowd: &Crowd, host: &HostView, record: Registration) {
 fn the_first_host_with_a_mac_address_has_it() {
     let crowd = Crowd::default();
     let (first, second) = (host("first", 1, Some(0xAB), true), host("second", 2, Some(0xAB), true));
-    take(&crowd, &Event::Apply(second.clone()));
-    take(&crowd, &Event::Apply(first.clone()));
+    take(&crowd, &Change::Put(&second));
+    take(&crowd, &Change::Put(&first));
     assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:ab").as_deref(), Some("BareMetalHost rack/first"));
     assert_eq!(crowd.mac_owner(&first, "02:00:00:00:00:AB"), None);
     assert_eq!(crowd.busy().len(), 2);
     // It gets another address.
-    take(&crowd, &Event::Apply(host("first", 1, Some(0xCD), false)));
+    take(&crowd, &Change::Put(&host("first", 1, Some(0xCD), false)));
     assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB"), None);
     assert_eq!(crowd.busy(), HashSet::from([("rack".to_owned(), "second".to_owned())]));
     // Of the same second is first who has the smaller UID.
     let twin = host("a-twin", 2, Some(0xAB), false);
-    take(&crowd, &Event::Apply(twin.clone()));
+    take(&crowd, &Change::Put(&twin));
     assert_eq!(crowd.mac_owner(&second, "02:00:00:00:00:AB").as_deref(), Some("BareMetalHost rack/a-twin"));
 }
 
@@ -68,7 +73,7 @@ fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> Host
     let mac = |last: u8| format!("02:00:00:00:00:{last:02x}");
     let nics: Vec<_> = cards.iter().map(|last| json!({ "mac": mac(*last) })).collect();
     let uid = format!("u-{name}");
-    serde_json::from_value(json!({
+    view(json!({
         "metadata": {"name": name, "namespace": "rack", "uid": uid,
             "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
         "spec": {"online": true, "bmc": {"address": "ipmi://10.0.0.1", "credentialsName": "s"},
@@ -76,7 +81,6 @@ fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> Host
         "status": {"provisioning": {"state": "available", "ID": if registered { uid.as_str() } else { "" }},
             "hardware": {"nics": nics}},
     }))
-    .unwrap()
 }
 
 #[test]
@@ -96,12 +100,12 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
     ];
     for (asks, other, counts) in rows {
         let crowd = Crowd::default();
-        take(&crowd, &Event::Apply(asks.clone()));
-        take(&crowd, &Event::Apply(other.clone()));
+        take(&crowd, &Change::Put(&asks));
+        take(&crowd, &Change::Put(&other));
         let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
         assert_eq!(crowd.mac_owner(&asks, "02:00:00:00:00:07"), expected, "{asks:?} {other:?}");
         for host in [asks, other] {
-            take(&crowd, &Event::Delete(host));
+            take(&crowd, &Change::Gone(&key(&host)));
         }
         let known = crowd.known();
         assert!(known.by_mac.0.is_empty() && known.by_bmc.0.is_empty() && known.hosts.is_empty());
@@ -114,8 +118,8 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
         (owner("old", 1, 0, &[], true), owner("new", 9, 0, &[], true), false),
     ] {
         let crowd = Crowd::default();
-        take(&crowd, &Event::Apply(asks.clone()));
-        take(&crowd, &Event::Apply(other.clone()));
+        take(&crowd, &Change::Put(&asks));
+        take(&crowd, &Change::Put(&other));
         let expected = counts.then(|| format!("BareMetalHost rack/{}", other.name_any()));
         assert_eq!(crowd.bmc_owner(&asks, &address), expected, "{asks:?} {other:?}");
     }
@@ -137,29 +141,29 @@ fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
     let idle = elsewhere(owner("idle", 1, 7, &[7], false));
     for registered in [false, true] {
         let crowd = Crowd::default();
-        take(&crowd, &Event::Apply(idle.clone()));
-        take(&crowd, &Event::Apply(victim(registered)));
+        take(&crowd, &Change::Put(&idle));
+        take(&crowd, &Change::Put(&victim(registered)));
         assert_eq!(both(&crowd, &victim(registered)), (None, None), "{registered}");
     }
     // Who is registered has it, and is not named to others.
     let crowd = Crowd::default();
-    take(&crowd, &Event::InitApply(victim(true)));
+    take(&crowd, &Change::Put(&victim(true)));
     let elder = |boot| elsewhere(owner("elder", 1, boot, &[], true));
     let harmless = json!({
         "metadata": {"name": "elder", "namespace": "tenant", "uid": "u-elder", "creationTimestamp": "2026-01-01T00:00:01Z"},
         "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
         "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
     });
-    take(&crowd, &Event::InitApply(serde_json::from_value(harmless).unwrap()));
-    take(&crowd, &Event::InitDone);
+    take(&crowd, &Change::Put(&view(harmless)));
+    take(&crowd, &Change::Listed);
     let hidden = || Some("a BareMetalHost in another namespace".to_owned());
     assert_eq!(both(&crowd, &idle), (hidden(), hidden()));
     // An older one, registered too, gets the same addresses now: it comes later all the same.
     for _ in 0..2 {
-        take(&crowd, &Event::Apply(elder(7)));
+        take(&crowd, &Change::Put(&elder(7)));
         assert_eq!(both(&crowd, &elder(7)), (hidden(), hidden()));
         assert_eq!(both(&crowd, &victim(true)), (None, None));
-        take(&crowd, &Event::Apply(victim(true)));
+        take(&crowd, &Change::Put(&victim(true)));
     }
 }
 
@@ -169,26 +173,25 @@ fn a_host_that_waits_to_be_accepted_has_neither_address_nor_bmc() {
     let (stranger, own) = (owner("stranger", 1, 7, &[7, 8], false), owner("own", 9, 7, &[], false));
     let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
     let owners = || (crowd.mac_owner(&own, "02:00:00:00:00:07"), crowd.bmc_owner(&own, &address));
-    take(&crowd, &Event::Apply(own.clone()));
+    take(&crowd, &Change::Put(&own));
     let annotated = json!({ ANNOTATION_DISCOVERED: DISCOVERED_PENDING });
     let mut waiting = stranger.clone();
     waiting.meta_mut().annotations = serde_json::from_value(annotated).unwrap();
-    take(&crowd, &Event::Apply(waiting));
+    take(&crowd, &Change::Put(&waiting));
     assert_eq!(owners(), (None, None));
     // Accepted, it is a host as every other.
-    take(&crowd, &Event::Apply(stranger));
+    take(&crowd, &Change::Put(&stranger));
     assert_eq!(owners(), (Some("BareMetalHost rack/stranger".into()), Some("BareMetalHost rack/stranger".into())));
 }
 
 #[test]
 fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
     let at = |name: &str, made: u8, address: &str| -> HostView {
-        serde_json::from_value(json!({
+        view(json!({
             "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
                 "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
             "spec": {"online": true, "bmc": {"address": address, "credentialsName": "s"}},
         }))
-        .unwrap()
     };
     for (first, second, same) in [
         ("ipmi://10.0.0.1", "10.0.0.1:623", true),
@@ -202,14 +205,14 @@ fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
     ] {
         let crowd = Crowd::default();
         let (old, new) = (at("old", 1, first), at("new", 2, second));
-        take(&crowd, &Event::Apply(new.clone()));
-        take(&crowd, &Event::Apply(old.clone()));
+        take(&crowd, &Change::Put(&new));
+        take(&crowd, &Change::Put(&old));
         let owner = |host, address| crowd.bmc_owner(host, &BmcAddress::parse(address).unwrap());
         assert_eq!(owner(&new, second).as_deref(), same.then_some("BareMetalHost rack/old"), "{first} {second}");
         assert_eq!(owner(&old, first), None, "{first} {second}");
-        take(&crowd, &Event::Delete(old.clone()));
+        take(&crowd, &Change::Gone(&key(&old)));
         assert_eq!(owner(&new, second), None);
-        take(&crowd, &Event::Delete(new.clone()));
+        take(&crowd, &Change::Gone(&key(&new)));
         assert!(crowd.known().by_bmc.0.is_empty());
     }
 }
@@ -218,7 +221,7 @@ fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
 fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
     let mut owner = owner("owner", 1, 7, &[], true);
     let crowd = Crowd::default();
-    take(&crowd, &Event::Apply(owner.clone()));
+    take(&crowd, &Change::Put(&owner));
     let asks = elsewhere(host("asks", 2, None, false));
     let shared = |asks: &HostView, address: &str, found: &[&str]| {
         let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -230,9 +233,9 @@ fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
     assert!(!shared(&owner, "ipmi://10.0.0.1", &["10.0.0.1"]), "its own namespace's");
     // Who is not registered has nothing.
     owner.meta_mut().uid = Some("another".into());
-    take(&crowd, &Event::Apply(owner.clone()));
+    take(&crowd, &Change::Put(&owner));
     assert!(!shared(&asks, "ipmi://10.0.0.1", &["10.0.0.1"]));
-    take(&crowd, &Event::Delete(owner));
+    take(&crowd, &Change::Gone(&key(&owner)));
     assert!(crowd.known().by_controller.0.is_empty());
 }
 
@@ -244,13 +247,12 @@ fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
         ..HardwareSystemVendor::default()
     };
     let with = |name: &str, made: u8, vendor: &HardwareSystemVendor| -> HostView {
-        serde_json::from_value(json!({
+        view(json!({
             "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
                 "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
             "spec": {"online": true},
             "status": {"hardware": {"systemVendor": vendor}},
         }))
-        .unwrap()
     };
     for (first, second, same) in [
         (("Maker", "S1"), ("maker ", " s1"), true),
@@ -262,33 +264,31 @@ fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
         let (first, second) = (vendor(first.0, first.1), vendor(second.0, second.1));
         let (old, new) = (with("old", 1, &first), with("new", 2, &second));
         let crowd = Crowd::default();
-        take(&crowd, &Event::Apply(new.clone()));
-        take(&crowd, &Event::Apply(old.clone()));
+        take(&crowd, &Change::Put(&new));
+        take(&crowd, &Change::Put(&old));
         assert_eq!(
             crowd.twin(&new, &second).as_deref(),
             same.then_some("BareMetalHost rack/old"),
             "{first:?} {second:?}"
         );
         assert_eq!(crowd.twin(&old, &first), None, "{first:?} {second:?}");
-        take(&crowd, &Event::Delete(old));
+        take(&crowd, &Change::Gone(&key(&old)));
         assert_eq!(crowd.twin(&new, &second), None);
-        take(&crowd, &Event::Delete(new));
+        take(&crowd, &Change::Gone(&key(&new)));
         assert!(crowd.known().by_board.0.is_empty());
     }
 }
 
 #[test]
-fn a_relist_forgets_who_is_gone() {
+fn who_is_gone_has_nothing() {
     let crowd = Crowd::default();
     let (stays, goes) = (host("stays", 2, Some(1), true), host("goes", 1, Some(1), true));
-    take(&crowd, &Event::Apply(stays.clone()));
-    take(&crowd, &Event::Apply(goes));
-    take(&crowd, &Event::Init);
-    take(&crowd, &Event::InitApply(stays.clone()));
+    take(&crowd, &Change::Put(&stays));
+    take(&crowd, &Change::Put(&goes));
     assert_eq!(crowd.mac_owner(&stays, "02:00:00:00:00:01").as_deref(), Some("BareMetalHost rack/goes"));
-    take(&crowd, &Event::InitDone);
+    take(&crowd, &Change::Gone(&key(&goes)));
     assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
-    take(&crowd, &Event::Delete(stays));
+    take(&crowd, &Change::Gone(&key(&stays)));
     assert!(crowd.known().by_mac.0.is_empty());
 }
 
@@ -303,10 +303,10 @@ proptest! {
         for (who, stays, mac, busy) in events {
             let host = host(&format!("h{who}"), who / 2, mac, busy);
             if stays {
-                take(&crowd, &Event::Apply(host.clone()));
+                take(&crowd, &Change::Put(&host));
                 all.insert(who, host);
             } else {
-                take(&crowd, &Event::Delete(host));
+                take(&crowd, &Change::Gone(&key(&host)));
                 all.remove(&who);
             }
         }

@@ -4,6 +4,7 @@ use super::*;
 use crate::api::metal3::{DataImage, DataImageSpec};
 use crate::config::Span;
 use crate::host::dataimage;
+use crate::runtime::Watches;
 
 const ISO: &str = "http://images.test/data.iso";
 
@@ -12,8 +13,11 @@ async fn with_a_cd() -> (Site, CancellationToken) {
     let mut site = Site::idle().await;
     let (_, bmc) = site.redfish(RedfishOptions::default()).await;
     site.provision().await;
-    let keeper = dataimage::keep(site.client.clone(), Duration::from_millis(50), site.shutdown.clone());
-    tokio::spawn(keeper);
+    let mut watches = Watches::default();
+    let images = dataimage::DataImages::new(&mut watches);
+    tokio::spawn(watches.run(site.client.clone(), site.shutdown.clone()));
+    let pause = Duration::from_millis(50);
+    tokio::spawn(dataimage::keep(site.client.clone(), images, pause, site.shutdown.clone()));
     let image = DataImage::new("h", DataImageSpec { url: ISO.into() });
     site.api::<DataImage>().create(&PostParams::default(), &image).await.unwrap();
     let hosts = HostConfig {

@@ -7,31 +7,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::controller::{Action, Controller};
+use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::info;
 
+use super::COMPONENT;
+use super::context::label;
 use super::effects::EffectError;
-use super::events;
-use super::machine::Note;
-use super::reconciler::label;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_PAUSED, AttachedImage, BareMetalHost, DataImage, DataImageError, DataImageStatus,
     FINALIZER_DATA_IMAGE, ProvisioningState,
 };
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
-use crate::engine::ending::to_its_end;
-use crate::engine::slim::Slim;
-use crate::engine::watching;
 use crate::image::web_url;
 use crate::outbound::masked;
+use crate::runtime::{Cache, Note, Reconcile, Slim, Watches, events, objects, run as run_controller};
 
 /// How often a host is looked for that is not there, or must let go first.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
@@ -60,9 +57,20 @@ pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
     judged.map(drop).map_err(|detail| vec![FieldError::invalid("spec.url", &json!(masked(&text)), detail)])
 }
 
+/// The DataImages that this process knows. Cheap to clone.
+#[derive(Clone)]
+pub struct DataImages(Cache<Slim<DataImage>>);
+
+impl DataImages {
+    /// None, until the watches run.
+    pub fn new(watches: &mut Watches) -> Self {
+        Self(Cache::new(watches, Slim::<DataImage>::clone))
+    }
+}
+
 /// Keeps every DataImage until the shutdown.
-pub async fn run(client: Client, shutdown: CancellationToken) {
-    keep(client, LOOK_AGAIN, shutdown).await;
+pub async fn run(client: Client, images: DataImages, shutdown: CancellationToken) {
+    keep(client, images, LOOK_AGAIN, shutdown).await;
 }
 
 /// What is kept, and how often what is waited for is looked at.
@@ -71,24 +79,8 @@ struct Keeper {
     pause: Duration,
 }
 
-pub(super) async fn keep(client: Client, pause: Duration, shutdown: CancellationToken) {
-    let images = Api::<Slim<DataImage>>::all(client.clone());
-    let controller = Controller::new(images, watching());
-    let store = controller.store();
-    let controller = controller
-        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
-        .run(reconcile, retry, Arc::new(Keeper { client, pause }))
-        .for_each(|outcome| async {
-            if let Err(error) = outcome {
-                debug!(%error, "DataImage");
-            }
-        });
-    to_its_end(controller, store, shutdown).await;
-}
-
-fn retry(image: Arc<Slim<DataImage>>, error: &kube::Error, keeper: Arc<Keeper>) -> Action {
-    warn!(image = %label(image.as_ref()), %error, "will try again");
-    Action::requeue(keeper.pause)
+pub(super) async fn keep(client: Client, images: DataImages, pause: Duration, shutdown: CancellationToken) {
+    run_controller(Arc::new(Keeper { client, pause }), &images.0, stream::empty(), shutdown).await;
 }
 
 /// What is to be done with a DataImage.
@@ -153,47 +145,52 @@ pub(super) fn is_installed(host: &BareMetalHost) -> bool {
     matches!(state, ProvisioningState::Provisioned | ProvisioningState::ExternallyProvisioned)
 }
 
-async fn reconcile(image: Arc<Slim<DataImage>>, keeper: Arc<Keeper>) -> Result<Action, kube::Error> {
-    let Keeper { client, pause } = keeper.as_ref();
-    let namespace = image.namespace().unwrap_or_default();
-    let images = Api::<DataImage>::namespaced(client.clone(), &namespace);
-    let Some(image) = images.get_opt(&image.name_any()).await? else { return Ok(Action::await_change()) };
-    let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
-    let host = hosts.get_opt(&image.name_any()).await?;
-    let step = decide(&image, host.as_ref(), Timestamp::now());
-    if let (Step::GiveUp, Some(host)) = (step, &host) {
-        let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
-        let message = format!(
-            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
-            if why.is_empty() { "" } else { ": " }
-        );
-        let note = Note { reason: "DataImageAbandoned", message, warning: true };
-        events::publish(client, &host.object_ref(&()), &note).await?;
+impl Reconcile for Keeper {
+    type Object = Slim<DataImage>;
+    type Error = kube::Error;
+
+    fn retry_after(&self) -> Duration {
+        self.pause
     }
-    let metadata = match (step, &host) {
-        (Step::Rest, _) => return Ok(Action::await_change()),
-        (Step::Hold, Some(host)) => {
-            let mut owners = image.owner_references().to_vec();
-            owners.retain(|owner| Some(&owner.uid) != host.metadata.uid.as_ref());
-            owners.extend(host.owner_ref(&()));
-            let mut finalizers = image.finalizers().to_vec();
-            finalizers.retain(|finalizer| finalizer != FINALIZER_DATA_IMAGE);
-            finalizers.push(FINALIZER_DATA_IMAGE.to_owned());
-            json!({ "ownerReferences": owners, "finalizers": finalizers })
+
+    async fn reconcile(&self, image: Arc<Slim<DataImage>>) -> Result<Action, kube::Error> {
+        let Self { client, pause } = self;
+        let namespace = image.namespace().unwrap_or_default();
+        let images = Api::<DataImage>::namespaced(client.clone(), &namespace);
+        let Some(image) = images.get_opt(&image.name_any()).await? else { return Ok(Action::await_change()) };
+        let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
+        let host = hosts.get_opt(&image.name_any()).await?;
+        let step = decide(&image, host.as_ref(), Timestamp::now());
+        if let (Step::GiveUp, Some(host)) = (step, &host) {
+            let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
+            let message = format!(
+                "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
+                if why.is_empty() { "" } else { ": " }
+            );
+            let note = Note { reason: "DataImageAbandoned", message, warning: true };
+            events::publish(client, COMPONENT, &host.object_ref(&()), &note).await?;
         }
-        (Step::LetGo | Step::GiveUp, _) => {
-            let kept: Vec<_> =
-                image.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_DATA_IMAGE).collect();
-            json!({ "finalizers": kept })
+        let metadata = match (step, &host) {
+            (Step::Rest, _) => return Ok(Action::await_change()),
+            (Step::Hold, Some(host)) => {
+                let mut owners = image.owner_references().to_vec();
+                owners.retain(|owner| Some(&owner.uid) != host.metadata.uid.as_ref());
+                owners.extend(host.owner_ref(&()));
+                let finalizers = objects::with(&image, FINALIZER_DATA_IMAGE);
+                json!({ "ownerReferences": owners, "finalizers": finalizers })
+            }
+            (Step::LetGo | Step::GiveUp, _) => {
+                json!({ "finalizers": objects::without(&image, FINALIZER_DATA_IMAGE).unwrap_or_else(|| image.finalizers().to_vec()) })
+            }
+            (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(*pause)),
+        };
+        let mut patch = json!({ "metadata": metadata });
+        patch["metadata"]["resourceVersion"] = json!(image.resource_version());
+        match images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            // Its next version is on its way here.
+            Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(Action::await_change()),
+            patched => patched.map(|_| Action::await_change()),
         }
-        (Step::Wait | Step::Hold, _) => return Ok(Action::requeue(*pause)),
-    };
-    let mut patch = json!({ "metadata": metadata });
-    patch["metadata"]["resourceVersion"] = json!(image.resource_version());
-    match images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        // Its next version is on its way here.
-        Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(Action::await_change()),
-        patched => patched.map(|_| Action::await_change()),
     }
 }
 

@@ -74,7 +74,10 @@ impl Site {
         api.add_admission("metal3.io/dataimages", Arc::new(admit));
         let client = api.client();
         tokio::spawn(async move { api.run().await });
-        tokio::spawn(run(client.clone(), shutdown.clone()));
+        let mut watches = Watches::default();
+        let images = DataImages::new(&mut watches);
+        tokio::spawn(watches.run(client.clone(), shutdown.clone()));
+        tokio::spawn(run(client.clone(), images, shutdown.clone()));
         Self { client, shutdown, _folder: folder }
     }
 

@@ -2,27 +2,27 @@
 //! Each inspection makes a new one; users may read it, and delete it without harm to the host.
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Resource};
-use serde_json::json;
 
-use super::reconciler::Reconciler;
+use super::context::Context;
 use crate::api::metal3::{
     ANNOTATION_PAUSED, BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails,
 };
 use crate::log::escape_all;
+use crate::runtime::objects;
 
 /// On HardwareData: the inspection it came from.
-pub(super) const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
+const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
 
 /// The host's HardwareData. One that somebody deleted, or whose host is to go, is let go and counts as gone.
-pub(super) async fn read(reconciler: &Reconciler, host: &BareMetalHost) -> Result<Option<HardwareData>, kube::Error> {
-    let api = api(reconciler, host);
+pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Option<HardwareData>, kube::Error> {
+    let api = api(context, host);
     let Some(data) = api.get_opt(&host.name_any()).await? else { return Ok(None) };
     let gone = data.metadata.deletion_timestamp.is_some();
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     if !paused && (gone || host.metadata.deletion_timestamp.is_some()) {
-        let_go(&api, &data).await?;
+        objects::release(&api, &data, FINALIZER_HARDWARE_DATA).await?;
     }
     Ok((!gone).then_some(data))
 }
@@ -34,19 +34,24 @@ pub(super) fn operation(data: &HardwareData) -> Option<&str> {
 
 /// Stores what an inspection found, as a new object with another UID.
 pub(super) async fn save(
-    reconciler: &Reconciler,
+    context: &Context,
     host: &BareMetalHost,
     operation: &str,
     hardware: &HardwareDetails,
 ) -> Result<(), kube::Error> {
-    remove(reconciler, host).await?;
-    let hardware = Some(safe(hardware).map_err(kube::Error::SerdeError)?);
-    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware });
+    remove(context, host).await?;
+    let new = new(host, operation, safe(hardware).map_err(kube::Error::SerdeError)?);
+    api(context, host).create(&PostParams::default(), &new).await.map(drop)
+}
+
+/// The HardwareData of a host, not stored yet.
+pub(super) fn new(host: &BareMetalHost, operation: &str, hardware: HardwareDetails) -> HardwareData {
+    let mut new = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware) });
     new.metadata.namespace = host.namespace();
     new.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
     new.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
     new.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), operation.to_owned())].into());
-    api(reconciler, host).create(&PostParams::default(), &new).await.map(drop)
+    new
 }
 
 /// What a BMC or an annotation says of the hardware, as it can be shown on a terminal.
@@ -57,10 +62,10 @@ fn safe(hardware: &HardwareDetails) -> Result<HardwareDetails, serde_json::Error
 }
 
 /// Deletes it; none is fine.
-pub(super) async fn remove(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
-    let api = api(reconciler, host);
+pub(super) async fn remove(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
+    let api = api(context, host);
     let Some(old) = api.get_opt(&host.name_any()).await? else { return Ok(()) };
-    let_go(&api, &old).await?;
+    objects::release(&api, &old, FINALIZER_HARDWARE_DATA).await?;
     let this = Preconditions { uid: old.uid(), resource_version: None };
     let params = DeleteParams { preconditions: Some(this), ..DeleteParams::default() };
     match api.delete(&host.name_any(), &params).await {
@@ -69,19 +74,6 @@ pub(super) async fn remove(reconciler: &Reconciler, host: &BareMetalHost) -> Res
     }
 }
 
-fn api(reconciler: &Reconciler, host: &BareMetalHost) -> Api<HardwareData> {
-    reconciler.api(&host.namespace().unwrap_or_default())
-}
-
-/// Takes our finalizer off, after which one that was deleted is gone.
-async fn let_go(api: &Api<HardwareData>, data: &HardwareData) -> Result<(), kube::Error> {
-    let kept: Vec<_> = data.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER_HARDWARE_DATA).collect();
-    if kept.len() == data.finalizers().len() {
-        return Ok(());
-    }
-    let patch = json!({ "metadata": { "resourceVersion": data.resource_version(), "finalizers": kept } });
-    match api.patch(&data.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(()),
-        patched => patched.map(drop),
-    }
+fn api(context: &Context, host: &BareMetalHost) -> Api<HardwareData> {
+    context.api(&host.namespace().unwrap_or_default())
 }

@@ -1,57 +1,40 @@
 //! Logs go with their hosts.
 
-use std::collections::HashSet;
-
-use futures::StreamExt;
-use kube::core::PartialObjectMeta;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::logs::Logs;
 use crate::api::metal3::BareMetalHost;
-use crate::engine::watching;
+use crate::boot::HostIndex;
+use crate::runtime::{Change, Watches};
 
-/// Removes the logs of hosts that go, and after each listing those of hosts that went unseen.
-pub async fn run(client: Client, logs: Logs, shutdown: CancellationToken) {
-    let hosts = watcher(Api::<PartialObjectMeta<BareMetalHost>>::all(client), watching()).default_backoff();
-    let mut hosts = std::pin::pin!(hosts);
-    let mut listed = HashSet::new();
-    loop {
-        let event = tokio::select! {
-            event = hosts.next() => event,
-            () = shutdown.cancelled() => return,
+/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen. Ends with the watches.
+pub fn keep(watches: &mut Watches, index: HostIndex, logs: Logs) -> impl Future<Output = ()> + Send + use<> {
+    let (tell, mut gone) = mpsc::unbounded_channel();
+    let mut swept = false;
+    watches.observe(move |change: &Change<'_, BareMetalHost>| {
+        let job = match change {
+            Change::Gone(key) => Some((*key).clone()),
+            Change::Listed if !swept => {
+                swept = true;
+                None
+            }
+            Change::Put(_) | Change::Listed => return,
         };
-        let key = |host: &PartialObjectMeta<BareMetalHost>| (host.namespace().unwrap_or_default(), host.name_any());
-        let logs = logs.clone();
-        let done = match event {
-            Some(Ok(watcher::Event::Init)) => {
-                listed.clear();
-                continue;
+        // Who reads them is gone only at the end.
+        tell.send(job).ok();
+    });
+    async move {
+        while let Some(job) = gone.recv().await {
+            let (logs, index) = (logs.clone(), index.clone());
+            let done = tokio::task::spawn_blocking(move || match job {
+                Some((namespace, name)) => logs.forget(&namespace, &name),
+                // No host has a log before the index knows it.
+                None => logs.sweep(|namespace, name| index.by_name(namespace, name).is_some()),
+            });
+            if let Err(error) = done.await.map_err(std::io::Error::other).and_then(|done| done) {
+                warn!(%error, "logs of hosts that are gone stay on disk");
             }
-            Some(Ok(watcher::Event::InitApply(host))) => {
-                listed.insert(key(&host));
-                continue;
-            }
-            Some(Ok(watcher::Event::InitDone)) => {
-                let known = std::mem::take(&mut listed);
-                let is_host = move |namespace: &str, name: &str| known.contains(&(namespace.into(), name.into()));
-                tokio::task::spawn_blocking(move || logs.sweep(is_host)).await
-            }
-            Some(Ok(watcher::Event::Delete(host))) => {
-                let (namespace, name) = key(&host);
-                tokio::task::spawn_blocking(move || logs.forget(&namespace, &name)).await
-            }
-            Some(Ok(watcher::Event::Apply(_))) => continue,
-            Some(Err(error)) => {
-                warn!(%error, "watch of hosts broke; it is set up again");
-                continue;
-            }
-            None => return,
-        };
-        if let Err(error) = done.map_err(std::io::Error::other).and_then(|done| done) {
-            warn!(%error, "logs of hosts that are gone stay on disk");
         }
     }
 }

@@ -7,12 +7,13 @@ pub mod askers;
 mod boot_effect;
 mod caller;
 mod conditions;
+mod context;
 mod crowd;
 pub mod dataimage;
+pub mod directory;
 pub mod discovery;
 mod effects;
 mod effort;
-mod events;
 mod fenced;
 mod hardware_data;
 pub mod log_upkeep;
@@ -38,6 +39,9 @@ pub mod stuck;
 pub mod unsupported;
 mod view;
 pub mod watches;
+
+/// Who tells the events of hosts.
+const COMPONENT: &str = "slipway-host";
 
 /// What is kept of a BareMetalHost in memory beside its object, in bytes, roughly: the controllers' views of it and its boot,
 /// its place in queues and metrics. Measured: 6 KiB at rest, 10 KiB at most while thousands are read at a start.

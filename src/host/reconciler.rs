@@ -5,39 +5,32 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
-use kube::core::PartialObjectMeta;
-use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::reflector::{self, ObjectRef, Store, reflector};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::crowd::Crowd;
-use super::logins::Logins;
+use super::context::{Context, label};
+use super::directory::Directory;
 use super::looks::{self, Looks};
-use super::machine::{self, Effect, Next, Note, Turn, World};
+use super::machine::{self, Effect, Next, Turn, World};
 use super::media::Media;
 use super::metrics::Metrics;
 use super::patience::{Patience, within};
 use super::places::Places;
 use super::readings::Readings;
 use super::view::HostView;
-use super::{access, conditions, dataimage, effects, events, hardware_data, progress, registration};
+use super::{COMPONENT, access, conditions, dataimage, effects, hardware_data, progress, registration};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
-use crate::boot::HostIndex;
 use crate::config::HostConfig;
 use crate::engine::Fence;
-use crate::engine::ending::to_its_end;
-use crate::engine::watching;
+use crate::runtime::{Note, Reconcile, events, run as run_controller};
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
 const MAX_TURNS: usize = 24;
@@ -45,27 +38,20 @@ const MAX_TURNS: usize = 24;
 /// Longest and shortest time between two looks at a host.
 const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(600);
 
+/// Until a host is tried again after the API failed.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// Tries to clear up after a host that is gone, and the time between two.
 const CLEAR_TRIES: usize = 60;
 const CLEAR_PAUSE: Duration = Duration::from_secs(5);
 
-/// What the reconciler works with.
+/// The reconciler.
 pub struct Reconciler {
-    pub(super) client: Client,
-    pub(super) bmcs: Registry,
-    pub(super) index: HostIndex,
-    pub(super) settings: HostConfig,
-    pub(super) power: Readings,
-    pub(super) fence: Fence,
-    pub(super) metrics: Metrics,
-    /// What machines boot without the network; none where no boot HTTP runs.
-    pub(super) media: Option<Media>,
+    context: Context,
     places: Places,
     looks: Arc<Looks>,
     patience: Patience,
     up_since: Timestamp,
-    pub(super) crowd: Arc<Crowd>,
-    pub(super) logins: Arc<Logins>,
     turns: Semaphore,
 }
 
@@ -114,7 +100,7 @@ impl From<Registry> for Hardware {
 /// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
 pub async fn run(
     client: Client,
-    index: HostIndex,
+    directory: Directory,
     settings: HostConfig,
     hardware: impl Into<Hardware> + Send,
     fence: Fence,
@@ -123,24 +109,11 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media } = hardware.into();
     registration::complete(&client, &shutdown).await;
-    let every = watching;
-    let crowd = Arc::new(Crowd::new(index.clone()));
-    let (hosts, writer) = reflector::store();
-    let observer = crowd.clone();
-    let seen = reflector(writer, watcher(Api::<HostView>::all(client.clone()), every()))
-        .inspect_ok(move |event| observer.take(event))
-        .applied_objects();
-    let controller = Controller::for_stream(seen, hosts.clone());
+    let Directory { index, crowd, cache, .. } = directory;
     let (places, free) = Places::new(settings.busy_limit, settings.boot_deadline.0);
     let (looks, turns) = Looks::new(metrics.looks_waiting());
-    let woken = futures::stream::select(free, turns);
-    let woken = woken.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
-    let reconciler = Arc::new(Reconciler {
-        client: client.clone(),
-        places,
-        looks,
-        patience: Patience::default(),
-        up_since: Timestamp::now(),
+    let context = Context {
+        client,
         bmcs,
         index,
         settings,
@@ -150,83 +123,59 @@ pub async fn run(
         media,
         crowd,
         logins: Arc::default(),
+    };
+    let reconciler = Arc::new(Reconciler {
+        context,
+        places,
+        looks,
+        patience: Patience::default(),
+        up_since: Timestamp::now(),
         turns: Semaphore::new(TURNS_AT_ONCE),
     });
-    // Whose they are is all that matters here.
-    let intents = Api::<PartialObjectMeta<BootIntent>>::all(client.clone());
-    let hardware = Api::<PartialObjectMeta<HardwareData>>::all(client.clone());
-    let by_image = hosts.clone();
-    let by_secret = hosts.clone();
-    let controller = controller
-        .with_config(Config::default().concurrency(HOSTS_AT_ONCE))
-        .reconcile_on(woken)
-        .owns_stream(watcher(intents, every()).touched_objects())
-        .owns_stream(watcher(hardware, every()).touched_objects())
-        .watches(Api::<Image>::all(client.clone()), every(), move |image: Image| {
-            let name = image.name_any();
-            references(&by_image, move |host| host.image_name() == Some(name.as_str()))
-        })
-        .watches(Api::<Secret>::all(client), every(), move |secret: Secret| {
-            let (namespace, name) = (secret.namespace(), secret.name_any());
-            references(&by_secret, move |host| {
-                host.namespace() == namespace && host.credentials_name() == Some(name.as_str())
-            })
-        })
-        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
-        .run(reconcile, retry, reconciler.clone())
-        .for_each(|outcome| {
-            let reconciler = reconciler.clone();
-            async move {
-                match outcome {
-                    Ok((host, _)) => debug!(host = %host, "looked at"),
-                    // It went while it was queued, or something of its own outlived it.
-                    Err(kube::runtime::controller::Error::ObjectNotFound(host)) => {
-                        let namespace = host.namespace.clone().unwrap_or_default();
-                        reconciler.metrics.forget(&namespace, &host.name);
-                        let key = (namespace, host.name.clone());
-                        reconciler.places.leave(&key);
-                        reconciler.looks.leave(&key);
-                        tokio::spawn(async move {
-                            reconciler.clear_after(host.namespace.as_deref().unwrap_or_default(), &host.name).await;
-                        });
-                    }
-                    Err(error) => debug!(%error, "reconciliation failed"),
-                }
-            }
-        });
-    to_its_end(controller, hosts, shutdown).await;
-    reconciler.bmcs.close().await;
+    let woken = futures::stream::select(free, turns);
+    run_controller(reconciler.clone(), &cache, woken, shutdown).await;
+    reconciler.context.bmcs.close().await;
 }
 
-fn references(hosts: &Store<HostView>, wanted: impl Fn(&HostView) -> bool) -> Vec<ObjectRef<HostView>> {
-    hosts.state().iter().filter(|host| wanted(host)).map(|host| ObjectRef::from_obj(host.as_ref())).collect()
-}
+impl Reconcile for Reconciler {
+    type Object = HostView;
+    type Error = ReconcileError;
 
-fn retry(host: Arc<HostView>, error: &ReconcileError, _: Arc<Reconciler>) -> Action {
-    warn!(host = %label(host.as_ref()), %error, "will try again");
-    Action::requeue(Duration::from_secs(5))
-}
+    const AT_ONCE: u16 = HOSTS_AT_ONCE;
 
-pub(super) fn label(host: &impl ResourceExt) -> String {
-    format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
-}
-
-async fn reconcile(host: Arc<HostView>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
-    let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
-    let key = (namespace.clone(), name.clone());
-    if !reconciler.crowd.is_listed() {
-        return Ok(Action::requeue(*LOOK_AGAIN.start()));
+    fn retry_after(&self) -> Duration {
+        RETRY
     }
-    let Some(_look) = reconciler.looks.begin(&key, reconciler.crowd.is_registered(host.as_ref())) else {
-        return Ok(Action::await_change());
-    };
-    let outcome = reconciler.metrics.effort().of(reconciler.reconcile(&namespace, &name)).await;
-    reconciler.metrics.reconciled(&namespace, &name, outcome.is_err());
-    outcome
+
+    async fn reconcile(&self, host: Arc<HostView>) -> Result<Action, ReconcileError> {
+        let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+        let key = (namespace.clone(), name.clone());
+        if !self.context.crowd.is_listed() {
+            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+        }
+        let Some(_look) = self.looks.begin(&key, self.context.crowd.is_registered(host.as_ref())) else {
+            return Ok(Action::await_change());
+        };
+        let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
+        self.context.metrics.reconciled(&namespace, &name, outcome.is_err());
+        outcome
+    }
+
+    fn is_conflict(error: &ReconcileError) -> bool {
+        matches!(error, ReconcileError::Api(kube::Error::Api(error)) if error.is_conflict())
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.context.metrics.forget(namespace, name);
+        let key = (namespace.to_owned(), name.to_owned());
+        self.places.leave(&key);
+        self.looks.leave(&key);
+        tokio::spawn(async move { self.clear_after(&key.0, &key.1).await });
+    }
 }
 
 impl Reconciler {
-    async fn reconcile(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
+    async fn look_after(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
         let mut state = ProvisioningState::None;
         let (began, mut asked) = (Instant::now(), 0);
         let key = (namespace.to_owned(), name.to_owned());
@@ -239,7 +188,7 @@ impl Reconciler {
             let (host, around) = match known.take() {
                 Some(known) => known,
                 None => {
-                    let Some(host) = self.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                    let Some(host) = self.context.api::<BareMetalHost>(namespace).get_opt(name).await? else {
                         self.places.leave(&key);
                         return Ok(Action::await_change());
                     };
@@ -256,7 +205,7 @@ impl Reconciler {
             let warned = turn.notes.iter().any(|note| note.warning);
             if warned {
                 // Before the error itself: or it would look as if the spec had changed since, and never rest.
-                effects::note_tried(self, &host, intent).await?;
+                effects::note_tried(&self.context, &host, intent).await?;
             }
             let host = match Box::pin(self.save(&host, &turn)).await {
                 Err(kube::Error::Api(error)) if error.is_conflict() => continue,
@@ -267,11 +216,11 @@ impl Reconciler {
                 // Only the status changed, and that is at hand; after a warning the intent may have, too.
                 Next::Again | Next::Still => known = (!warned).then_some((host, around)),
                 Next::Gone => {
-                    self.metrics.forget(namespace, name);
+                    self.context.metrics.forget(namespace, name);
                     self.places.leave(&key);
                     let uid = host.uid().unwrap_or_default();
-                    self.power.forget(&uid);
-                    self.logins.tidy(&uid, std::time::Instant::now());
+                    self.context.power.forget(&uid);
+                    self.context.logins.tidy(&uid, std::time::Instant::now());
                     return Ok(Action::await_change());
                 }
                 Next::Wait { until, .. } => {
@@ -289,8 +238,8 @@ impl Reconciler {
                         asked += 1;
                     }
                     debug!(host = %label(&host), ?effect, "doing");
-                    let done = within(patience, &host, effects::perform(self, &host, intent, &effect)).await;
-                    self.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
+                    let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
+                    self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
                         Ok(()) => self.publish(&host, effect.done().as_slice()).await,
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
@@ -303,7 +252,7 @@ impl Reconciler {
                         Err(effects::EffectError::Api(error)) => return Err(error.into()),
                         Err(effects::EffectError::NotYet) => return Ok(Action::requeue(*LOOK_AGAIN.start())),
                         Err(effects::EffectError::Bmc(error)) => {
-                            self.power.forget(&host.uid().unwrap_or_default());
+                            self.context.power.forget(&host.uid().unwrap_or_default());
                             self.record_failure(&host, intent, &effect, &error.to_string()).await?;
                         }
                     }
@@ -317,9 +266,9 @@ impl Reconciler {
     /// nobody lets go.
     async fn clear_after(&self, namespace: &str, name: &str) {
         for _ in 0..CLEAR_TRIES {
-            let cleared = match self.api::<BootIntent>(namespace).get_opt(name).await {
+            let cleared = match self.context.api::<BootIntent>(namespace).get_opt(name).await {
                 Ok(Some(intent)) if intent.metadata.deletion_timestamp.is_some() => {
-                    effects::let_intent_go(self, &intent).await
+                    effects::let_intent_go(&self.context, &intent).await
                 }
                 read => read.map(drop),
             };
@@ -334,17 +283,18 @@ impl Reconciler {
     /// Reads what a decision on a host needs besides the host.
     async fn look_around(&self, host: &BareMetalHost) -> Result<Around, kube::Error> {
         let namespace = host.namespace().unwrap_or_default();
-        let intent = self.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
-        let access = access::read(self, host).await.inspect_err(|_| self.metrics.credentials_unread())?;
+        let intent = self.context.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
+        let access =
+            access::read(&self.context, host).await.inspect_err(|_| self.context.metrics.credentials_unread())?;
         let image = match &host.spec.image {
             Some(image) if !image.url.is_empty() => {
-                Api::<Image>::all(self.client.clone()).get_opt(&machine::image_name(image)).await?
+                Api::<Image>::all(self.context.client.clone()).get_opt(&machine::image_name(image)).await?
             }
             _ => None,
         };
-        let hardware = hardware_data::read(self, host).await?;
+        let hardware = hardware_data::read(&self.context, host).await?;
         let going = host.metadata.deletion_timestamp.is_some();
-        let data_cd = going && dataimage::is_attached(&self.api(&namespace), &host.name_any()).await?;
+        let data_cd = going && dataimage::is_attached(&self.context.api(&namespace), &host.name_any()).await?;
         Ok(Around { intent, access, image, hardware, data_cd })
     }
 
@@ -353,12 +303,12 @@ impl Reconciler {
         let power = match access {
             machine::Access::Ready { version, .. } => {
                 let uid = host.uid().unwrap_or_default();
-                self.power.get(&uid, &effects::power_key(host, version), self.settings.power_poll.0)
+                self.context.power.get(&uid, &effects::power_key(host, version), self.context.settings.power_poll.0)
             }
             machine::Access::None | machine::Access::Broken(_) | machine::Access::Taken(_) => None,
         };
         let mac = host.spec.boot_mac_address.as_deref();
-        let mac_owner = mac.and_then(|mac| self.crowd.mac_owner(host, mac));
+        let mac_owner = mac.and_then(|mac| self.context.crowd.mac_owner(host, mac));
         let key = (host.namespace().unwrap_or_default(), host.name_any());
         let world = |room| World {
             now: Timestamp::now(),
@@ -371,15 +321,15 @@ impl Reconciler {
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             mac_owner: mac_owner.as_deref(),
-            held_until: self.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
+            held_until: self.context.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
             data_cd: *data_cd,
             room,
-            settings: &self.settings,
+            settings: &self.context.settings,
         };
         self.places.decide(
             &key,
             Instant::now(),
-            || self.crowd.busy(),
+            || self.context.crowd.busy(),
             |room| {
                 let world = world(room);
                 let mut turn = machine::step(&world);
@@ -402,9 +352,9 @@ impl Reconciler {
             }
             _ => None,
         };
-        let health = self.power.health(&host.uid().unwrap_or_default());
+        let health = self.context.power.health(&host.uid().unwrap_or_default());
         let vendor = status.hardware.as_ref().and_then(|hardware| hardware.system_vendor.as_ref());
-        let twin = vendor.and_then(|vendor| self.crowd.twin(host, vendor));
+        let twin = vendor.and_then(|vendor| self.context.crowd.twin(host, vendor));
         status.conditions = conditions::of(host, &status, waiting, health, twin.as_deref(), Timestamp::now());
         let mut notes = turn.notes.clone();
         if let Some(twin) = twin.filter(|_| !conditions::knows_twin(&before)) {
@@ -432,10 +382,10 @@ impl Reconciler {
             info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "state");
         }
         let changed = BareMetalHost { status: Some(status), ..host.clone() };
-        let api = self.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
+        let api = self.context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
         let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
         let after = saved.status.clone().unwrap_or_default();
-        self.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
+        self.context.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
         self.publish(host, &notes).await;
         Ok(saved)
     }
@@ -445,7 +395,7 @@ impl Reconciler {
             if note.warning {
                 warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
             }
-            if let Err(error) = events::publish(&self.client, &host.object_ref(&()), note).await {
+            if let Err(error) = events::publish(&self.context.client, COMPONENT, &host.object_ref(&()), note).await {
                 warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
             }
         }
@@ -460,9 +410,9 @@ impl Reconciler {
         message: &str,
     ) -> Result<(), kube::Error> {
         if *effect == Effect::ReadPower {
-            self.metrics.no_access();
+            self.context.metrics.no_access();
         }
-        effects::note_tried(self, host, intent).await?;
+        effects::note_tried(&self.context, host, intent).await?;
         let status = host.status.clone().unwrap_or_default();
         let error_type = effect.error_type(status.provisioning.state);
         let (status, note) = machine::fail(&status, error_type, message);
@@ -472,14 +422,6 @@ impl Reconciler {
             Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
             saved => saved.map(|_| ()),
         }
-    }
-
-    pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
-    where
-        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
-        K::DynamicType: Default,
-    {
-        Api::namespaced(self.client.clone(), namespace)
     }
 }
 

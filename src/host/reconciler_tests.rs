@@ -2,9 +2,11 @@
 
 use std::future::Future;
 
+use futures::StreamExt;
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use kube::runtime::watcher::{self, watcher};
 use serde_json::json;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
@@ -25,8 +27,8 @@ use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
 use crate::bmc::{Health, Settings};
+use crate::boot::HostIndex;
 use crate::host::boot_effect;
-use crate::host::watches::{self, Intents};
 use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";
@@ -142,7 +144,7 @@ impl Site {
     /// A reconciler that does nothing by itself.
     fn reconciler(&self) -> Reconciler {
         let (places, _woken) = Places::new(20, Duration::from_secs(900));
-        Reconciler {
+        let context = Context {
             client: self.client.clone(),
             bmcs: Registry::default(),
             index: HostIndex::default(),
@@ -151,12 +153,15 @@ impl Site {
             fence: Fence::open(),
             metrics: Metrics::default(),
             media: None,
+            crowd: Arc::default(),
+            logins: Arc::default(),
+        };
+        Reconciler {
+            context,
             places,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),
             up_since: Timestamp::now(),
-            crowd: Arc::default(),
-            logins: Arc::default(),
             turns: tokio::sync::Semaphore::new(1),
         }
     }
@@ -168,18 +173,15 @@ impl Site {
     }
 
     async fn reconcile_with(&self, settings: HostConfig, bmcs: Settings) {
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
         let client = self.client.clone();
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents, ready, self.shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
+        let directory = Directory::start(&client, &self.shutdown).await;
         let bmcs = Registry::new(bmcs);
         let metrics = Metrics::default();
         self.api.add_metrics({
             let metrics = metrics.clone();
             Arc::new(move |registry| metrics.register(registry))
         });
-        tokio::spawn(run(client, index, settings, bmcs, Fence::open(), metrics, self.shutdown.clone()));
+        tokio::spawn(run(client, directory, settings, bmcs, Fence::open(), metrics, self.shutdown.clone()));
     }
 
     /// With one provisioned host `h`, whose reconciler runs.
@@ -707,7 +709,7 @@ async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
     let (reconciler, intents) = (site.reconciler(), site.api::<BootIntent>());
     let note = async |of: &BootIntent| {
         let at = Some(Time(Timestamp::now()));
-        boot_effect::note(&reconciler, of, move |spec| spec.started = at.clone()).await
+        boot_effect::note(&reconciler.context, of, move |spec| spec.started = at.clone()).await
     };
     let spec = BootIntentSpec { generation: 5, target: BootTarget::Ramdisk, ..BootIntentSpec::default() };
     let first = intents.create(&PostParams::default(), &BootIntent::new("h", spec.clone())).await.unwrap();
@@ -745,7 +747,7 @@ async fn a_system_that_the_agent_starts_finds_no_cd_of_ours() {
         host.spec.bmc.as_mut().unwrap().address = site.bmc.replacen("redfish", scheme, 1);
         let host = site.create(&host).await;
         let effect = machine::Effect::HandOver(Box::new(spec.clone()));
-        effects::perform(&reconciler, &host, None, &effect).await.unwrap();
+        effects::perform(&reconciler.context, &host, None, &effect).await.unwrap();
         assert_eq!(site.machine.media().is_some(), stays, "{scheme} {url}");
         assert_eq!(site.api::<BootIntent>().get("h").await.unwrap().spec, spec);
         site.delete().await;
@@ -759,5 +761,5 @@ async fn a_system_that_the_agent_starts_finds_no_cd_of_ours() {
     let mut host = site.host();
     host.spec.bmc.as_mut().unwrap().credentials_name = "none".into();
     let host = site.create(&host).await;
-    effects::perform(&reconciler, &host, None, &machine::Effect::HandOver(Box::new(spec))).await.unwrap();
+    effects::perform(&reconciler.context, &host, None, &machine::Effect::HandOver(Box::new(spec))).await.unwrap();
 }

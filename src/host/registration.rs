@@ -11,8 +11,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::context::Context;
 use super::machine;
-use super::reconciler::Reconciler;
 use crate::api::metal3::BareMetalHost;
 use crate::api::slipway::{
     ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Registration,
@@ -96,14 +96,14 @@ fn of(host: &BareMetalHost, intent: &BootIntent) -> Option<Registration> {
 /// somebody else who names it as well would be faster than the copy's BMC. May be done twice.
 ///
 /// Only who may write the host could name the copy, and the copy has it until [`HANDED_OVER`] is over or its BMC answered.
-pub(super) async fn hand_over(reconciler: &Reconciler, host: &BareMetalHost) -> Result<(), kube::Error> {
+pub(super) async fn hand_over(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
     let Some((namespace, name, uid)) = host.annotations().get(ANNOTATION_MOVED_TO).and_then(|to| destination(to))
     else {
         return Ok(());
     };
-    let own = reconciler.api::<BootIntent>(&host.namespace().unwrap_or_default()).get_opt(&host.name_any()).await?;
+    let own = context.api::<BootIntent>(&host.namespace().unwrap_or_default()).get_opt(&host.name_any()).await?;
     let Some(registration) = own.and_then(|intent| inherited(host, &intent)) else { return Ok(()) };
-    let hosts = reconciler.api::<BareMetalHost>(namespace);
+    let hosts = context.api::<BareMetalHost>(namespace);
     let Some(copy) = hosts.get_opt(name).await?.filter(|copy| copy.uid().as_deref() == Some(uid)) else {
         return Ok(());
     };
@@ -112,7 +112,7 @@ pub(super) async fn hand_over(reconciler: &Reconciler, host: &BareMetalHost) -> 
     }
     let until = Timestamp::now().as_millisecond().saturating_add(HANDED_OVER.as_millis() as i64);
     let registration = Registration { until, ..registration };
-    let intents = reconciler.api::<BootIntent>(namespace);
+    let intents = context.api::<BootIntent>(namespace);
     match intents.get_opt(name).await? {
         // It is somebody by itself.
         Some(intent) if !intent.is_of(uid) || intent.registration().is_some_and(|own| own.since > 0) => return Ok(()),
@@ -129,7 +129,7 @@ pub(super) async fn hand_over(reconciler: &Reconciler, host: &BareMetalHost) -> 
     }
     // The host goes from one watch, its heir comes by another.
     let known = async {
-        let has = || reconciler.index.by_uid(uid)?.standing.record.clone().filter(|record| record.since > 0);
+        let has = || context.index.by_uid(uid)?.standing.record.clone().filter(|record| record.since > 0);
         while has().is_none() {
             tokio::time::sleep(LOOK).await;
         }

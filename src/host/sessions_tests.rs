@@ -7,7 +7,6 @@ use axum::body::Body;
 use axum::http::Request;
 use kube::api::{ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -16,7 +15,7 @@ use crate::api::kinds;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec};
 use crate::api::slipway::{BootIntentSpec, StepAction};
 use crate::apiserver::ApiServer;
-use crate::host::watches;
+use crate::host::directory::Directory;
 use crate::store::{Store, StoreOptions};
 
 struct Site {
@@ -49,10 +48,7 @@ impl Site {
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), "default");
         let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..Default::default() };
         let host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.unwrap();
+        let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let library = Library::open(path.join("images"), crate::image::Sources::of_tests()).unwrap();
         let sessions = Sessions::new(

@@ -162,7 +162,7 @@ async fn a_bmc_that_comes_to_no_end_has_failed() {
     site.create(&site.host()).await;
     let patience = Patience { read: Duration::from_millis(50), ..Patience::default() };
     let reconciler = Reconciler { patience, ..site.reconciler() };
-    reconciler.reconcile("rack", "h").await.unwrap();
+    reconciler.look_after("rack", "h").await.unwrap();
     let status = site.status().await;
     let message = status.error_message;
     assert_eq!((status.error_type, status.error_count), (Some(ErrorType::Registration), 1), "{message}");

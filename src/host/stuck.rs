@@ -5,14 +5,12 @@
 //! the reconciler does not hold up this.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,11 +18,10 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::events;
-use super::machine::Note;
+use super::COMPONENT;
 use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
-use crate::engine::watching;
+use crate::runtime::{Change, Key, Note, Watches, events, key};
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -33,7 +30,10 @@ const AFTER_DEADLINE: jiff::SignedDuration = jiff::SignedDuration::from_secs(120
 
 /// Hosts that do not get on, by state and reason. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Stuck(Family<Labels, Gauge>);
+pub struct Stuck {
+    gauge: Family<Labels, Gauge>,
+    hosts: Arc<Mutex<HashMap<Key, Kept>>>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -42,9 +42,71 @@ struct Labels {
 }
 
 impl Stuck {
+    /// Knows what hosts do as the watch of hosts tells.
+    pub fn new(watches: &mut Watches) -> Self {
+        let stuck = Self::default();
+        let told = stuck.clone();
+        watches.observe(move |change: &Change<'_, BareMetalHost>| told.take(change, Instant::now()));
+        stuck
+    }
+
     /// Names the gauge for a scrape.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("slipway_host_stuck", "Hosts that do not get on", self.0.clone());
+        registry.register("slipway_host_stuck", "Hosts that do not get on", self.gauge.clone());
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<Key, Kept>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, change: &Change<'_, BareMetalHost>, now: Instant) {
+        match change {
+            Change::Put(host) => take(&mut self.kept(), host, now),
+            Change::Gone(key) => {
+                if let Some(mut host) = self.kept().remove(*key) {
+                    self.forget(&mut host);
+                }
+            }
+            Change::Listed => {}
+        }
+    }
+
+    /// Takes the host out of the gauge.
+    fn forget(&self, host: &mut Kept) {
+        if let Some(labels) = host.told.take() {
+            self.gauge.get_or_create(&labels).dec();
+        }
+    }
+
+    /// Brings the gauge up to date; the hosts of which something is new, with what is to be said.
+    fn look(&self, limit: Duration, now: Instant, time: Timestamp) -> Vec<(ObjectReference, Note)> {
+        let mut all = self.kept();
+        let mut news = Vec::new();
+        for kept in all.values_mut() {
+            let still = now.saturating_duration_since(kept.moved);
+            let found = judge(kept.mark.state, &kept.look, still, limit, time);
+            let labels = found.as_ref().map(|(why, _)| Labels { state: kept.mark.state, reason: why.as_str() });
+            if kept.told == labels {
+                continue;
+            }
+            let before = kept.told.clone();
+            self.forget(kept);
+            if let Some(labels) = &labels {
+                self.gauge.get_or_create(labels).inc();
+            }
+            // Another reason for the same standstill is no other occurrence.
+            let note = match (&before, found) {
+                (None, Some((_, message))) => Some(Note { reason: "Stuck", message, warning: true }),
+                (Some(_), None) => {
+                    Some(Note { reason: "NoLongerStuck", message: "The host gets on again".into(), warning: false })
+                }
+                _ => None,
+            };
+            kept.told = labels;
+            news.extend(note.map(|note| (kept.host.clone(), note)));
+        }
+        all.retain(|_, kept| kept.look.moving);
+        news
     }
 }
 
@@ -140,66 +202,43 @@ fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timest
 
 /// Looks at every host until the shutdown.
 pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: CancellationToken) {
-    let mut hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watching()).default_backoff().boxed();
-    let all = Mutex::new(HashMap::<String, Kept>::new());
-    let kept = || all.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut listed = Vec::new();
+    // Another appliance may look at them afterwards.
+    let stuck = Looking(stuck);
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let event = tokio::select! {
-            () = shutdown.cancelled() => break,
-            event = hosts.next() => event,
-            _ = look.tick() => {
-                let told = look_at(&mut kept(), &stuck, limit, Instant::now(), Timestamp::now());
-                for (host, note) in told {
-                    warn!(host = host.name, message = note.message, "host is stuck");
-                    if let Err(error) = events::publish(&client, &host, &note).await {
-                        warn!(%error, "an event is not stored");
-                    }
-                }
-                continue;
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = look.tick() => {}
+        }
+        for (host, note) in stuck.0.look(limit, Instant::now(), Timestamp::now()) {
+            warn!(host = host.name, message = note.message, "host is stuck");
+            if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
+                warn!(%error, "an event is not stored");
             }
-        };
-        match event {
-            Some(Ok(watcher::Event::Init)) => listed.clear(),
-            Some(Ok(watcher::Event::InitApply(host))) => {
-                listed.push(host.uid().unwrap_or_default());
-                take(&mut kept(), &host, Instant::now());
-            }
-            Some(Ok(watcher::Event::InitDone)) => {
-                kept().retain(|uid, host| listed.contains(uid) || forget(&stuck, host));
-            }
-            Some(Ok(watcher::Event::Apply(host))) => take(&mut kept(), &host, Instant::now()),
-            Some(Ok(watcher::Event::Delete(host))) => {
-                if let Some(host) = kept().remove(&host.uid().unwrap_or_default()) {
-                    forget(&stuck, &host);
-                }
-            }
-            Some(Err(error)) => warn!(%error, "watch of hosts broke; it is set up again"),
-            None => break,
         }
     }
-    // Another appliance may look at them now.
-    kept().drain().for_each(|(_, host)| {
-        forget(&stuck, &host);
-    });
 }
 
-/// Takes the host out of the gauge; false, so that it can be forgotten.
-fn forget(stuck: &Stuck, host: &Kept) -> bool {
-    if let Some(labels) = &host.told {
-        stuck.0.get_or_create(labels).dec();
+/// Somebody looks; when he ends, however, no host is in the gauge any more.
+struct Looking(Stuck);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.kept().values_mut().for_each(|host| self.0.forget(host));
     }
-    false
 }
 
-fn take(all: &mut HashMap<String, Kept>, host: &BareMetalHost, now: Instant) {
+fn take(all: &mut HashMap<Key, Kept>, host: &BareMetalHost, now: Instant) {
     let nothing = BareMetalHostStatus::default();
     let status = host.status.as_ref().unwrap_or(&nothing);
     let (look, mark) = (Look::at(host, status), mark(status));
-    let uid = host.uid().unwrap_or_default();
-    match all.get_mut(&uid) {
+    let key = key(host);
+    match all.get_mut(&key) {
+        // Another one under the same name begins anew.
+        Some(kept) if kept.host.uid != host.uid() => {
+            *kept = Kept { host: host.object_ref(&()), look, mark, moved: now, told: kept.told.take() };
+        }
         Some(kept) => {
             if kept.mark != mark {
                 (kept.mark, kept.moved) = (mark, now);
@@ -207,45 +246,10 @@ fn take(all: &mut HashMap<String, Kept>, host: &BareMetalHost, now: Instant) {
             kept.look = look;
         }
         None if look.moving => {
-            all.insert(uid, Kept { host: host.object_ref(&()), look, mark, moved: now, told: None });
+            all.insert(key, Kept { host: host.object_ref(&()), look, mark, moved: now, told: None });
         }
         None => {}
     }
-}
-
-/// Brings the gauge up to date; the hosts of which something is new, with what is to be said.
-fn look_at(
-    all: &mut HashMap<String, Kept>,
-    stuck: &Stuck,
-    limit: Duration,
-    now: Instant,
-    time: Timestamp,
-) -> Vec<(ObjectReference, Note)> {
-    let mut news = Vec::new();
-    for kept in all.values_mut() {
-        let still = now.saturating_duration_since(kept.moved);
-        let found = judge(kept.mark.state, &kept.look, still, limit, time);
-        let labels = found.as_ref().map(|(why, _)| Labels { state: kept.mark.state, reason: why.as_str() });
-        if kept.told == labels {
-            continue;
-        }
-        forget(stuck, kept);
-        if let Some(labels) = &labels {
-            stuck.0.get_or_create(labels).inc();
-        }
-        // Another reason for the same standstill is no other occurrence.
-        let note = match (&kept.told, found) {
-            (None, Some((_, message))) => Some(Note { reason: "Stuck", message, warning: true }),
-            (Some(_), None) => {
-                Some(Note { reason: "NoLongerStuck", message: "The host gets on again".into(), warning: false })
-            }
-            _ => None,
-        };
-        kept.told = labels;
-        news.extend(note.map(|note| (kept.host.clone(), note)));
-    }
-    all.retain(|_, kept| kept.look.moving);
-    news
 }
 
 #[cfg(test)]
@@ -302,40 +306,41 @@ mod tests {
 
     #[test]
     fn it_is_said_once_and_ends_when_the_host_moves() {
-        let (stuck, mut all) = (Stuck::default(), HashMap::new());
+        let stuck = Stuck::default();
         let (start, time) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let writing = |percent| {
             host(State::Provisioning, |status| {
                 status.progress = Some(HostProgress { percent: Some(percent), ..HostProgress::default() });
             })
         };
-        let gauge = |reason| stuck.0.get_or_create(&Labels { state: "provisioning", reason }).get();
-        take(&mut all, &writing(1), start);
-        let look = |all: &mut HashMap<String, Kept>, seconds| {
-            let news = look_at(all, &stuck, LIMIT, start + Duration::from_secs(seconds), time);
+        let gauge = |reason| stuck.gauge.get_or_create(&Labels { state: "provisioning", reason }).get();
+        let put = |host: &BareMetalHost, seconds| stuck.take(&Change::Put(host), start + Duration::from_secs(seconds));
+        put(&writing(1), 0);
+        let look = |seconds| {
+            let news = stuck.look(LIMIT, start + Duration::from_secs(seconds), time);
             news.into_iter().map(|(_, note)| note.reason).collect::<Vec<_>>()
         };
-        assert_eq!(look(&mut all, 800), [""; 0]);
-        assert_eq!(look(&mut all, 1000), ["Stuck"]);
-        assert_eq!(look(&mut all, 1010), [""; 0], "once");
+        assert_eq!(look(800), [""; 0]);
+        assert_eq!(look(1000), ["Stuck"]);
+        assert_eq!(look(1010), [""; 0], "once");
         assert_eq!(gauge("no-progress"), 1);
         // The same again, written anew, is no move.
-        take(&mut all, &writing(1), start + Duration::from_secs(1020));
-        assert_eq!(look(&mut all, 1030), [""; 0]);
-        take(&mut all, &writing(2), start + Duration::from_secs(1040));
-        assert_eq!(look(&mut all, 1050), ["NoLongerStuck"]);
+        put(&writing(1), 1020);
+        assert_eq!(look(1030), [""; 0]);
+        put(&writing(2), 1040);
+        assert_eq!(look(1050), ["NoLongerStuck"]);
         assert_eq!(gauge("no-progress"), 0);
-        assert_eq!(look(&mut all, 5000), ["Stuck"], "another time");
+        assert_eq!(look(5000), ["Stuck"], "another time");
         assert_eq!(gauge("no-progress"), 1);
         // There, it needs nobody's eye any more.
-        take(&mut all, &host(State::Provisioned, |_| {}), start + Duration::from_secs(5010));
-        assert_eq!(look(&mut all, 5020), ["NoLongerStuck"]);
-        assert_eq!((gauge("no-progress"), all.len()), (0, 0));
-        take(&mut all, &host(State::Provisioned, |_| {}), start + Duration::from_secs(5030));
-        assert_eq!(all.len(), 0);
-        take(&mut all, &writing(3), start + Duration::from_secs(5040));
-        assert_eq!(look(&mut all, 9000), ["Stuck"]);
-        all.retain(|_, host| forget(&stuck, host));
+        put(&host(State::Provisioned, |_| {}), 5010);
+        assert_eq!(look(5020), ["NoLongerStuck"]);
+        assert_eq!((gauge("no-progress"), stuck.kept().len()), (0, 0));
+        put(&host(State::Provisioned, |_| {}), 5030);
+        assert_eq!(stuck.kept().len(), 0);
+        put(&writing(3), 5040);
+        assert_eq!(look(9000), ["Stuck"]);
+        stuck.take(&Change::Gone(&key(&writing(3))), start);
         assert_eq!(gauge("no-progress"), 0, "gone with its host");
     }
 }

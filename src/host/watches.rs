@@ -1,15 +1,11 @@
 //! Keeps what booting and the sessions read in memory current: hosts by MAC address, and boot intents.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::machine;
 use crate::api::MacAddress;
@@ -17,12 +13,10 @@ use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
-use crate::engine::watching;
+use crate::runtime::{Change, Key, Watches, key};
 
 /// More cards than any machine has.
 const MAX_CARDS: usize = 256;
-
-type Key = (String, String);
 
 /// An intent as last seen, and a way to wait for its next change.
 type Latest = watch::Sender<Option<Arc<BootIntent>>>;
@@ -49,133 +43,84 @@ impl Intents {
     }
 }
 
-enum Seen {
-    Host(Box<watcher::Event<BareMetalHost>>),
-    Intent(Box<watcher::Event<BootIntent>>),
-}
-
 #[derive(Default)]
 struct Known {
     /// With the address of the BMC.
     hosts: HashMap<Key, (BootHost, String)>,
     intents: HashMap<Key, Arc<BootIntent>>,
-    /// What a relist in progress has named so far; the rest is gone when it ends.
-    relisted_hosts: HashSet<Key>,
-    relisted_intents: HashSet<Key>,
+    /// Whether all hosts, and all intents, were listed once.
+    listed: (bool, bool),
 }
 
-/// Follows hosts and intents until the shutdown. `ready` is told once both were listed.
-pub async fn keep(
-    client: Client,
-    index: HostIndex,
-    intents: Intents,
-    ready: watch::Sender<bool>,
-    shutdown: CancellationToken,
-) {
-    let hosts = watcher(Api::<BareMetalHost>::all(client.clone()), watching());
-    let wanted = watcher(Api::<BootIntent>::all(client), watching());
-    let mut events = stream::select(
-        hosts.default_backoff().map_ok(|event| Seen::Host(Box::new(event))).boxed(),
-        wanted.default_backoff().map_ok(|event| Seen::Intent(Box::new(event))).boxed(),
-    );
-    let mut known = Known::default();
-    let mut listed = (false, false);
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            () = shutdown.cancelled() => return,
-        };
-        match event {
-            Some(Ok(seen)) => {
-                let hosts_listed = matches!(&seen, Seen::Host(event) if matches!(**event, watcher::Event::InitDone));
-                listed.0 |= hosts_listed;
-                listed.1 |= matches!(&seen, Seen::Intent(event) if matches!(**event, watcher::Event::InitDone));
-                for key in known.take(seen, &intents) {
-                    known.publish(&key, &index);
-                }
-                if hosts_listed {
-                    index.settle();
-                }
-                if listed == (true, true) {
-                    ready.send_replace(true);
-                }
-            }
-            Some(Err(error)) => warn!(%error, "watch of hosts and intents broke; it is set up again"),
-            None => return,
+/// Keeps index and intents as the watches tell. The receiver is told once both kinds were listed.
+pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watch::Receiver<bool> {
+    let (tell, ready) = watch::channel(false);
+    let known = Arc::new(Mutex::new(Known::default()));
+    let (known_too, index_too, ready_too) = (known.clone(), index.clone(), tell.clone());
+    watches.observe(move |change: &Change<'_, BareMetalHost>| {
+        let mut known = lock(&known);
+        if let Some(key) = known.take_host(change) {
+            return known.publish(&key, &index);
         }
-    }
+        index.settle();
+        ready_too.send_replace(known.listed == (true, true));
+    });
+    watches.observe(move |change: &Change<'_, BootIntent>| {
+        let mut known = lock(&known_too);
+        if let Some(key) = known.take_intent(change, &intents) {
+            return known.publish(&key, &index_too);
+        }
+        tell.send_replace(known.listed == (true, true));
+    });
+    ready
+}
+
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Known {
-    /// Takes an event in; the keys whose hosts must be published anew.
-    fn take(&mut self, seen: Seen, intents: &Intents) -> Vec<Key> {
-        match seen {
-            Seen::Host(event) => self.take_host(*event),
-            Seen::Intent(event) => self.take_intent(*event, intents),
-        }
-    }
-
-    fn take_host(&mut self, event: watcher::Event<BareMetalHost>) -> Vec<Key> {
-        match event {
-            watcher::Event::Init => {
-                self.relisted_hosts.clear();
-                Vec::new()
+    /// Takes in what the watch tells; the key of the host that must be published anew.
+    fn take_host(&mut self, change: &Change<'_, BareMetalHost>) -> Option<Key> {
+        match change {
+            Change::Put(host) => Some(self.put_host(host)),
+            Change::Gone(key) => {
+                self.hosts.remove(*key);
+                Some((*key).clone())
             }
-            watcher::Event::Apply(host) => vec![self.put_host(host)],
-            watcher::Event::InitApply(host) => {
-                let key = self.put_host(host);
-                self.relisted_hosts.insert(key.clone());
-                vec![key]
-            }
-            watcher::Event::InitDone => {
-                let gone: Vec<Key> = self.hosts.keys().filter(|k| !self.relisted_hosts.contains(*k)).cloned().collect();
-                for key in &gone {
-                    self.hosts.remove(key);
-                }
-                gone
-            }
-            watcher::Event::Delete(host) => {
-                let key = key(&host);
-                self.hosts.remove(&key);
-                vec![key]
+            Change::Listed => {
+                self.listed.0 = true;
+                None
             }
         }
     }
 
-    fn take_intent(&mut self, event: watcher::Event<BootIntent>, intents: &Intents) -> Vec<Key> {
-        let gone = match event {
-            watcher::Event::Init => {
-                self.relisted_intents.clear();
-                return Vec::new();
+    fn take_intent(&mut self, change: &Change<'_, BootIntent>, intents: &Intents) -> Option<Key> {
+        match change {
+            Change::Put(intent) => Some(self.put_intent(intent, intents)),
+            Change::Gone(key) => {
+                self.intents.remove(*key);
+                intents.set((*key).clone(), None);
+                Some((*key).clone())
             }
-            watcher::Event::Apply(intent) => return vec![self.put_intent(intent, intents)],
-            watcher::Event::InitApply(intent) => {
-                let key = self.put_intent(intent, intents);
-                self.relisted_intents.insert(key.clone());
-                return vec![key];
+            Change::Listed => {
+                self.listed.1 = true;
+                None
             }
-            watcher::Event::InitDone => {
-                self.intents.keys().filter(|k| !self.relisted_intents.contains(*k)).cloned().collect()
-            }
-            watcher::Event::Delete(intent) => vec![key(&intent)],
-        };
-        for key in &gone {
-            self.intents.remove(key);
-            intents.set(key.clone(), None);
         }
-        gone
     }
 
-    fn put_host(&mut self, host: BareMetalHost) -> Key {
-        let key = key(&host);
+    fn put_host(&mut self, host: &BareMetalHost) -> Key {
+        let key = key(host);
         let bmc = host.spec.bmc.as_ref().map(|bmc| bmc.address.clone());
         let bmc = bmc.filter(|address| BmcAddress::parse(address).is_ok()).unwrap_or_default();
-        self.hosts.insert(key.clone(), (boot_host(&host), bmc));
+        self.hosts.insert(key.clone(), (boot_host(host), bmc));
         key
     }
 
-    fn put_intent(&mut self, mut intent: BootIntent, intents: &Intents) -> Key {
-        let key = key(&intent);
+    fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> Key {
+        let key = key(intent);
+        let mut intent = intent.clone();
         intent.metadata.managed_fields = None;
         // Nobody here asks for it, and it is larger than all the rest.
         if let Some(status) = &mut intent.status {
@@ -203,10 +148,6 @@ impl Known {
             None => index.remove(&key.0, &key.1),
         }
     }
-}
-
-fn key(object: &impl ResourceExt) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// What booting needs to know of a host, its intent apart.

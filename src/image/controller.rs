@@ -14,20 +14,18 @@
 //! What no Image and no boot intent names is removed from the library. That is decided while no import runs, and
 //! never when the objects cannot be listed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, stream};
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action, Controller};
-use kube::runtime::watcher::{Event, watcher};
+use kube::runtime::controller::Action;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, RwLock, watch};
+use tokio::sync::{RwLock, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -36,9 +34,7 @@ use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
-use crate::engine::ending::to_its_end;
-use crate::engine::slim::Slim;
-use crate::engine::watching;
+use crate::runtime::{Reconcile, Slim, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -82,28 +78,24 @@ const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// After the API failed.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// Runs until `shutdown`, with at most `imports` imports at once, which `demands` says whose they are. Imports under way
-/// end there and begin again at the next start.
-pub async fn run(
-    client: Client,
-    library: Library,
-    imports: usize,
-    demands: Arc<dyn Demands>,
-    shutdown: CancellationToken,
-) {
-    run_with(client, library, imports, demands, shutdown, TIMES).await;
+/// Runs until `shutdown`, with at most `imports` imports at once. Imports under way end there and begin again at the next
+/// start.
+pub async fn run(client: Client, library: Library, imports: usize, known: Images, shutdown: CancellationToken) {
+    run_with(client, library, imports, known, shutdown, TIMES).await;
 }
 
 async fn run_with(
     client: Client,
     library: Library,
     imports: usize,
-    demands: Arc<dyn Demands>,
+    known: Images,
     shutdown: CancellationToken,
     times: Times,
 ) {
     let images: Api<Image> = Api::all(client.clone());
-    let seen: Api<Slim<Image>> = Api::all(client.clone());
+    let Images { cache, shared, demands } = known;
+    // Those of an earlier run.
+    lock(&shared.running).clear();
     let wanted = demands.clone();
     let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
     let context = Arc::new(Context {
@@ -114,32 +106,12 @@ async fn run_with(
         demands,
         making_room: tokio::sync::Mutex::new(()),
         gate: RwLock::new(()),
-        running: Mutex::default(),
-        failed: Mutex::default(),
-        collect: Notify::new(),
-        look: Notify::new(),
+        shared,
         shutdown: shutdown.clone(),
         times,
     });
-    let controller = Controller::new(seen, watching());
-    let store = controller.store();
-    let controller = controller
-        .graceful_shutdown_on(shutdown.clone().cancelled_owned())
-        .run(
-            reconcile,
-            |image, error, _| {
-                tracing::warn!(image = image.name_any(), %error, "the API failed while an image was looked after");
-                Action::requeue(API_RETRY)
-            },
-            context.clone(),
-        )
-        .for_each(|result| async move {
-            if let Err(error) = result {
-                tracing::debug!(%error, "image controller");
-            }
-        });
-    let controller = to_its_end(controller, store, shutdown);
-    tokio::join!(controller, context.follow(), context.collect_when_needed(), context.look_after_users());
+    let controller = run_controller(context.clone(), &cache, stream::empty(), shutdown);
+    tokio::join!(controller, context.collect_when_needed(), context.look_after_users());
 }
 
 struct Context {
@@ -151,12 +123,7 @@ struct Context {
     making_room: tokio::sync::Mutex<()>,
     /// Held shared from before an import until its digest is in the object's status, alone while collecting.
     gate: RwLock<()>,
-    running: Mutex<HashMap<String, Running>>,
-    /// By UID: the generation that failed, and when to try it again.
-    failed: Mutex<HashMap<String, (i64, Option<Instant>)>>,
-    collect: Notify,
-    /// Told when an Image's status does not say who wants it.
-    look: Notify,
+    shared: Arc<Shared>,
     shutdown: CancellationToken,
     times: Times,
 }
@@ -190,16 +157,6 @@ impl Work {
     }
 }
 
-struct Running {
-    uid: String,
-    generation: i64,
-    stop: CancellationToken,
-    /// Told when it must end for want of room.
-    give_way: CancellationToken,
-    /// Bytes that it has read of its source.
-    read: Arc<AtomicU64>,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Only single inserts and removals happen under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -209,36 +166,48 @@ fn generation(image: &Image) -> i64 {
     image.metadata.generation.unwrap_or(0)
 }
 
-async fn reconcile(image: Arc<Slim<Image>>, context: Arc<Context>) -> Result<Action, kube::Error> {
-    // The cache may be older than our own last write, and an import is too dear to be done twice.
-    let Some(image) = context.images.get_opt(&image.name_any()).await? else {
-        return Ok(Action::await_change());
-    };
-    if image.metadata.deletion_timestamp.is_some() {
-        return Ok(Action::await_change());
+impl Reconcile for Context {
+    type Object = Slim<Image>;
+    type Error = kube::Error;
+
+    fn retry_after(&self) -> Duration {
+        API_RETRY
     }
-    let uid = image.uid().unwrap_or_default();
-    let status = image.status.clone().unwrap_or_default();
-    let current = status.observed_generation == Some(generation(&image));
-    if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
-        let library = context.library.clone();
-        let holds = tokio::task::spawn_blocking(move || library.holds(&digest)).await.unwrap_or(false);
-        if holds {
-            return Ok(Action::requeue(CHECK_EVERY));
+
+    async fn reconcile(&self, image: Arc<Slim<Image>>) -> Result<Action, kube::Error> {
+        // The cache may be older than our own last write, and an import is too dear to be done twice.
+        let Some(image) = self.images.get_opt(&image.name_any()).await? else {
+            return Ok(Action::await_change());
+        };
+        if image.metadata.deletion_timestamp.is_some() {
+            return Ok(Action::await_change());
         }
-        tracing::warn!(image = image.name_any(), "parts of an image are gone from the library; importing it again");
-    }
-    if current && status.phase == ImagePhase::Failed {
-        let known = lock(&context.failed).get(&uid).copied();
-        match known.filter(|(of, _)| *of == generation(&image)) {
-            Some((_, None)) => return Ok(Action::await_change()),
-            Some((_, Some(at))) if at > Instant::now() => return Ok(Action::requeue(at - Instant::now())),
-            // Time to try again, or this program has started since.
-            _ => {}
+        let uid = image.uid().unwrap_or_default();
+        let status = image.status.clone().unwrap_or_default();
+        let current = status.observed_generation == Some(generation(&image));
+        if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
+            let library = self.library.clone();
+            let holds = tokio::task::spawn_blocking(move || library.holds(&digest)).await.unwrap_or(false);
+            if holds {
+                return Ok(Action::requeue(CHECK_EVERY));
+            }
+            tracing::warn!(image = image.name_any(), "parts of an image are gone from the library; importing it again");
         }
+        if current && status.phase == ImagePhase::Failed {
+            let known = lock(&self.shared.failed).get(&image.name_any()).cloned();
+            match known
+                .filter(|failed| failed.uid == uid && failed.generation == generation(&image))
+                .map(|failed| failed.again)
+            {
+                Some(None) => return Ok(Action::await_change()),
+                Some(Some(at)) if at > Instant::now() => return Ok(Action::requeue(at - Instant::now())),
+                // Time to try again, or this program has started since.
+                _ => {}
+            }
+        }
+        let failures = if current { status.fail_count } else { 0 };
+        self.import(&Arc::new(image), &uid, failures).await
     }
-    let failures = if current { status.fail_count } else { 0 };
-    context.import(&Arc::new(image), &uid, failures).await
 }
 
 impl Context {
@@ -252,7 +221,7 @@ impl Context {
             give_way: give_way.clone(),
             read: read.clone(),
         };
-        lock(&self.running).insert(name.clone(), running);
+        lock(&self.shared.running).insert(name.clone(), running);
         let result = tokio::select! {
             // The object has gone or changed, or the program ends: what is known of it is decided anew.
             () = stop.cancelled() => Ok(Action::requeue(Duration::ZERO)),
@@ -262,9 +231,9 @@ impl Context {
             }
             result = self.import_now(image, uid, failures, &read) => result,
         };
-        lock(&self.running).remove(&name);
+        lock(&self.shared.running).remove(&name);
         // A collection that found the gate shut comes now.
-        self.collect.notify_one();
+        self.shared.collect.notify_one();
         result
     }
 
@@ -321,7 +290,7 @@ impl Context {
             Ok(imported) => {
                 let Imported { digest, virtual_size, stored_size } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
-                lock(&self.failed).remove(uid);
+                lock(&self.shared.failed).remove(&image.name_any());
                 self.report(
                     image,
                     with(json!({
@@ -346,7 +315,8 @@ impl Context {
             None => "not trying again until the spec changes".into(),
         };
         let next = pause.map(|pause| Instant::now() + pause);
-        lock(&self.failed).insert(uid.to_owned(), (generation(image), next));
+        let known = Failed { uid: uid.to_owned(), generation: generation(image), again: next };
+        lock(&self.shared.failed).insert(image.name_any(), known);
         let failed = json!({
             "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
             "failCount": failures.saturating_add(1),
@@ -441,62 +411,13 @@ impl Context {
         Ok(())
     }
 
-    /// Stops imports of objects that have gone or changed.
-    async fn follow(&self) {
-        let events = watcher(self.images.clone(), watching()).default_backoff();
-        tokio::pin!(events);
-        let mut listed = HashSet::new();
-        loop {
-            let event = tokio::select! {
-                () = self.shutdown.cancelled() => return,
-                event = events.next() => event,
-            };
-            match event {
-                None => return,
-                Some(Ok(Event::Apply(image))) => {
-                    self.stop(&image, false);
-                    if !self.says_its_users(&image) {
-                        self.look.notify_one();
-                    }
-                }
-                Some(Ok(Event::Delete(image))) => {
-                    self.stop(&image, true);
-                    lock(&self.failed).remove(&image.uid().unwrap_or_default());
-                    self.collect.notify_one();
-                }
-                Some(Ok(Event::Init)) => listed.clear(),
-                Some(Ok(Event::InitApply(image))) => {
-                    self.stop(&image, false);
-                    listed.insert(image.uid().unwrap_or_default());
-                }
-                Some(Ok(Event::InitDone)) => {
-                    for gone in lock(&self.running).values().filter(|r| !listed.contains(&r.uid)) {
-                        gone.stop.cancel();
-                    }
-                    lock(&self.failed).retain(|uid, _| listed.contains(uid));
-                    self.collect.notify_one();
-                }
-                Some(Err(error)) => tracing::debug!(%error, "watching images"),
-            }
-        }
-    }
-
-    fn stop(&self, image: &Image, gone: bool) {
-        if let Some(running) = lock(&self.running).get(&image.name_any()) {
-            let same = image.uid().as_deref() == Some(running.uid.as_str());
-            if !same || gone || generation(image) > running.generation || image.metadata.deletion_timestamp.is_some() {
-                running.stop.cancel();
-            }
-        }
-    }
-
     async fn collect_when_needed(&self) {
         let mut tick = interval(COLLECT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => return,
-                () = self.collect.notified() => {}
+                () = self.shared.collect.notified() => {}
                 _ = tick.tick() => {}
             }
             // An import whose digest is in no status yet would lose it; its end brings us here again.
@@ -562,7 +483,11 @@ fn merged(base: &Value, over: Value) -> Value {
     merged
 }
 
+mod known;
 mod upkeep;
+
+pub use known::Images;
+use known::{Failed, Running, Shared};
 
 #[cfg(test)]
 mod tests;

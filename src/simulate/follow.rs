@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -15,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::objects::LABEL;
 use super::plan::Goal;
 use crate::api::metal3::{BareMetalHost, ProvisioningState};
+use crate::runtime::{self, Change};
 
 /// Of a BareMetalHost what is followed.
 #[derive(Clone, Debug, Deserialize)]
@@ -156,31 +155,15 @@ impl Hosts {
 
     /// Follows the hosts of a namespace until the token is cancelled.
     pub async fn follow(self, client: Client, namespace: String, token: CancellationToken) {
-        let api = Api::<Seen>::namespaced(client, &namespace);
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
-        let mut listed = Vec::new();
-        loop {
-            let event = tokio::select! {
-                () = token.cancelled() => return,
-                event = events.next() => event,
-            };
-            match event {
-                Some(Ok(watcher::Event::Init)) => listed.clear(),
-                Some(Ok(watcher::Event::InitApply(seen))) => {
-                    listed.push(seen.name_any());
-                    self.see(seen);
-                }
-                Some(Ok(watcher::Event::InitDone)) => self.keep(&listed),
-                Some(Ok(watcher::Event::Apply(seen))) => self.see(seen),
-                Some(Ok(watcher::Event::Delete(seen))) => self.forget(&seen.name_any()),
-                // It is set up again after a pause.
-                Some(Err(_)) => {}
-                None => return,
-            }
-        }
+        let observe = move |change: &Change<'_, Seen>| match change {
+            Change::Put(seen) => self.see(seen),
+            Change::Gone((_, name)) => self.forget(name),
+            Change::Listed => {}
+        };
+        runtime::watch(Api::namespaced(client, &namespace), observe, token).await;
     }
 
-    fn see(&self, seen: Seen) {
+    fn see(&self, seen: &Seen) {
         if seen.labels().get(LABEL) != Some(&self.run) {
             // Somebody else's, of the same name: the run's own is gone.
             return self.forget(&seen.name_any());
@@ -189,10 +172,10 @@ impl Hosts {
         let mut table = self.table();
         let goal = table.goal;
         let Some(host) = table.hosts.get_mut(&seen.name_any()) else { return };
-        let status = seen.status;
+        let status = &seen.status;
         host.errors += u64::from(status.error_count > host.error_count);
         host.error_count = status.error_count;
-        host.error = status.error_type.map(|kind| format!("{kind}: {}", status.error_message));
+        host.error = status.error_type.as_ref().map(|kind| format!("{kind}: {}", status.error_message));
         host.state = Some(status.provisioning.state);
         let arrived = goal.and_then(|goal| host.arrive(goal, now)).is_some();
         self.count(&mut table, arrived);
@@ -207,17 +190,6 @@ impl Hosts {
         host.error = None;
         let arrived = goal.and_then(|goal| host.arrive(goal, now)).is_some();
         self.count(&mut table, arrived);
-    }
-
-    /// What a new list does not name is gone.
-    fn keep(&self, listed: &[String]) {
-        let listed: std::collections::HashSet<&String> = listed.iter().collect();
-        let gone: Vec<String> = {
-            let table = self.table();
-            let there = table.hosts.iter().filter(|(_, host)| host.state.is_some());
-            there.map(|(name, _)| name).filter(|name| !listed.contains(name)).cloned().collect()
-        };
-        gone.iter().for_each(|name| self.forget(name));
     }
 
     fn count(&self, table: &mut Table, arrived: bool) {
@@ -282,25 +254,25 @@ mod tests {
         let names = ["a".to_owned(), "b".to_owned()];
         let hosts = Hosts::new(&names, "run");
         hosts.aim(Goal::Provisioned);
-        hosts.see(seen("stranger", "provisioned", 0));
-        hosts.see(seen("a", "registering", 1));
-        hosts.see(seen("a", "registering", 1));
+        hosts.see(&seen("stranger", "provisioned", 0));
+        hosts.see(&seen("a", "registering", 1));
+        hosts.see(&seen("a", "registering", 1));
         assert_eq!((hosts.tally().failing, hosts.tally().errors), (1, 1));
-        hosts.see(seen("a", "provisioned", 0));
-        hosts.see(seen("a", "provisioned", 0));
+        hosts.see(&seen("a", "provisioned", 0));
+        hosts.see(&seen("a", "provisioned", 0));
         let tally = hosts.tally();
         assert_eq!((tally.arrived, tally.hosts, tally.failing, tally.errors), (1, 2, 0, 1));
         assert_eq!(tally.states, [("not there", 1), ("provisioned", 1)].into());
-        hosts.see(seen("b", "provisioned", 0));
+        hosts.see(&seen("b", "provisioned", 0));
         hosts.all_arrived().await;
 
         hosts.aim(Goal::Deleted);
         assert_eq!(hosts.tally().arrived, 0);
-        hosts.keep(&["b".to_owned()]);
+        hosts.forget("a");
         assert_eq!(hosts.tally().arrived, 1);
         let mut other = seen("b", "provisioned", 0);
         other.metadata.labels = None;
-        hosts.see(other);
+        hosts.see(&other);
         hosts.all_arrived().await;
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::disk::{Disk, NewFiles, Rewriting};
 use super::group::{Group, TreeName};
 use super::record::{self, Identity};
-use super::table::TableItem;
+use super::types::TableItem;
 use super::{Object, OpenError, Store, StoreOptions};
 
 /// Everything that is on disk, at one revision. Holds the objects as the store does: packed, and shared with it.

@@ -9,12 +9,12 @@ use std::{io, thread};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
+use super::TableEntry;
 use super::content::Loaded;
 use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
-use super::table::TableEntry;
 use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
 
 /// Requests of one group.

@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 
 use super::Object;
+use super::TableEntry;
 use super::frames::FrameWriter;
 use super::record::{self, Former, Identity};
 use super::seal::Sealer;
-use super::table::TableEntry;
 
 /// Name of the tree of numbers.
 pub(super) const META: &str = "meta";

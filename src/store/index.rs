@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::TableEntry;
 use super::frames::put_size;
 use super::object::OBJECT_WEIGHT;
 use super::record::{self, Former};
 use super::retired::Retired;
-use super::table::TableEntry;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
 /// What the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an

@@ -7,16 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::committer::Request;
 use super::index::Shared;
-use super::{KEY_LIMIT, OBJECT_LIMIT, WriteError};
+use super::{KEY_LIMIT, OBJECT_LIMIT, TableEntry, TableItem, WriteError};
 
 /// Largest size of entries that are written together, keys and values, in bytes: 4 MiB.
 const ENTRIES_LIMIT: usize = 4 << 20;
-
-/// A key, and what is put there (`Some`) or that it is removed (`None`).
-pub type TableEntry = (Bytes, Option<Bytes>);
-
-/// A key, and what is there.
-pub type TableItem = (Bytes, Bytes);
 
 /// A table of bytes, which is in memory, too. Cheap to clone.
 #[derive(Clone)]

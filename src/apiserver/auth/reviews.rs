@@ -14,10 +14,11 @@ use super::rules::{Attributes, Rule};
 use super::tokens::{Named, Order};
 use super::{Proof, accounts};
 use crate::apiserver::body::parse_body;
+use crate::apiserver::call::Call;
 use crate::apiserver::options::{self, Write};
 use crate::apiserver::read::with_warning;
 use crate::apiserver::status::{ApiError, FieldError};
-use crate::apiserver::{Call, write};
+use crate::apiserver::write;
 
 /// Shortest time that a token may be asked for, in seconds.
 const SECONDS_MIN: i64 = 600;

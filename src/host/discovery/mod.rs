@@ -10,9 +10,10 @@ mod bmc;
 mod enroll;
 mod journal;
 pub mod rules;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod visit;
 
+pub(in crate::host) use standing::{counts, waits, was_let_in};
 pub use visit::{Discovery, DiscoveryError};
-pub(in crate::host) use visit::{counts, waits, was_let_in};

@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -25,9 +24,9 @@ use crate::apiserver::ApiServer;
 use crate::apiserver::tls::Peer;
 use crate::boot::{HostIndex, Stranger, Tokens};
 use crate::config::Config;
+use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
-use crate::host::watches::{self, Intents};
 use crate::image::{Library, Sources};
 use crate::store::{Store, StoreOptions};
 
@@ -57,10 +56,7 @@ impl Site {
         let store = Store::open(options).expect("opens");
         let shutdown = CancellationToken::new();
         let client = ApiServer::new(store.clone(), &kinds(), shutdown.clone()).await.expect("a server").client();
-        let (index, intents) = (HostIndex::default(), Intents::default());
-        let (ready, mut listed) = watch::channel(false);
-        tokio::spawn(watches::keep(client.clone(), index.clone(), intents.clone(), ready, shutdown.clone()));
-        listed.wait_for(|listed| *listed).await.expect("listed");
+        let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
         let tokens = Arc::new(Tokens::open(folder).expect("a key"));
         let library = Library::open(folder.join("images"), Sources::of_tests()).expect("a library");
         let config = Config::parse(config, Path::new("x.toml")).expect("good").discovery;

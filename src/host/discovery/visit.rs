@@ -14,18 +14,17 @@ use tracing::{info, warn};
 use super::enroll::{self, Report, Same};
 use super::journal::{Journal, Visit};
 use super::rules;
+use super::standing::{counts, waits, was_let_in};
 use crate::api::MacAddress;
-use crate::api::metal3::{
-    BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails, ProvisioningState,
-};
-use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
+use crate::api::metal3::{BareMetalHost, HardwareData, HardwareDetails};
+use crate::api::slipway::{ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::boot::{Claims, HostIndex, Stranger};
 use crate::config::{AfterReport, DiscoveryConfig};
-use crate::host::events;
-use crate::host::hardware_data::ANNOTATION_OPERATION;
-use crate::host::machine::Note;
+use crate::host::COMPONENT;
+use crate::host::hardware_data;
 use crate::host::sessions::Refused;
 use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
+use crate::runtime::{Note, events};
 use crate::store::{Store, WriteError};
 
 /// The two steps of a visit.
@@ -239,6 +238,7 @@ impl Discovery {
         warn!(host = %host.name_any(), message, "discovery");
         events::publish(
             &self.0.client,
+            COMPONENT,
             &host.object_ref(&()),
             &Note { reason: "DiscoveredAgain", message, warning: true },
         )
@@ -276,6 +276,7 @@ impl Discovery {
             let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
             events::publish(
                 &self.0.client,
+                COMPONENT,
                 &made.object_ref(&()),
                 &Note { reason: "Discovered", message, warning: false },
             )
@@ -283,7 +284,7 @@ impl Discovery {
             for message in faults {
                 warn!(host = %made.name_any(), message, "discovery");
                 let note = Note { reason: "DiscoveryRule", message, warning: true };
-                events::publish(&self.0.client, &made.object_ref(&()), &note).await?;
+                events::publish(&self.0.client, COMPONENT, &made.object_ref(&()), &note).await?;
             }
             return Ok(made);
         }
@@ -299,11 +300,7 @@ impl Discovery {
         hardware: &HardwareDetails,
     ) -> Result<(), kube::Error> {
         let namespace = host.namespace().unwrap_or_default();
-        let mut data = HardwareData::new(&host.name_any(), HardwareDataSpec { hardware: Some(hardware.clone()) });
-        data.metadata.namespace = Some(namespace.clone());
-        data.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
-        data.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.to_owned()]);
-        data.metadata.annotations = Some([(ANNOTATION_OPERATION.to_owned(), format!("discover@{visit}"))].into());
+        let data = hardware_data::new(host, &format!("discover@{visit}"), hardware.clone());
         let all = Api::<HardwareData>::namespaced(self.0.client.clone(), &namespace);
         match all.create(&PostParams::default(), &data).await {
             Err(kube::Error::Api(error)) if error.is_already_exists() => {}
@@ -312,27 +309,6 @@ impl Discovery {
         let patch = Patch::Merge(json!({ "status": { "hardware": hardware } }));
         self.hosts(&namespace).patch_status(&host.name_any(), &PatchParams::default(), &patch).await.map(drop)
     }
-}
-
-/// Whether a host waits to be accepted.
-pub(in crate::host) fn waits(host: &BareMetalHost) -> bool {
-    host.annotations().get(ANNOTATION_DISCOVERED).is_some_and(|value| value == DISCOVERED_PENDING)
-}
-
-/// Whether the BMC of a host let the appliance in, so that its hardware is that of a machine: whoever may write hosts can give
-/// any to others. A detached host stays one.
-pub(in crate::host) fn was_let_in(host: &BareMetalHost) -> bool {
-    let id = host.status.as_ref().map(|status| &status.provisioning.id);
-    host.metadata.uid.is_some() && id == host.metadata.uid.as_ref()
-}
-
-/// Whether a discovered host counts towards `discovery.limit`: it waits, or was accepted and Slipway has not been through
-/// with its inspection yet, so that there may be no such machine.
-pub(in crate::host) fn counts(host: &BareMetalHost) -> bool {
-    use ProvisioningState as State;
-    let state = host.status.as_ref().map(|status| status.provisioning.state).unwrap_or_default();
-    let unseen = [State::None, State::Unmanaged, State::Registering, State::MatchProfile, State::Inspecting];
-    waits(host) || (host.annotations().contains_key(ANNOTATION_VISIT) && unseen.contains(&state))
 }
 
 fn too_many(limit: usize) -> String {

@@ -39,6 +39,7 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, Registration, StepAction};
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
+use crate::runtime::Note;
 
 pub use annotations::moves_by;
 pub use capacity::{Standing, is_busy, is_exempt, standing, takes_place};
@@ -123,17 +124,6 @@ pub struct Turn {
     pub notes: Vec<Note>,
     /// What comes then.
     pub next: Next,
-}
-
-/// An event of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// Published reason (docs/design/host.md, "Events").
-    pub reason: &'static str,
-    /// For the operator.
-    pub message: String,
-    /// Whether something went wrong.
-    pub warning: bool,
 }
 
 /// What comes after the status is stored.

@@ -12,9 +12,12 @@ use axum::routing::{get, patch};
 use axum::{Json, Router};
 use http::StatusCode;
 
+use tokio::sync::Notify;
+
 use super::*;
 use crate::image::Sources;
 use crate::image::demand::{Demand, Party};
+use crate::runtime::Watches;
 
 const BASE: &str = "/apis/slipway.dev/v1alpha1";
 const SHORT: Times = Times {
@@ -209,7 +212,10 @@ impl Rig {
         let library = Library::open(folder.path().join("images"), sources).expect("library");
         let client = Client::new(fake.router(), "default");
         let (shutdown, wanted) = (CancellationToken::new(), Arc::new(Wanted::default()));
-        let task = tokio::spawn(run_with(client, library.clone(), 1, wanted.clone(), shutdown.clone(), times));
+        let mut watches = Watches::default();
+        let known = Images::new(&mut watches, wanted.clone());
+        tokio::spawn(watches.run(client.clone(), shutdown.clone()));
+        let task = tokio::spawn(run_with(client, library.clone(), 1, known, shutdown.clone(), times));
         Self { folder, fake, library, wanted, shutdown, task }
     }
 

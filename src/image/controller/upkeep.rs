@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::{Context, lock};
 use crate::api::slipway::{Image, ImagePhase};
-use crate::image::demand::{Demand, Party};
+use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Lack};
 
@@ -97,7 +97,7 @@ impl Context {
         for image in images {
             let name = image.name_any();
             let status = image.status.clone().unwrap_or_default();
-            let under_way = lock(&self.running).get(&name).map(|running| running.read.load(Ordering::Relaxed));
+            let under_way = lock(&self.shared.running).get(&name).map(|running| running.read.load(Ordering::Relaxed));
             match (under_way, status.digest) {
                 _ if name == asker.name_any() => {}
                 // What waits for its first turn has nothing.
@@ -143,7 +143,7 @@ impl Context {
             let (name, of) = (image.name_any(), &taker.held.parties);
             if taker.digest.is_none() {
                 tracing::info!(image = name, ?of, asker, "an import ends, so that another one has room");
-                if let Some(running) = lock(&self.running).get(&name) {
+                if let Some(running) = lock(&self.shared.running).get(&name) {
                     running.give_way.cancel();
                 }
                 continue;
@@ -179,7 +179,7 @@ impl Context {
             tokio::select! {
                 () = self.shutdown.cancelled() => return,
                 () = self.demands.changed().notified() => {}
-                () = self.look.notified() => {}
+                () = self.shared.look.notified() => {}
                 _ = tick.tick() => {}
             }
             if self.demands.complete()
@@ -195,17 +195,6 @@ impl Context {
         }
     }
 
-    /// Whether its status says who wants it.
-    pub(super) fn says_its_users(&self, image: &Image) -> bool {
-        let (hosts, namespaces) = users(&self.demands.of(image));
-        let status = image.status.as_ref();
-        (hosts, namespaces.as_slice())
-            == (
-                status.and_then(|status| status.hosts),
-                status.map(|status| status.namespaces.as_slice()).unwrap_or_default(),
-            )
-    }
-
     async fn look_at_users(&self) -> Result<(), kube::Error> {
         let grace = self.times.unwanted;
         for image in self.images.list(&ListParams::default()).await?.items {
@@ -218,7 +207,7 @@ impl Context {
                 self.delete(&image).await?;
                 continue;
             }
-            if !self.says_its_users(&image) {
+            if !says_its_users(self.demands.as_ref(), &image) {
                 let (hosts, namespaces) = users(&demand);
                 let namespaces = (!namespaces.is_empty()).then_some(namespaces);
                 let patch = Patch::Merge(json!({ "status": { "hosts": hosts, "namespaces": namespaces } }));
@@ -230,6 +219,14 @@ impl Context {
         }
         Ok(())
     }
+}
+
+/// Whether its status says who wants it.
+pub(super) fn says_its_users(demands: &dyn Demands, image: &Image) -> bool {
+    let (hosts, namespaces) = users(&demands.of(image));
+    let status = image.status.as_ref();
+    let said = status.map(|status| (status.hosts, status.namespaces.as_slice())).unwrap_or_default();
+    (hosts, namespaces.as_slice()) == said
 }
 
 /// As an Image's status says it. Hosts do not use what was made by hand.

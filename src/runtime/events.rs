@@ -1,4 +1,4 @@
-//! Events of a host, as `kubectl describe` shows them.
+//! Events of an object, as `kubectl describe` shows them.
 //!
 //! kube's own recorder counts a second event of the same reason into the first one and drops its text, which would
 //! hide every reason but the first. Here an event is the same only when its text is.
@@ -10,17 +10,33 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use sha2::{Digest, Sha256};
 
-use super::machine::Note;
+/// Something that happened to an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// In one word, as controllers write them: CamelCase, and always the same.
+    pub reason: &'static str,
+    /// For the operator; what is over 1000 characters is cut.
+    pub message: String,
+    /// Whether something went wrong.
+    pub warning: bool,
+}
 
-/// Who reports.
-const COMPONENT: &str = "slipway-host";
 /// Longest text of an event, in characters (Kubernetes: 1024 bytes).
 const MESSAGE_MAX: usize = 1000;
 
-/// Stores an event, or counts it when the host had the same one before.
-pub(super) async fn publish(client: &Client, host: &ObjectReference, note: &Note) -> Result<(), kube::Error> {
-    let api = Api::<Event>::namespaced(client.clone(), host.namespace.as_deref().unwrap_or_default());
-    let event = event(host, note, Timestamp::now());
+/// Stores an event that `component` tells, or counts it when the object had the same one before.
+///
+/// # Errors
+///
+/// What the API says.
+pub async fn publish(
+    client: &Client,
+    component: &str,
+    object: &ObjectReference,
+    note: &Note,
+) -> Result<(), kube::Error> {
+    let api = Api::<Event>::namespaced(client.clone(), object.namespace.as_deref().unwrap_or_default());
+    let event = event(component, object, note, Timestamp::now());
     let name = event.name_any();
     match api.create(&PostParams::default(), &event).await {
         Err(kube::Error::Api(error)) if error.is_already_exists() => {}
@@ -32,26 +48,26 @@ pub(super) async fn publish(client: &Client, host: &ObjectReference, note: &Note
     api.replace(&name, &PostParams::default(), &counted).await.map(|_| ())
 }
 
-fn event(host: &ObjectReference, note: &Note, now: Timestamp) -> Event {
+fn event(component: &str, object: &ObjectReference, note: &Note, now: Timestamp) -> Event {
     let type_ = if note.warning { "Warning" } else { "Normal" };
     let message: String = note.message.chars().take(MESSAGE_MAX).collect();
-    let identity = [host.uid.as_deref().unwrap_or_default(), type_, note.reason, &message].join("\0");
+    let identity = [object.uid.as_deref().unwrap_or_default(), type_, note.reason, &message].join("\0");
     let digits: String = Sha256::digest(identity).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{digits}", host.name.as_deref().unwrap_or_default())),
-            namespace: host.namespace.clone(),
+            name: Some(format!("{}.{digits}", object.name.as_deref().unwrap_or_default())),
+            namespace: object.namespace.clone(),
             ..ObjectMeta::default()
         },
-        involved_object: host.clone(),
+        involved_object: object.clone(),
         type_: Some(type_.to_owned()),
         reason: Some(note.reason.to_owned()),
         message: Some(message),
         count: Some(1),
         first_timestamp: Some(Time(now)),
         last_timestamp: Some(Time(now)),
-        source: Some(EventSource { component: Some(COMPONENT.to_owned()), host: None }),
-        reporting_component: Some(COMPONENT.to_owned()),
+        source: Some(EventSource { component: Some(component.to_owned()), host: None }),
+        reporting_component: Some(component.to_owned()),
         ..Event::default()
     }
 }
@@ -68,7 +84,7 @@ mod tests {
         let host = BareMetalHost::new("h", Default::default()).object_ref(&());
         let name = |message: &str| {
             let note = Note { reason: "ProvisioningError", message: message.to_owned(), warning: true };
-            event(&host, &note, Timestamp::UNIX_EPOCH).name_any()
+            event("slipway-host", &host, &note, Timestamp::UNIX_EPOCH).name_any()
         };
         assert_eq!(name("404 Not Found"), name("404 Not Found"));
         assert_ne!(name("404 Not Found"), name("wrong checksum"));

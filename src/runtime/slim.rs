@@ -20,20 +20,26 @@ pub struct Slim<K> {
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    ObjectMeta::deserialize(deserializer).map(essence)
+    ObjectMeta::deserialize(deserializer).map(|whole| essence(&whole))
 }
 
 /// Which object it is, and in which version.
-pub fn essence(whole: ObjectMeta) -> ObjectMeta {
+pub fn essence(whole: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
-        name: whole.name,
-        namespace: whole.namespace,
-        uid: whole.uid,
-        resource_version: whole.resource_version,
+        name: whole.name.clone(),
+        namespace: whole.namespace.clone(),
+        uid: whole.uid.clone(),
+        resource_version: whole.resource_version.clone(),
         generation: whole.generation,
-        creation_timestamp: whole.creation_timestamp,
-        deletion_timestamp: whole.deletion_timestamp,
+        creation_timestamp: whole.creation_timestamp.clone(),
+        deletion_timestamp: whole.deletion_timestamp.clone(),
         ..ObjectMeta::default()
+    }
+}
+
+impl<K: Resource> From<&K> for Slim<K> {
+    fn from(whole: &K) -> Self {
+        Self { metadata: essence(whole.meta()), kind: PhantomData }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The walls of the house: what the map in `lib.rs` says of floors is held against every import below `src/`.
 
+mod inside;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -119,7 +121,7 @@ fn imports_are_read_as_the_compiler_reads_them() {
 
 #[test]
 fn a_room_imports_its_own_floor_or_below_and_never_in_circles() {
-    let floors = map(include_str!("lib.rs"));
+    let floors = map(include_str!("../lib.rs"));
     let rooms = tree();
     assert_eq!(floors.keys().collect::<Vec<_>>(), rooms.keys().collect::<Vec<_>>(), "the map, and what is there");
     let mut faults = Vec::new();
@@ -148,4 +150,17 @@ fn a_room_imports_its_own_floor_or_below_and_never_in_circles() {
         faults.push(format!("these import each other in a circle, or one that does: {left:?}"));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn only_the_runtime_watches_kinds_and_builds_controllers() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    files(&top, &mut found);
+    let call = Regex::new(r"\bwatcher\(|\bController::(new|for_stream)\(").unwrap();
+    let calls = |path: &PathBuf| call.is_match(&shipped(&fs::read_to_string(path).unwrap()));
+    let below: Vec<_> = found.iter().filter(|path| !is_test(path) && calls(path)).collect();
+    let (inside, outside): (Vec<_>, Vec<_>) = below.into_iter().partition(|path| path.starts_with(top.join("runtime")));
+    assert_eq!(inside.len(), 2, "{inside:?}");
+    assert!(outside.is_empty(), "{outside:?}: ask runtime::Watches, runtime::run");
 }

@@ -1,0 +1,21 @@
+//! What every controller stands on: each kind is watched once in a process, and controllers are built, run and ended in one
+//! way.
+//!
+//! [`Watches`] tells whoever asked of each change of a kind, relists included. A [`Cache`] holds a slim copy of a kind's
+//! objects, and the names of those that a controller has yet to look at. A [`Reconcile`] says what is done about one object;
+//! [`run`] does that for all of them until it is told to end. Caches live as long as the process, controllers only while this
+//! appliance may act, so whoever takes over has nothing to list first.
+
+mod cache;
+mod controller;
+mod ending;
+pub mod events;
+pub mod objects;
+mod slim;
+mod watches;
+
+pub use cache::{Cache, Wakes};
+pub use controller::{Reconcile, run};
+pub use events::Note;
+pub use slim::{Slim, essence};
+pub use watches::{Change, Key, Watches, key, watch};
