@@ -96,6 +96,9 @@ pub enum Holder {
     Nobody,
     /// This appliance leased it to the machine.
     Machine(MacAddress),
+    /// This appliance leased it through a relay to a machine that has the other address by a lease that still runs, on a wire
+    /// of the appliance's own. Through a relay anybody can be anybody.
+    AlsoAt(MacAddress, Ipv4Addr),
 }
 
 /// The site's settings cannot be used.
@@ -193,7 +196,10 @@ impl Site {
         match (holder, peer) {
             (Holder::Elsewhere, IpAddr::V4(peer)) => Ok(Bound::First(peer)),
             (Holder::Machine(holder), IpAddr::V4(peer)) if holder == mac => Ok(Bound::Leased(peer)),
-            (Holder::Machine(_) | Holder::Nobody | Holder::Elsewhere, _) => {
+            (Holder::AlsoAt(holder, other), _) if holder == mac => Err(format!(
+                "{peer} asks for the script of {mac} through a relay, and {mac} has {other} on a network that this appliance is attached to: a machine that has moved gets its script when that lease has ended"
+            )),
+            (Holder::Machine(_) | Holder::AlsoAt(..) | Holder::Nobody | Holder::Elsewhere, _) => {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }
             (Holder::Outside, _) => Err(format!(

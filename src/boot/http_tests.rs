@@ -112,6 +112,8 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
         (Holder::Machine(MAC), Some((Some(own), false))),
         (Holder::Elsewhere, Some((Some(own), true))),
         (Holder::Machine(other), None),
+        (Holder::AlsoAt(MAC, [172, 22, 0, 7].into()), None),
+        (Holder::AlsoAt(other, [172, 22, 0, 7].into()), None),
         (Holder::Nobody, None),
         (Holder::Outside, None),
     ] {

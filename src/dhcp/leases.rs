@@ -10,6 +10,7 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
 
+use super::interface::interface_address;
 use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::record::{self, RecordError};
@@ -190,6 +191,25 @@ impl Leases {
         Ok(())
     }
 
+    /// The address that a machine of a relayed network has by a lease that runs in an attached one.
+    fn also_at(
+        &self,
+        mac: MacAddress,
+        relayed: &NetworkConfig,
+        now: u64,
+        is_attached: &dyn Fn(&NetworkConfig) -> bool,
+    ) -> Option<Ipv4Addr> {
+        let others = self.networks.iter().filter(|network| network.config.subnet != relayed.subnet);
+        let runs = |lease: &Lease| lease.state == LeaseState::Bound && lease.ends > now;
+        // Nearly always there is none, and then nobody looks at interfaces.
+        let mut held = others.filter_map(|network| {
+            let address = network.table().of_mac(mac).filter(|lease| runs(lease)).map(|lease| lease.address)?;
+            Some((network, address))
+        });
+        let (_, address) = held.find(|(network, _)| is_attached(&network.config))?;
+        (!is_attached(relayed)).then_some(address)
+    }
+
     /// The lease of an address with its network's configuration.
     pub(super) fn with_lease<T>(&self, address: Ipv4Addr, read: impl Fn(&NetworkConfig, &Lease) -> T) -> Option<T> {
         self.networks.iter().find_map(|network| network.table().get(address).map(|lease| read(&network.config, lease)))
@@ -206,10 +226,20 @@ pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4
         (NetworkMode::Proxy | NetworkMode::Off, _) | (_, None) => Holder::Elsewhere,
         (NetworkMode::Authoritative | NetworkMode::Reservations, Some(leases)) => {
             let bound = |lease: &Lease| (lease.state == LeaseState::Bound).then_some(lease.client.mac);
-            let mac = leases.with_lease(address, |_, lease| bound(lease)).flatten();
-            mac.map_or(Holder::Nobody, Holder::Machine)
+            let Some(mac) = leases.with_lease(address, |_, lease| bound(lease)).flatten() else {
+                return Holder::Nobody;
+            };
+            match leases.also_at(mac, network, unix_now(), &is_attached) {
+                Some(other) => Holder::AlsoAt(mac, other),
+                None => Holder::Machine(mac),
+            }
         }
     }
+}
+
+/// Whether this appliance is on the network's wire, and not only reached through a relay.
+fn is_attached(network: &NetworkConfig) -> bool {
+    interface_address(&network.interface, network.subnet).is_some()
 }
 
 /// What is known of an address: it is a known host's when this appliance leased it to the boot address of a registered one,
@@ -230,7 +260,7 @@ pub fn rank(
         Holder::Elsewhere => Rank::Untold,
         // Nobody is told of any network, so nobody can be known.
         Holder::Outside if networks.is_empty() => Rank::Untold,
-        Holder::Outside | Holder::Nobody => Rank::Stranger,
+        Holder::Outside | Holder::Nobody | Holder::AlsoAt(..) => Rank::Stranger,
         Holder::Machine(mac) => {
             let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
             let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
@@ -285,6 +315,43 @@ mod tests {
         let client = LeaseClient { mac: MacAddress([2, 0, 0, 0, 0, mac]), id: None, known: false };
         let lease = Lease { address, client, state, ends, hostname: None, stored: true };
         LeaseWrite { address, record: Some(record::encode(&lease)) }
+    }
+
+    /// A stranger can ask in known machines' names through a relay of a network where they are not.
+    #[test]
+    fn a_machine_on_our_wire_is_nobody_behind_a_relay() {
+        let text = "
+            [[network]]
+            name = 'wire'
+            interface = 'eth0'
+            subnet = '10.0.0.0/24'
+            pool = ['10.0.0.100-10.0.0.109']
+            [[network]]
+            name = 'routed'
+            interface = 'eth0'
+            subnet = '10.1.0.0/24'
+            pool = ['10.1.0.100-10.1.0.109']
+        ";
+        let folder = tempfile::tempdir().expect("a folder");
+        let networks = Config::parse(text, Path::new("x.toml")).expect("good").networks;
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        let store = open(folder.path());
+        let rows = [
+            (LeaseState::Bound, 2_001, &["wire"][..], true),
+            (LeaseState::Bound, 2_000, &["wire"], false),
+            (LeaseState::Released, 9_000, &["wire"], false),
+            (LeaseState::Bound, 9_000, &["wire", "routed"], false),
+            (LeaseState::Bound, 9_000, &[], false),
+        ];
+        for (state, ends, attached, expected) in rows {
+            let leases = Leases::load(&store, &networks).expect("loads");
+            let address = Ipv4Addr::new(10, 0, 0, 100);
+            let client = LeaseClient { mac, id: None, known: true };
+            leases.networks()[0].table().put(Lease { address, client, state, ends, hostname: None, stored: true });
+            let is_attached = |network: &NetworkConfig| attached.contains(&network.name.as_str());
+            let found = leases.also_at(mac, &networks[1], 2_000, &is_attached);
+            assert_eq!(found, expected.then_some(address), "{state:?} {ends} {attached:?}");
+        }
     }
 
     /// A stranger can ask in known machines' names through a relay of a network where they are not.
