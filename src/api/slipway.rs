@@ -1,5 +1,7 @@
 //! `slipway.dev/v1alpha1`: what Slipway shows and keeps beside the published kinds.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -228,6 +230,10 @@ pub struct Registration {
     /// let the appliance in for this host yet. 0 otherwise.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub until: i64,
+    /// Network cards that its machine's agent reported, by MAC address, each with when it did so first: Unix time in
+    /// milliseconds. At most [`Registration::MAX_CARDS`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cards: BTreeMap<String, i64>,
 }
 
 fn is_zero(number: &i64) -> bool {
@@ -235,9 +241,37 @@ fn is_zero(number: &i64) -> bool {
 }
 
 impl Registration {
+    /// More network cards than a machine boots from.
+    pub const MAX_CARDS: usize = 32;
+
     /// Whether it is of a host that names this boot address and this BMC.
     pub fn fits(&self, boot_mac: Option<MacAddress>, bmc_address: &str) -> bool {
-        self.since > 0 && self.bmc_address == bmc_address && self.boot_mac_address.parse().ok() == boot_mac
+        self.has_mac(boot_mac) && self.has_bmc(bmc_address)
+    }
+
+    /// Whether it is of a host that names this boot address, or none.
+    pub fn has_mac(&self, boot_mac: Option<MacAddress>) -> bool {
+        self.since > 0 && self.boot_mac_address.parse().ok() == boot_mac
+    }
+
+    /// Whether it is of a host that names this BMC.
+    pub fn has_bmc(&self, address: &str) -> bool {
+        self.since > 0 && self.bmc_address == address
+    }
+
+    /// Whether it counts at this time, Unix time in milliseconds. `registered`: whether the host was registered by itself.
+    pub fn counts(&self, registered: bool, now: i64) -> bool {
+        self.since > 0 && (self.until == 0 || registered || now < self.until)
+    }
+
+    /// With the cards of the last inspection; those that were known keep their time.
+    #[must_use]
+    pub fn with_cards(mut self, intent: &BootIntent) -> Self {
+        if let Some((cards, at)) = intent.reported_cards() {
+            let since = |mac: &MacAddress| self.cards.get(&mac.to_string()).copied().unwrap_or(at);
+            self.cards = cards.iter().take(Self::MAX_CARDS).map(|mac| (mac.to_string(), since(mac))).collect();
+        }
+        self
     }
 }
 
@@ -245,6 +279,19 @@ impl BootIntent {
     /// What its host was registered with; none where that was not kept, or cannot be read.
     pub fn registration(&self) -> Option<Registration> {
         serde_json::from_str(self.metadata.annotations.as_ref()?.get(ANNOTATION_REGISTRATION)?).ok()
+    }
+
+    /// The network cards that the machine's agent reported in an inspection of this boot, and when, Unix time in milliseconds.
+    /// Only what was reported to the appliance counts: whoever may write hosts can write any cards into them.
+    fn reported_cards(&self) -> Option<(Vec<MacAddress>, i64)> {
+        let status = self.status.as_ref()?;
+        let inspects =
+            |id: &String| self.spec.steps.iter().any(|step| step.id == *id && step.action == StepAction::Inspect);
+        let result = status.results.iter().find(|result| result.succeeded && inspects(&result.id))?;
+        // It is written in seconds: who was registered in this one was so before.
+        let at = result.finished.as_ref()?.0.as_second().saturating_add(1).saturating_mul(1000);
+        let nics = &status.inventory.as_ref()?.nics;
+        Some((nics.iter().filter_map(|nic| nic.mac.parse().ok()).collect(), at))
     }
 
     /// Whether it is of the host with this UID. A host of the same name that was made anew begins with an intent of its

@@ -4,15 +4,16 @@ use std::cmp::Ordering;
 
 /// How good a host's claim of a MAC address is. Of two the smaller one has the address.
 ///
-/// A boot address goes before what inspection found, and a host that was registered with this very address before one that
-/// only names it. Of two registered ones the one has it that was registered first, which is recorded: a restart, a new
+/// A boot address goes before what somebody wrote into a host as its hardware, and a host that was registered with this very
+/// address before one that only names it. A network card that an agent reported counts as a boot address from then on: whoever
+/// has a machine has all of it. Of two registered ones the one has it that was registered first, which is recorded: a restart, a new
 /// leader and a restored backup find the same order. Of two others the one that claimed it first while this process ran,
 /// then the older one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The host reported itself and was not accepted yet.
     pub waiting: bool,
-    /// It is no boot address: inspection found it.
+    /// It is no boot address, and no agent reported it: it is written in the host's hardware.
     pub card: bool,
     /// The host was not registered with the machine that it names now.
     pub unregistered: bool,

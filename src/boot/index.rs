@@ -37,11 +37,12 @@ pub struct BootHost {
 pub struct Standing {
     /// `spec.bootMACAddress`.
     pub boot_mac: Option<MacAddress>,
-    /// Whether it was registered with the machine that it names now.
+    /// Whether it was registered with the boot address that it names now.
     pub registered: bool,
     /// Whether somebody paused it: nothing further is done with its machine.
     pub paused: bool,
-    /// What it was registered with, as recorded; other than what it names now where it names another machine since.
+    /// What it was registered with, as recorded, while that counts; other than what it names now where it names another
+    /// machine since.
     pub record: Option<Registration>,
 }
 
@@ -49,6 +50,11 @@ impl Standing {
     /// When it was registered with the machine that it names now, Unix time in milliseconds; 0 if it was not.
     fn since(&self) -> i64 {
         self.record.as_ref().filter(|_| self.registered).map_or(0, |record| record.since)
+    }
+
+    /// When its machine's agent reported this network card first, Unix time in milliseconds.
+    fn reported(&self, mac: MacAddress) -> Option<i64> {
+        self.record.as_ref()?.cards.get(&mac.to_string()).copied()
     }
 }
 
@@ -70,13 +76,15 @@ impl BootHost {
 
     /// How good its claim of an address is.
     fn claim(&self, mac: MacAddress, since: u64) -> Claim {
-        let card = self.standing.boot_mac != Some(mac);
+        let boots = self.standing.boot_mac == Some(mac);
+        let reported = self.standing.reported(mac).filter(|_| !boots);
+        let registered = if boots { self.standing.since() } else { reported.unwrap_or_default() };
         Claim {
             waiting: self.discovery.waiting,
-            card,
-            unregistered: !self.standing.registered,
-            registered: if card { 0 } else { self.standing.since() },
-            since: if card { 0 } else { since },
+            card: !boots && reported.is_none(),
+            unregistered: reported.is_none() && !self.standing.registered,
+            registered,
+            since: if boots { since } else { 0 },
             created: self.created,
             uid: self.uid.clone(),
         }
@@ -181,6 +189,19 @@ impl HostIndex {
     /// The host with this UID.
     pub fn by_uid(&self, uid: &str) -> Option<Arc<BootHost>> {
         self.read().by_uid.get(uid).cloned()
+    }
+
+    /// The host that goes before the one with this UID at an address: the one with the best [`Claim`], when that is better
+    /// than its own. Who is not registered keeps nobody of another namespace from an address: anybody can name one.
+    pub fn before(&self, mac: MacAddress, uid: &str, namespace: &str) -> Option<Arc<BootHost>> {
+        let hosts = self.read();
+        // One that is not known yet comes last.
+        let others = hosts.by_mac.get(&mac)?.iter().take_while(|host| host.uid != uid);
+        let keeps = |host: &&Arc<BootHost>| {
+            let claim = host.claim(mac, 0);
+            !claim.waiting && !claim.card && (!claim.unregistered || host.namespace == namespace)
+        };
+        others.into_iter().find(keeps).cloned()
     }
 
     /// Another host than this one that is registered and has one of these addresses as its boot address, with the address.
@@ -319,6 +340,34 @@ mod tests {
         index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
         assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
         assert_eq!(rival("a", &[]), None);
+    }
+
+    #[test]
+    fn a_card_that_an_agent_reported_is_its_hosts_as_a_boot_address_is() {
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let of = |name: &str, boot: u8, since: i64, cards: &[(u8, i64)], macs: &[u8]| {
+            let cards = cards.iter().map(|(last, at)| (mac(*last).to_string(), *at)).collect();
+            let record = Registration { since, cards, ..Registration::default() };
+            let standing =
+                Standing { boot_mac: Some(mac(boot)), registered: since > 0, record: Some(record), paused: false };
+            BootHost { namespace: name.into(), standing, ..host(name, macs) }
+        };
+        let before = |index: &HostIndex, uid: &str| index.before(mac(2), uid, uid).map(|host| host.name.clone());
+        // Boot address, registered, when the agent of a reported card 2, whether b's boot address, registered at 50, is a's.
+        for (reported, expected) in [(Some(49), true), (Some(51), false), (None, false)] {
+            let index = HostIndex::default();
+            let cards: Vec<_> = reported.iter().map(|at| (2, *at)).collect();
+            index.insert(of("b", 2, 50, &[], &[2]));
+            index.insert(of("a", 1, 10, &cards, &[1, 2]));
+            assert_eq!(owner(&index, 2).as_deref(), Some(if expected { "a" } else { "b" }), "{reported:?}");
+            assert_eq!(before(&index, "b").is_some(), expected, "{reported:?}");
+            assert_eq!(before(&index, "a").is_some(), !expected, "{reported:?}");
+            // Who is not registered yet has nothing to say; nor has one that nobody knows yet.
+            index.insert(of("b", 2, 0, &[], &[2]));
+            let has_it = reported.is_some();
+            assert_eq!(before(&index, "b").is_some(), has_it, "{reported:?}");
+            assert_eq!(before(&index, "c").is_some(), has_it, "{reported:?}");
+        }
     }
 
     #[test]

@@ -147,6 +147,124 @@ async fn an_older_host_of_another_namespace_does_not_have_the_address_after_a_re
     }
 }
 
+fn registered(host: &BareMetalHost) -> bool {
+    host.status.as_ref().is_some_and(|status| Some(&status.provisioning.id) == host.metadata.uid.as_ref())
+}
+
+/// Somebody in the namespace `evil` who names a host's addresses, with a BMC of his own, and has it looked at whenever he
+/// likes.
+struct Rival {
+    name: &'static str,
+    hosts: Api<BareMetalHost>,
+    intents: Api<BootIntent>,
+    tries: std::cell::Cell<u32>,
+}
+
+impl Rival {
+    async fn new(site: &mut Site, host: &BareMetalHost, name: &'static str) -> Self {
+        let mut rival = host.clone();
+        site.machine = Arc::new(Machine::new(Profile::default()));
+        site.redfish(RedfishOptions::default()).await;
+        rival.metadata.name = Some(name.into());
+        rival.spec.bmc.as_mut().unwrap().address = site.bmc.clone();
+        rival.spec.externally_provisioned = true;
+        let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "evil");
+        hosts.create(&PostParams::default(), &rival).await.unwrap();
+        let intents = Api::<BootIntent>::namespaced(site.client.clone(), "evil");
+        Self { name, hosts, intents, tries: <_>::default() }
+    }
+
+    /// Tries once more; the generation that is tried.
+    async fn tries(&self) -> i64 {
+        self.tries.set(self.tries.get() + 1);
+        let patch = Patch::Merge(json!({ "spec": { "description": format!("try {}", self.tries.get()) } }));
+        let patched = self.hosts.patch(self.name, &PatchParams::default(), &patch).await.unwrap();
+        patched.metadata.generation.unwrap_or_default()
+    }
+
+    /// Tries once more, and does not get the machine.
+    async fn is_refused(&self, site: &Site, when: &str) {
+        let generation = self.tries().await;
+        let has_it = async || registered(&self.hosts.get(self.name).await.unwrap());
+        site.until("it was tried", async || {
+            let tried = self.intents.get_opt(self.name).await.unwrap().map_or(0, |intent| intent.spec.host_generation);
+            tried >= generation || has_it().await
+        })
+        .await;
+        assert!(!has_it().await, "{when}");
+    }
+}
+
+#[tokio::test]
+async fn a_detached_host_keeps_its_machine_until_it_goes() {
+    let mut site = Site::idle().await;
+    site.reconcile().await;
+    namespace(&site, "evil").await;
+    let mut host = site.host();
+    host.spec.externally_provisioned = true;
+    site.create(&host).await;
+    site.until("it is registered", async || registered(&site.get().await)).await;
+    let own = site.machine.clone();
+    let rival = Rival::new(&mut site, &host, "rival").await;
+    rival.is_refused(&site, "both are there").await;
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.until("it is detached", async || site.status().await.operational_status == OperationalStatus::Detached).await;
+    rival.is_refused(&site, "it is detached").await;
+    // Its BMC gets another address, at which it does not answer yet.
+    let silent = json!({ "spec": { "bmc": { "address": "ipmi://127.0.0.1:9" } } });
+    site.patch(silent).await;
+    site.annotate(ANNOTATION_DETACHED, None).await;
+    site.until("it is back", async || site.status().await.operational_status != OperationalStatus::Detached).await;
+    rival.is_refused(&site, "its BMC does not answer").await;
+    site.machine = own;
+    site.redfish(RedfishOptions::default()).await;
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.until("it is away", async || site.status().await.operational_status == OperationalStatus::Detached).await;
+    site.patch(json!({ "spec": { "bmc": { "address": site.bmc } } })).await;
+    site.annotate(ANNOTATION_DETACHED, None).await;
+    site.until("it is registered again", async || registered(&site.get().await)).await;
+    rival.is_refused(&site, "its BMC answers at another address").await;
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.delete().await;
+    site.until_gone().await;
+    rival.tries().await;
+    site.until("the rival is registered", async || registered(&rival.hosts.get("rival").await.unwrap())).await;
+}
+
+#[tokio::test]
+async fn who_has_a_machine_has_all_its_network_cards() {
+    let mut site = Site::idle().await;
+    site.reconcile().await;
+    namespace(&site, "evil").await;
+    site.create(&site.host()).await;
+    let played = site.api::<BootIntent>();
+    site.until("there is an intent", async || played.get_opt("h").await.unwrap().is_some()).await;
+    let agent = site.play_agent();
+    let test = async {
+        site.until("it was inspected", async || site.status().await.provisioning.state == ProvisioningState::Available)
+            .await;
+    };
+    tokio::select! {
+        () = test => {}
+        () = agent => panic!("the agent ended"),
+    }
+    let card = "02:00:00:00:00:02";
+    let mut named = site.host();
+    named.spec.boot_mac_address = Some(card.into());
+    let rival = Rival::new(&mut site, &named, "rival").await;
+    rival.is_refused(&site, "its agent reported the card").await;
+    let error = rival.hosts.get("rival").await.unwrap().status.unwrap().error_message;
+    assert!(error.contains("already that of a BareMetalHost in another namespace"), "{error}");
+    for reversed in [false, true] {
+        let (owner, refused) = after_a_start(&site, card.parse().unwrap(), reversed).await;
+        assert_eq!((owner.as_str(), refused), ("rack/h", vec!["evil/rival".to_owned()]), "reversed: {reversed}");
+    }
+    // The next boot's session begins without the report; what was reported stays known.
+    let patch = Patch::Merge(json!({ "status": { "inventory": null, "results": null } }));
+    played.patch_status("h", &PatchParams::default(), &patch).await.unwrap();
+    rival.is_refused(&site, "the report is gone").await;
+}
+
 #[tokio::test]
 async fn a_host_that_is_moved_keeps_its_machine_from_who_is_faster() {
     let mut site = Site::idle().await;
@@ -156,55 +274,31 @@ async fn a_host_that_is_moved_keeps_its_machine_from_who_is_faster() {
     let mut host = site.host();
     host.spec.externally_provisioned = true;
     site.create(&host).await;
-    let registered = |host: &BareMetalHost| {
-        host.status.as_ref().is_some_and(|status| Some(&status.provisioning.id) == host.metadata.uid.as_ref())
-    };
     site.until("it is registered", async || registered(&site.get().await)).await;
 
     let first = site.api::<BootIntent>().get("h").await.unwrap().registration().unwrap().since;
 
-    // Somebody names its address, with a BMC of his own, and has it looked at whenever he likes.
-    let mut faster = host.clone();
-    site.machine = Arc::new(Machine::new(Profile::default()));
-    site.redfish(RedfishOptions::default()).await;
-    faster.metadata.name = Some("faster".into());
-    faster.spec.bmc.as_mut().unwrap().address = site.bmc.clone();
-    let evil = Api::<BareMetalHost>::namespaced(site.client.clone(), "evil");
-    evil.create(&PostParams::default(), &faster).await.unwrap();
-    let intents = Api::<BootIntent>::namespaced(site.client.clone(), "evil");
-    let tries = std::cell::Cell::new(0);
-    let refused = async |when: &str| {
-        tries.set(tries.get() + 1);
-        let patch = Patch::Merge(json!({ "spec": { "description": format!("try {}", tries.get()) } }));
-        let patched = evil.patch("faster", &PatchParams::default(), &patch).await.unwrap();
-        let generation = patched.metadata.generation.unwrap_or_default();
-        site.until("it was tried", async || {
-            let tried = intents.get_opt("faster").await.unwrap().map_or(0, |intent| intent.spec.host_generation);
-            tried >= generation || registered(&evil.get("faster").await.unwrap())
-        })
-        .await;
-        assert!(!registered(&evil.get("faster").await.unwrap()), "{when}");
-    };
-    refused("both are there").await;
+    let rival = Rival::new(&mut site, &host, "faster").await;
+    rival.is_refused(&site, "both are there").await;
 
     site.annotate(ANNOTATION_DETACHED, Some(r#"{"moving":true}"#)).await;
     site.until("it is detached", async || site.status().await.operational_status == OperationalStatus::Detached).await;
-    refused("it is detached to be moved").await;
+    rival.is_refused(&site, "it is detached to be moved").await;
     let status = json!({ "operationalStatus": "OK", "provisioning": { "state": "externally provisioned", "ID": "x" } });
     host.annotations_mut().insert(ANNOTATION_STATUS.into(), status.to_string());
     host.annotations_mut().insert(ANNOTATION_PAUSED.into(), "until it is gone".into());
     let lab = Api::<BareMetalHost>::namespaced(site.client.clone(), "lab");
     let copy = lab.create(&PostParams::default(), &host).await.unwrap();
-    refused("it is copied").await;
+    rival.is_refused(&site, "it is copied").await;
     let heir = format!("lab/h/{}", copy.metadata.uid.clone().unwrap());
     site.annotate(ANNOTATION_MOVED_TO, Some(&heir)).await;
     site.delete().await;
     site.until_gone().await;
-    refused("its copy is paused").await;
+    rival.is_refused(&site, "its copy is paused").await;
     let free = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: null } } });
     lab.patch("h", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
     site.until("its copy is registered", async || registered(&lab.get("h").await.unwrap())).await;
-    refused("its copy is registered").await;
+    rival.is_refused(&site, "its copy is registered").await;
     let (owner, refused) = after_a_start(&site, "02:00:00:00:00:01".parse().unwrap(), true).await;
     assert_eq!((owner.as_str(), refused), ("lab/h", vec!["evil/faster".to_owned()]));
     let record = Api::<BootIntent>::namespaced(site.client.clone(), "lab").get("h").await.unwrap().registration();

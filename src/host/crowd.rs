@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::view::HostView;
-use super::{machine, places, view};
+use super::{places, view};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::api::slipway::Registration;
@@ -35,8 +35,6 @@ pub(super) struct Crowd {
 #[derive(Default)]
 struct Known {
     hosts: HashMap<Key, Arc<Member>>,
-    /// By the MAC address that they boot with.
-    by_mac: Shared<MacAddress>,
     /// By protocol, address and port of the BMC.
     by_bmc: Shared<Arc<str>>,
     /// By the host of the BMC's address, in one form.
@@ -51,23 +49,14 @@ struct Known {
 struct Member {
     key: Key,
     age: Age,
-    /// Whether its status says that it is registered; its record has to say so as well.
-    says: bool,
-    boot_mac: Option<MacAddress>,
     /// Its BMC, and the system behind it, where one is named.
     bmc: Option<(Arc<str>, Option<String>)>,
     /// `spec.bmc.address`, when it is one.
     bmc_address: Option<Arc<str>>,
     controller: Option<Arc<str>>,
     board: Option<Arc<str>>,
-    /// The numbers of its claims of the boot address and of the BMC.
-    since: Since,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Since {
-    mac: u64,
-    bmc: u64,
+    /// The number of its claim of the BMC.
+    since: u64,
 }
 
 impl Member {
@@ -75,18 +64,18 @@ impl Member {
     fn rank(&self) -> (&Age, &Key) {
         (&self.age, &self.key)
     }
+}
 
-    /// How it is named to who has a host in this namespace: what others have is none of his affair.
-    fn shown(&self, namespace: &str) -> String {
-        if self.key.0 == namespace {
-            format!("BareMetalHost {}", label(&self.key))
-        } else {
-            "a BareMetalHost in another namespace".to_owned()
-        }
+/// How a host is named to who has one in this namespace: what others have is none of his affair.
+fn shown(key: &Key, namespace: &str) -> String {
+    if key.0 == namespace {
+        format!("BareMetalHost {}", label(key))
+    } else {
+        "a BareMetalHost in another namespace".to_owned()
     }
 }
 
-/// Of a boot address or a BMC, by a host that does not wait to be accepted.
+/// Of a BMC, by a host that does not wait to be accepted.
 fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
     Claim {
         waiting: false,
@@ -157,8 +146,6 @@ pub(super) fn age(host: &impl ResourceExt) -> Age {
 
 /// A host that claims a machine.
 pub(super) trait Claimant: ResourceExt {
-    /// Whether its status says that it is registered.
-    fn says_registered(&self) -> bool;
     /// The MAC address that it boots with.
     fn boot_mac(&self) -> Option<MacAddress>;
     /// `spec.bmc.address`
@@ -166,10 +153,6 @@ pub(super) trait Claimant: ResourceExt {
 }
 
 impl Claimant for HostView {
-    fn says_registered(&self) -> bool {
-        self.says_registered()
-    }
-
     fn boot_mac(&self) -> Option<MacAddress> {
         self.boot_mac()
     }
@@ -180,10 +163,6 @@ impl Claimant for HostView {
 }
 
 impl Claimant for BareMetalHost {
-    fn says_registered(&self) -> bool {
-        machine::says_registered(self)
-    }
-
     fn boot_mac(&self) -> Option<MacAddress> {
         self.spec.boot_mac_address.as_deref()?.parse().ok()
     }
@@ -206,25 +185,21 @@ impl Crowd {
 
     /// Whether a host was registered with what it names now.
     pub(super) fn is_registered(&self, host: &impl Claimant) -> bool {
-        self.registered(host).is_some()
+        let fits = |record: &Registration| record.fits(host.boot_mac(), host.bmc_address().unwrap_or_default());
+        self.record(host.uid().as_deref()).is_some_and(|record| fits(&record))
     }
 
-    /// When, Unix time in milliseconds.
-    fn registered(&self, host: &impl Claimant) -> Option<i64> {
-        let names = (host.boot_mac(), host.bmc_address().unwrap_or_default());
-        self.recorded(&host.uid()?, host.says_registered(), names)
+    fn record(&self, uid: Option<&str>) -> Option<Registration> {
+        self.index.by_uid(uid?)?.standing.record.clone()
     }
 
-    fn recorded(&self, uid: &str, says: bool, (mac, bmc): (Option<MacAddress>, &str)) -> Option<i64> {
-        let known = self.index.by_uid(uid)?;
-        let counts = |record: &&Registration| says || Timestamp::now().as_millisecond() < record.until;
-        let record = known.standing.record.as_ref().filter(|record| record.fits(mac, bmc)).filter(counts)?;
-        Some(record.since)
+    /// When a host was registered with this BMC, Unix time in milliseconds.
+    fn registered(&self, uid: Option<&str>, bmc_address: &str) -> Option<i64> {
+        self.record(uid).filter(|record| record.has_bmc(bmc_address)).map(|record| record.since)
     }
 
     fn since(&self, member: &Member) -> Option<i64> {
-        let names = (member.boot_mac, member.bmc_address.as_deref().unwrap_or_default());
-        self.recorded(member.age.1.as_deref()?, member.says, names)
+        self.registered(member.age.1.as_deref(), member.bmc_address.as_deref().unwrap_or_default())
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -241,24 +216,23 @@ impl Crowd {
         }
     }
 
-    /// The other host that has this host's boot MAC address, as one of this host's namespace is told of it: the one with
-    /// the best [`Claim`], when that is better than this host's. Who is not registered keeps nobody of another namespace
-    /// from an address: anybody can name one.
+    /// The other host that has this host's boot MAC address, as one of this host's namespace is told of it: the same one that
+    /// DHCP and booting answer.
     pub(super) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
-        let known = self.known();
-        let mac: MacAddress = mac.parse().ok()?;
-        let own = known.hosts.get(&key(host)).filter(|own| own.boot_mac == Some(mac));
-        self.better(host, own.map(|own| own.since.mac), known.by_mac.all(&mac).map(|other| (other, other.since.mac)))
+        let namespace = host.namespace().unwrap_or_default();
+        let owner = self.index.before(mac.parse().ok()?, &host.uid().unwrap_or_default(), &namespace)?;
+        Some(shown(&(owner.namespace.clone(), owner.name.clone()), &namespace))
     }
 
-    /// The other host that has the machine behind this BMC address, by the same rule.
+    /// The other host that has the machine behind this BMC address, by the rule for MAC addresses: the one with the best
+    /// [`Claim`], when that is better than this host's.
     pub(super) fn bmc_owner(&self, host: &impl Claimant, address: &BmcAddress) -> Option<String> {
         let known = self.known();
         let (bmc, wanted) = place(address);
         let is_same = |system: &Option<String>| system.is_none() || wanted.is_none() || *system == wanted;
         let own = known.hosts.get(&key(host)).filter(|own| own.bmc.as_ref().is_some_and(|(at, _)| **at == *bmc));
         let same = known.by_bmc.all(bmc.as_str()).filter(|other| other.bmc.as_ref().is_some_and(|(_, at)| is_same(at)));
-        self.better(host, own.map(|own| own.since.bmc), same.map(|other| (other, other.since.bmc)))
+        self.better(host, own.map(|own| own.since), same)
     }
 
     /// Whether a registered host of another namespace names the controller of this address, or one of those found behind it.
@@ -281,7 +255,7 @@ impl Crowd {
         let board = view::identity(vendor)?;
         let known = self.known();
         let first = known.by_board.all(board.as_str()).next()?;
-        (first.age < age(host)).then(|| first.shown(&host.namespace().unwrap_or_default()))
+        (first.age < age(host)).then(|| shown(&first.key, &host.namespace().unwrap_or_default()))
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
@@ -290,23 +264,24 @@ impl Crowd {
         known.busy.clone()
     }
 
-    /// Which of these others, with the numbers of their claims, has what this host claims under the number `own`.
+    /// Which of these others has what this host claims under the number `own`.
     fn better<'a>(
         &self,
         host: &impl Claimant,
         own: Option<u64>,
-        others: impl Iterator<Item = (&'a Member, u64)>,
+        others: impl Iterator<Item = &'a Member>,
     ) -> Option<String> {
         let this = key(host);
         let namespace = &this.0;
+        let registered = self.registered(host.uid().as_deref(), host.bmc_address().unwrap_or_default());
         // One that the watch has not told of yet comes last.
-        let own = claim(&age(host), self.registered(host), own.unwrap_or(u64::MAX));
+        let own = claim(&age(host), registered, own.unwrap_or(u64::MAX));
         let better = others
-            .filter(|(other, _)| other.key != this)
-            .map(|(other, number)| (claim(&other.age, self.since(other), number), other))
+            .filter(|other| other.key != this)
+            .map(|other| (claim(&other.age, self.since(other), other.since), other))
             .filter(|(theirs, other)| !theirs.unregistered || other.key.0 == *namespace)
             .filter(|(theirs, _)| *theirs < own);
-        better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| other.shown(namespace))
+        better.min_by(|(a, _), (b, _)| a.cmp(b)).map(|(_, other)| shown(&other.key, namespace))
     }
 }
 
@@ -321,27 +296,20 @@ impl Known {
         let bmc_address = address.is_some().then(|| host.bmc_address().map(Arc::from)).flatten();
         let controller = address.as_ref().map(|address| Arc::from(controller(&address.host)));
         let bmc = address.map(|address| place(&address));
-        let boot_mac = claims.and_then(HostView::boot_mac);
         let at = |bmc: &Option<(Arc<str>, Option<String>)>| bmc.as_ref().map(|(at, _)| Arc::clone(at));
         let bmc = bmc.map(|(at, system)| (Arc::from(at), system));
         let former = former.as_deref();
-        let same_mac = former.filter(|former| former.boot_mac == boot_mac).map(|former| former.since.mac);
-        let same_bmc = former.filter(|former| at(&former.bmc) == at(&bmc)).map(|former| former.since.bmc);
-        let since = Since { mac: self.order.since(same_mac), bmc: self.order.since(same_bmc) };
+        let same = former.filter(|former| at(&former.bmc) == at(&bmc)).map(|former| former.since);
+        let since = self.order.since(same);
         let member = Arc::new(Member {
             key: key.clone(),
             age: age(host),
-            says: host.says_registered(),
-            boot_mac,
             bmc,
             bmc_address,
             controller,
             board: host.board().map(Arc::from),
             since,
         });
-        if let Some(mac) = member.boot_mac {
-            self.by_mac.put(mac, &member);
-        }
         if let Some((bmc, _)) = &member.bmc {
             self.by_bmc.put(Arc::clone(bmc), &member);
         }
@@ -360,9 +328,6 @@ impl Known {
     fn remove(&mut self, key: &Key) {
         let Some(member) = self.hosts.remove(key) else { return };
         self.busy.remove(key);
-        if let Some(mac) = &member.boot_mac {
-            self.by_mac.take_out(mac, &member);
-        }
         if let Some((bmc, _)) = &member.bmc {
             self.by_bmc.take_out(bmc, &member);
         }

@@ -6,15 +6,14 @@ use super::*;
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::boot::BootHost;
 
-fn view(mut host: serde_json::Value) -> HostView {
+fn parsed(mut host: serde_json::Value) -> BareMetalHost {
     host["spec"]["online"] = json!(true);
-    let host: BareMetalHost = serde_json::from_value(host).unwrap();
-    HostView::from(&host)
+    serde_json::from_value(host).unwrap()
 }
 
-fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
+fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> BareMetalHost {
     let state = if busy { "inspecting" } else { "available" };
-    view(json!({
+    parsed(json!({
         "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
             "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
         "spec": {"online": true, "bootMACAddress": mac.map(|last| format!("02:00:00:00:00:{last:02X}"))},
@@ -22,30 +21,49 @@ fn host(name: &str, made: u8, mac: Option<u8>, busy: bool) -> HostView {
     }))
 }
 
-/// Takes an event in; a host that says so was registered with what it named first.
-fn take(crowd: &Crowd, change: &Change<'_, HostView>) {
-    if let Change::Put(host) = change
-        && crowd.index.by_uid(&host.uid().unwrap_or_default()).is_none()
-    {
-        let bmc_address = host.bmc_address().unwrap_or_default().to_owned();
-        let boot_mac_address = host.boot_mac().map(|mac| mac.to_string()).unwrap_or_default();
-        let since = host.creation_timestamp().map_or(1, |made| made.0.as_millisecond());
-        put(crowd, host, Registration { boot_mac_address, bmc_address, since, until: 0 });
+/// Tells both of a change, as the watch does; a host that says so was registered with what it named first.
+fn take(crowd: &Crowd, change: &Change<'_, BareMetalHost>) {
+    match change {
+        Change::Put(host) => {
+            put(crowd, host);
+            crowd.take(&Change::Put(&HostView::from(*host)));
+        }
+        Change::Gone(key) => {
+            crowd.index.remove(&key.0, &key.1);
+            crowd.take(&Change::Gone(key));
+        }
+        Change::Listed => {
+            crowd.index.settle();
+            crowd.take(&Change::Listed);
+        }
     }
-    crowd.take(change);
 }
 
-fn put(crowd: &Crowd, host: &HostView, record: Registration) {
+fn put(crowd: &Crowd, host: &BareMetalHost) {
+    let uid = host.uid().unwrap_or_default();
+    let created = host.creation_timestamp().map(|made| made.0);
+    let (boot_mac, bmc) = (host.boot_mac(), host.bmc_address().unwrap_or_default());
+    let known = crowd.index.by_uid(&uid).and_then(|known| known.standing.record.clone());
+    let record = known.or_else(|| {
+        crate::host::machine::says_registered(host).then(|| Registration {
+            boot_mac_address: boot_mac.map(|mac| mac.to_string()).unwrap_or_default(),
+            bmc_address: bmc.to_owned(),
+            since: created.map_or(1, |made| made.as_millisecond()),
+            ..Registration::default()
+        })
+    });
+    let registered = record.as_ref().is_some_and(|record| record.has_mac(boot_mac));
+    let waiting = crate::host::discovery::waits(host);
     crowd.index.insert(BootHost {
         namespace: host.namespace().unwrap_or_default(),
         name: host.name_any(),
-        uid: host.uid().unwrap_or_default(),
-        created: host.creation_timestamp().map_or(0, |made| made.0.as_second()),
-        macs: host.boot_mac().into_iter().collect(),
+        uid,
+        created: created.map_or(0, |made| made.as_second()),
+        macs: boot_mac.into_iter().collect(),
         way: Default::default(),
         intent: None,
-        discovery: Default::default(),
-        standing: crate::boot::Standing { record: Some(record), ..Default::default() },
+        discovery: crate::boot::Discovery { waiting, ..Default::default() },
+        standing: crate::boot::Standing { boot_mac, registered, record, ..Default::default() },
     });
 }
 
@@ -69,11 +87,11 @@ fn the_first_host_with_a_mac_address_has_it() {
 }
 
 /// A host with this boot address (0: none), whose inspection found these cards.
-fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> HostView {
+fn owner(name: &str, made: u8, boot: u8, cards: &[u8], registered: bool) -> BareMetalHost {
     let mac = |last: u8| format!("02:00:00:00:00:{last:02x}");
     let nics: Vec<_> = cards.iter().map(|last| json!({ "mac": mac(*last) })).collect();
     let uid = format!("u-{name}");
-    view(json!({
+    parsed(json!({
         "metadata": {"name": name, "namespace": "rack", "uid": uid,
             "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
         "spec": {"online": true, "bmc": {"address": "ipmi://10.0.0.1", "credentialsName": "s"},
@@ -108,7 +126,7 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
             take(&crowd, &Change::Gone(&key(&host)));
         }
         let known = crowd.known();
-        assert!(known.by_mac.0.is_empty() && known.by_bmc.0.is_empty() && known.hosts.is_empty());
+        assert!(known.by_bmc.0.is_empty() && known.hosts.is_empty());
     }
     let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
     for (asks, other, counts) in [
@@ -125,7 +143,7 @@ fn a_host_keeps_its_machine_against_a_newcomer_and_against_who_is_not_registered
     }
 }
 
-fn elsewhere(host: HostView) -> HostView {
+fn elsewhere(host: BareMetalHost) -> BareMetalHost {
     let mut host = host;
     host.meta_mut().namespace = Some("tenant".into());
     host
@@ -135,8 +153,9 @@ fn elsewhere(host: HostView) -> HostView {
 fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
     let address = BmcAddress::parse("ipmi://10.0.0.1").unwrap();
     let victim = |registered| owner("victim", 5, 7, &[], registered);
-    let both =
-        |crowd: &Crowd, host: &HostView| (crowd.mac_owner(host, "02:00:00:00:00:07"), crowd.bmc_owner(host, &address));
+    let both = |crowd: &Crowd, host: &BareMetalHost| {
+        (crowd.mac_owner(host, "02:00:00:00:00:07"), crowd.bmc_owner(host, &address))
+    };
     // Older, with the same addresses, and no BMC ever let it in.
     let idle = elsewhere(owner("idle", 1, 7, &[7], false));
     for registered in [false, true] {
@@ -154,7 +173,7 @@ fn nobody_takes_or_blocks_a_machine_of_another_namespace_by_naming_it() {
         "spec": {"bmc": {"address": "ipmi://10.0.0.9", "credentialsName": "s"}, "bootMACAddress": "02:00:00:00:00:08"},
         "status": {"provisioning": {"state": "available", "ID": "u-elder"}},
     });
-    take(&crowd, &Change::Put(&view(harmless)));
+    take(&crowd, &Change::Put(&parsed(harmless)));
     take(&crowd, &Change::Listed);
     let hidden = || Some("a BareMetalHost in another namespace".to_owned());
     assert_eq!(both(&crowd, &idle), (hidden(), hidden()));
@@ -186,8 +205,8 @@ fn a_host_that_waits_to_be_accepted_has_neither_address_nor_bmc() {
 
 #[test]
 fn the_first_host_with_a_bmc_has_the_machine_behind_it() {
-    let at = |name: &str, made: u8, address: &str| -> HostView {
-        view(json!({
+    let at = |name: &str, made: u8, address: &str| -> BareMetalHost {
+        parsed(json!({
             "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
                 "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
             "spec": {"online": true, "bmc": {"address": address, "credentialsName": "s"}},
@@ -223,7 +242,7 @@ fn a_controller_is_known_by_its_address_at_any_port_and_by_any_protocol() {
     let crowd = Crowd::default();
     take(&crowd, &Change::Put(&owner));
     let asks = elsewhere(host("asks", 2, None, false));
-    let shared = |asks: &HostView, address: &str, found: &[&str]| {
+    let shared = |asks: &BareMetalHost, address: &str, found: &[&str]| {
         let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
         crowd.is_anothers_controller(asks, &BmcAddress::parse(address).unwrap(), &found)
     };
@@ -246,8 +265,8 @@ fn the_later_one_of_two_with_one_serial_number_is_told_of_the_first() {
         serial_number: serial.into(),
         ..HardwareSystemVendor::default()
     };
-    let with = |name: &str, made: u8, vendor: &HardwareSystemVendor| -> HostView {
-        view(json!({
+    let with = |name: &str, made: u8, vendor: &HardwareSystemVendor| -> BareMetalHost {
+        parsed(json!({
             "metadata": {"name": name, "namespace": "rack", "uid": format!("u-{name}"),
                 "creationTimestamp": format!("2026-01-01T00:00:{made:02}Z")},
             "spec": {"online": true},
@@ -289,7 +308,7 @@ fn who_is_gone_has_nothing() {
     take(&crowd, &Change::Gone(&key(&goes)));
     assert_eq!((crowd.mac_owner(&stays, "02:00:00:00:00:01"), crowd.busy().len()), (None, 1));
     take(&crowd, &Change::Gone(&key(&stays)));
-    assert!(crowd.known().by_mac.0.is_empty());
+    assert!(crowd.known().by_bmc.0.is_empty());
 }
 
 proptest! {
@@ -299,7 +318,7 @@ proptest! {
         events in prop::collection::vec((0..6_u8, any::<bool>(), prop::option::of(0..3_u8), any::<bool>()), 0..40)
     ) {
         let crowd = Crowd::default();
-        let mut all: HashMap<u8, HostView> = HashMap::new();
+        let mut all: HashMap<u8, BareMetalHost> = HashMap::new();
         for (who, stays, mac, busy) in events {
             let host = host(&format!("h{who}"), who / 2, mac, busy);
             if stays {
@@ -310,7 +329,7 @@ proptest! {
                 all.remove(&who);
             }
         }
-        prop_assert_eq!(crowd.busy().len(), all.values().filter(|host| host.takes_place()).count());
+        prop_assert_eq!(crowd.busy().len(), all.values().filter(|host| HostView::from(*host).takes_place()).count());
         for one in all.values() {
             let others = || all.values().filter(|other| other.uid() != one.uid());
             if let Some(mac) = one.boot_mac() {

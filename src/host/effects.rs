@@ -216,6 +216,11 @@ async fn store_intent(
         Some(intent) => {
             let mut changed = BootIntent { spec: spec.clone(), ..intent.clone() };
             changed.metadata.finalizers = Some(objects::with(intent, FINALIZER_INTENT));
+            // The next session begins without what this one reported.
+            if let Some(record) = intent.registration() {
+                let record = registration::text(&record.with_cards(intent));
+                changed.annotations_mut().insert(ANNOTATION_REGISTRATION.to_owned(), record);
+            }
             api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
         }
         None => {

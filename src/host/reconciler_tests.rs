@@ -16,7 +16,7 @@ use super::*;
 use crate::api::kinds;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
-    HardwareDetails, Image as HostImage, OperationalStatus, ProvisionStatus,
+    HardwareDetails, Image as HostImage, Nic, OperationalStatus, ProvisionStatus,
 };
 use crate::api::slipway::{
     BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
@@ -326,10 +326,12 @@ impl Site {
                     last_seen: now.clone(),
                     ..SessionStatus::default()
                 };
+                let nic = |last: u8| Nic { mac: format!("02:00:00:00:00:{last:02x}"), ..Nic::default() };
+                let nics = vec![nic(1), nic(2)];
                 let status = BootIntentStatus {
                     session: Some(session),
                     results: done.collect(),
-                    inventory: Some(HardwareDetails { hostname: "h".into(), ..HardwareDetails::default() }),
+                    inventory: Some(HardwareDetails { hostname: "h".into(), nics, ..HardwareDetails::default() }),
                     ..BootIntentStatus::default()
                 };
                 let patch = Patch::Merge(json!({ "status": status }));

@@ -88,7 +88,7 @@ fn of(host: &BareMetalHost, intent: &BootIntent) -> Option<Registration> {
         boot_mac_address: host.spec.boot_mac_address.clone().unwrap_or_default(),
         bmc_address: host.spec.bmc.as_ref().map(|bmc| bmc.address.clone()).unwrap_or_default(),
         since: host.creation_timestamp().map_or(1, |made| made.0.as_millisecond()),
-        until: 0,
+        ..Registration::default()
     })
 }
 

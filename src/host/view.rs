@@ -11,9 +11,7 @@ use serde::Deserialize;
 use super::discovery::rules;
 use super::machine;
 use crate::api::MacAddress;
-use crate::api::metal3::{
-    ANNOTATION_DETACHED, BareMetalHost, HardwareSystemVendor, OperationalStatus, ProvisioningState,
-};
+use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, OperationalStatus, ProvisioningState};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::runtime::essence;
 
@@ -28,8 +26,6 @@ pub struct HostView {
     image_name: Option<String>,
     operational_status: OperationalStatus,
     state: ProvisioningState,
-    /// `status.provisioning.ID`
-    id: String,
     /// Who made it and its serial number, when that is one.
     board: Option<String>,
 }
@@ -69,7 +65,6 @@ impl From<&BareMetalHost> for HostView {
             image_name: image.map(machine::image_name),
             operational_status: status.map(|status| status.operational_status).unwrap_or_default(),
             state: status.map(|status| status.provisioning.state).unwrap_or_default(),
-            id: status.map(|status| short(&status.provisioning.id)).unwrap_or_default(),
             board: vendor.and_then(identity).filter(|board| board.len() <= MAX_TEXT),
         }
     }
@@ -88,10 +83,6 @@ fn slim(whole: &ObjectMeta) -> ObjectMeta {
     let mut kept = BTreeMap::new();
     if has(ANNOTATION_DISCOVERED, |value| value == DISCOVERED_PENDING) {
         kept.insert(ANNOTATION_DISCOVERED.to_owned(), DISCOVERED_PENDING.to_owned());
-    }
-    // What else the value says is not asked for.
-    if has(ANNOTATION_DETACHED, machine::moves_by) {
-        kept.insert(ANNOTATION_DETACHED.to_owned(), String::new());
     }
     ObjectMeta { annotations: (!kept.is_empty()).then_some(kept), ..essence(whole) }
 }
@@ -126,14 +117,6 @@ impl HostView {
     pub fn waits(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();
         annotations.and_then(|all| all.get(ANNOTATION_DISCOVERED)).is_some_and(|value| value == DISCOVERED_PENDING)
-    }
-
-    /// Whether its status says that it is registered. With what, its intent's `Registration` says.
-    pub fn says_registered(&self) -> bool {
-        let (uid, id) = (self.metadata.uid.as_deref().unwrap_or_default(), &self.id);
-        let kept = self.metadata.annotations.as_ref();
-        let moves = kept.is_some_and(|kept| kept.contains_key(ANNOTATION_DETACHED));
-        machine::registered(uid, id, self.operational_status, moves)
     }
 
     /// Whether its machine runs what it was provisioned with.
@@ -209,19 +192,10 @@ mod tests {
         assert_eq!(view.image_name(), Some(machine::image_name(&image).as_str()));
         assert!(view.takes_place());
         assert_eq!(view.board(), Some("maker/s1"));
-        assert!(!view.says_registered() && !view.waits());
+        assert!(!view.waits());
         let waiting = json!({ "metadata": { "annotations": { ANNOTATION_DISCOVERED: DISCOVERED_PENDING, "a": "b" } }, "spec": {} });
         let waiting = self::view(waiting);
         assert!(waiting.waits() && waiting.metadata.annotations.as_ref().is_some_and(|kept| kept.len() == 1));
-        let detached = |value: &str| {
-            let host = json!({ "metadata": { "uid": "u", "annotations": { ANNOTATION_DETACHED: value } }, "spec": { "online": true },
-                "status": { "operationalStatus": "detached", "provisioning": { "ID": "u" } } });
-            let whole: BareMetalHost = serde_json::from_value(host.clone()).unwrap();
-            let view = self::view(host);
-            assert_eq!(view.says_registered(), machine::says_registered(&whole), "{value}");
-            view.says_registered()
-        };
-        assert_eq!([r#"{"force":true,"moving":true}"#, "", "{}", "moving"].map(detached), [true, false, false, false]);
         let filler = json!({ "metadata": {}, "spec": {}, "status": { "hardware": {
             "systemVendor": { "manufacturer": "Maker", "serialNumber": "To be filled by O.E.M." } } } });
         assert_eq!(self::view(filler).board(), None);

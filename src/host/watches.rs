@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::machine;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
-use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent};
+use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent, Registration};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
 use crate::runtime::{Change, Key, Watches, key};
@@ -45,9 +45,9 @@ impl Intents {
 
 #[derive(Default)]
 struct Known {
-    /// With the address of the BMC.
-    hosts: HashMap<Key, (BootHost, String)>,
-    intents: HashMap<Key, Arc<BootIntent>>,
+    hosts: HashMap<Key, BootHost>,
+    /// With what its host was registered with.
+    intents: HashMap<Key, (Arc<BootIntent>, Option<Registration>)>,
     /// Whether all hosts, and all intents, were listed once.
     listed: (bool, bool),
 }
@@ -112,14 +112,13 @@ impl Known {
 
     fn put_host(&mut self, host: &BareMetalHost) -> Key {
         let key = key(host);
-        let bmc = host.spec.bmc.as_ref().map(|bmc| bmc.address.clone());
-        let bmc = bmc.filter(|address| BmcAddress::parse(address).is_ok()).unwrap_or_default();
-        self.hosts.insert(key.clone(), (boot_host(host), bmc));
+        self.hosts.insert(key.clone(), boot_host(host));
         key
     }
 
     fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> Key {
         let key = key(intent);
+        let record = intent.registration().map(|record| record.with_cards(intent));
         let mut intent = intent.clone();
         intent.metadata.managed_fields = None;
         // Nobody here asks for it, and it is larger than all the rest.
@@ -128,22 +127,24 @@ impl Known {
         }
         let intent = Arc::new(intent);
         intents.set(key.clone(), Some(intent.clone()));
-        self.intents.insert(key.clone(), intent);
+        self.intents.insert(key.clone(), (intent, record));
         key
     }
 
     fn publish(&self, key: &Key, index: &HostIndex) {
         match self.hosts.get(key) {
-            Some((host, bmc)) => {
-                let own = self.intents.get(key).filter(|intent| intent.is_of(&host.uid));
-                let record = own.and_then(|intent| intent.registration());
+            Some(host) => {
+                let own = self.intents.get(key).filter(|(intent, _)| intent.is_of(&host.uid));
                 let now = Timestamp::now().as_millisecond();
-                let registered = record.as_ref().is_some_and(|record| {
-                    record.fits(host.standing.boot_mac, bmc) && (host.standing.registered || now < record.until)
-                });
+                let counts = |record: &Registration| record.counts(host.standing.registered, now);
+                let record = own.and_then(|(_, record)| record.clone()).filter(counts);
+                let registered = record.as_ref().is_some_and(|record| record.has_mac(host.standing.boot_mac));
+                let mut macs = host.macs.clone();
+                let reported = record.iter().flat_map(|record| record.cards.keys()).filter_map(|mac| mac.parse().ok());
+                macs.extend(reported.filter(|mac| !host.macs.contains(mac)).collect::<Vec<_>>());
                 let standing = Standing { registered, record, ..host.standing.clone() };
-                let intent = own.map(|intent| indexed(intent));
-                index.insert(BootHost { intent, standing, ..host.clone() });
+                let intent = own.map(|(intent, _)| indexed(intent));
+                index.insert(BootHost { macs, intent, standing, ..host.clone() });
             }
             None => index.remove(&key.0, &key.1),
         }
@@ -167,7 +168,7 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     }
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
-    // Its record, which is in the intent, has to say so as well.
+    // Whether it is registered, its record says, which is in the intent.
     let standing = Standing { boot_mac, registered: machine::says_registered(host), paused, record: None };
     let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {

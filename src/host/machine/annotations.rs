@@ -45,19 +45,6 @@ struct DetachArguments {
     delete_action: String,
     #[serde(default)]
     force: bool,
-    #[serde(default)]
-    moving: bool,
-}
-
-/// Whether this value of [`ANNOTATION_DETACHED`] says that the host is on its way to another server or namespace.
-pub fn moves_by(value: &str) -> bool {
-    serde_json::from_str(value).is_ok_and(|arguments: DetachArguments| arguments.moving)
-}
-
-/// Whether the host is detached to be moved: nobody else gets its machine meanwhile.
-pub(super) fn moves(host: &BareMetalHost) -> bool {
-    let annotations = host.metadata.annotations.as_ref();
-    annotations.and_then(|all| all.get(ANNOTATION_DETACHED)).is_some_and(|value| moves_by(value))
 }
 
 /// Every request for a reboot. What cannot be read asks for the soft way, as upstream.

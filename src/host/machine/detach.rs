@@ -4,7 +4,7 @@
 use super::annotations;
 use super::{DETACH, Effect, Life, Next, RARE_POLL};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
-use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget, Registration};
+use crate::api::slipway::{BootIntent, BootIntentSpec, BootTarget};
 
 /// The operation of the intent of a host that came back from being detached, until its next boot.
 const ATTACH: &str = "attach";
@@ -35,11 +35,6 @@ impl Life<'_> {
         if self.world.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk) {
             return Some(Next::Do(self.fresh_boot(BootTarget::Disk, DETACH, Vec::new())));
         }
-        // Its machine may be another's by the time it comes back: who is registered meanwhile was the first then.
-        let moves = annotations::moves(self.world.host);
-        if !moves && self.world.intent.and_then(BootIntent::registration).is_some_and(|record| record.since > 0) {
-            return Some(Next::Do(Effect::Register(Registration::default())));
-        }
         if !detached {
             if self.status.error_type == Some(ErrorType::Detach) {
                 self.clear_error();
@@ -52,7 +47,7 @@ impl Life<'_> {
     }
 
     /// The next turn registers the machine as if for the first time: its BMC may be another one by now, and what is on
-    /// the disks is not known any more.
+    /// the disks is not known any more. What it was registered with stays its own meanwhile.
     fn attach(&mut self) -> Next {
         if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
             let operation = ATTACH.to_owned();

@@ -41,7 +41,6 @@ use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
 use crate::runtime::Note;
 
-pub use annotations::moves_by;
 pub use capacity::{Standing, is_busy, is_exempt, standing, takes_place};
 pub use retry::retry_delay;
 pub use wanted::Method;
@@ -266,16 +265,8 @@ pub fn fail(status: &BareMetalHostStatus, error_type: ErrorType, message: &str) 
 
 /// Whether the status of a host says that it is registered. With what, its intent's [`Registration`] says.
 pub fn says_registered(host: &BareMetalHost) -> bool {
-    let uid = host.metadata.uid.as_deref().unwrap_or_default();
-    let registered = |status: &BareMetalHostStatus| {
-        registered(uid, &status.provisioning.id, status.operational_status, annotations::moves(host))
-    };
-    host.status.as_ref().is_some_and(registered)
-}
-
-/// The same by its parts. One that is detached may get another machine, unless it is only moved.
-pub fn registered(uid: &str, provisioning_id: &str, operational: OperationalStatus, moves: bool) -> bool {
-    !uid.is_empty() && provisioning_id == uid && (moves || operational != OperationalStatus::Detached)
+    let id = host.status.as_ref().map(|status| &status.provisioning.id);
+    host.metadata.uid.is_some() && id == host.metadata.uid.as_ref()
 }
 
 /// Name of the library's Image for an image of a host: the same source with the same checksum is the same Image.

@@ -4,8 +4,9 @@
 
 use super::retry::may_be_the_login;
 use super::{Access, Effect, Life, Next, RARE_POLL, secret_reference};
+use crate::api::MacAddress;
 use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};
-use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING, Registration};
+use crate::api::slipway::{ANNOTATION_DISCOVERED, BootIntent, DISCOVERED_PENDING, Registration};
 use crate::bmc::{BmcAddress, BootInterface, PowerState};
 
 impl Life<'_> {
@@ -151,12 +152,14 @@ impl Life<'_> {
     /// Records what the host is registered with, where that is not recorded yet. From then on it goes before every host
     /// that only names the same.
     fn record(&self) -> Option<Next> {
-        let host = self.world.host;
+        let former = self.world.intent.and_then(BootIntent::registration).unwrap_or_default();
         let registration = Registration {
-            boot_mac_address: host.spec.boot_mac_address.clone().unwrap_or_default(),
+            boot_mac_address: self.world.host.spec.boot_mac_address.clone().unwrap_or_default(),
             bmc_address: self.bmc_address().to_owned(),
-            since: self.world.now.as_millisecond(),
+            // Another BMC makes nobody late for an address that he has.
+            since: if former.has_mac(self.boot_mac()) { former.since } else { self.world.now.as_millisecond() },
             until: 0,
+            cards: former.cards,
         };
         (!self.is_recorded()).then_some(Next::Do(Effect::Register(registration)))
     }
@@ -166,8 +169,12 @@ impl Life<'_> {
     fn is_recorded(&self) -> bool {
         let uid = self.world.host.metadata.uid.as_deref().unwrap_or_default();
         let Some(intent) = self.world.intent.filter(|intent| intent.is_of(uid)) else { return true };
-        let mac = self.world.host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
-        intent.registration().is_some_and(|record| record.fits(mac, self.bmc_address()))
+        let fits = |record: &Registration| record.until == 0 && record.fits(self.boot_mac(), self.bmc_address());
+        intent.registration().as_ref().is_some_and(fits)
+    }
+
+    fn boot_mac(&self) -> Option<MacAddress> {
+        self.world.host.spec.boot_mac_address.as_deref()?.parse().ok()
     }
 
     fn bmc_address(&self) -> &str {

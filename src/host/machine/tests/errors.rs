@@ -295,11 +295,14 @@ fn what_a_host_is_registered_with_is_recorded_and_counts_for_nothing_else() {
     model.settle();
     assert!(fits(&model) && record(&model).since > first.since);
     assert_eq!(model.status().provisioning.id, "uid");
-    // Detached, it may get another machine.
+    // Detached, it keeps its machine; when it gets another BMC meanwhile, it keeps the address since then.
+    let second = record(&model);
     model.annotate(ANNOTATION_DETACHED, "");
     model.settle();
-    assert_eq!(record(&model), Registration::default());
+    assert_eq!(record(&model), second);
+    model.host.spec.bmc.as_mut().expect("a BMC").address = "ipmi://10.0.0.7".into();
+    model.edited();
     model.unannotate(ANNOTATION_DETACHED);
     model.settle();
-    assert!(fits(&model));
+    assert!(fits(&model) && record(&model).since == second.since);
 }
