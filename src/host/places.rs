@@ -3,7 +3,8 @@
 //!
 //! A free place goes to the namespace whose hosts have fewest. Nothing is taken from a host that is busy; but a place
 //! that it has had for a turn keeps hosts of its own namespace waiting only, so that nobody waits for ever for hosts of
-//! others.
+//! others. Beyond the limit there are a fifth more places for namespaces that have fewer than so many: who comes late to hosts
+//! of others that never answer begins at once.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -67,7 +68,10 @@ impl Inner {
 
     /// Whether a host of this namespace may have one more, of so many.
     fn room(&self, namespace: &str, limit: usize) -> bool {
-        self.ends.len() + self.shares.get(namespace).map_or(0, |share| share.overdue) < limit
+        let (all, overdue) = self.shares.get(namespace).map_or((0, 0), |share| (share.all, share.overdue));
+        let extra = limit / 5;
+        let limit = if all < extra { limit + extra } else { limit };
+        self.ends.len() + overdue < limit
     }
 
     fn give(&mut self, host: &Key, held: Held, counts: bool) {
@@ -313,6 +317,19 @@ mod tests {
         assert!(!room);
         places.leave(&key(9));
         assert_eq!(ask(&places, 0), Standing::Takes);
+    }
+
+    #[test]
+    fn a_namespace_that_has_few_begins_while_another_holds_all() {
+        let rack = Rack::new(10);
+        let names: Vec<String> = (0..12).map(|number| format!("a{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let taken = rack.take(&names).into_iter().filter(|taken| *taken).count();
+        assert_eq!(taken, 10, "alone it has the limit");
+        assert_eq!(rack.take(&["b1", "b2", "b3"]), [true, true, false]);
+        assert_eq!(rack.take(&["c1"]), [false], "no more than a fifth beyond the limit");
+        rack.leave(&["b1"]);
+        assert_eq!(rack.take(&["c1"]), [true]);
     }
 
     #[test]
