@@ -23,7 +23,9 @@ pub mod jwt;
 pub mod rules;
 
 mod authorizer;
+mod bounds;
 mod certificates;
+mod compiled;
 mod defaults;
 mod escalation;
 mod identity;
@@ -179,6 +181,7 @@ impl Auth {
         new: &Value,
         old: Option<&Value>,
     ) -> Result<(), ApiError> {
+        bounds::check_room(&self.authorizer, resource, new)?;
         escalation::check(&self.authorizer, identity, resource, new, old)?;
         if &*resource.storage != "/secrets" || new["type"] != accounts::SECRET_TYPE {
             return Ok(());
