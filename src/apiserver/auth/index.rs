@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,6 +10,8 @@ use serde_json::Value;
 use super::compiled::Compiled;
 use super::rules::{Attributes, Rule};
 
+/// Rules of a role, or roles of a subject with theirs, from which on it takes long to look through them.
+const LONG: usize = 500;
 /// Roles that are not there, of which an answer tells.
 const ABSENT_TOLD: usize = 8;
 
@@ -191,7 +194,12 @@ pub struct Index {
     roles: HashMap<String, Arc<Roles>>,
     /// By namespace (empty: ClusterRoleBinding).
     scopes: HashMap<String, Arc<Scope>>,
+    /// Of this state of it.
+    stamp: u64,
 }
+
+/// Of the last state of any index.
+static STAMP: AtomicU64 = AtomicU64::new(0);
 
 /// Roles that are not there: which ones, and of how many an answer tells.
 #[derive(Default)]
@@ -237,6 +245,7 @@ pub fn role_of(binding: &Value) -> RoleRef {
 impl Index {
     /// Puts in a role, or takes it out when there is none. The namespace is empty for a ClusterRole.
     pub fn set_role(&mut self, namespace: &str, name: &str, role: Option<&Value>) {
+        self.stamp = STAMP.fetch_add(1, Ordering::Relaxed) + 1;
         let roles = Arc::make_mut(self.roles.entry(namespace.to_owned()).or_default());
         let rules: Option<Arc<[Compiled]>> = role.map(|role| rules_of(role).into_iter().map(Compiled::from).collect());
         let size = |rules: &Option<Arc<[Compiled]>>| {
@@ -255,6 +264,7 @@ impl Index {
 
     /// Puts in a binding, or takes it out when there is none. The namespace is empty for a ClusterRoleBinding.
     pub fn set_binding(&mut self, namespace: &str, name: &str, binding: Option<&Value>) {
+        self.stamp = STAMP.fetch_add(1, Ordering::Relaxed) + 1;
         let scope = Arc::make_mut(self.scopes.entry(namespace.to_owned()).or_default());
         scope.take(name);
         if let Some(binding) = binding {
@@ -268,6 +278,11 @@ impl Index {
         if scope.bindings.is_empty() {
             self.scopes.remove(namespace);
         }
+    }
+
+    /// A number that changes with every role and binding.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// What the roles of a namespace (empty: of the cluster) come to, and one of them.
@@ -305,6 +320,16 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
+    pub fn is_long(&self, caller: Caller<'_>, namespace: &str) -> bool {
+        let mut sum = 0;
+        self.visit(caller, namespace, |binding, _| {
+            sum += 1 + self.role(&binding.role, &binding.namespace).map_or(0, |rules| rules.len());
+            sum < LONG
+        });
+        sum >= LONG
     }
 
     /// Whether the caller may.
@@ -447,5 +472,35 @@ mod tests {
         assert_eq!(refused.reason, "RBAC: clusterrole.rbac.authorization.k8s.io \"reader\" not found");
         index.set_binding("", "all-read", None);
         assert_eq!(index.decide(caller, &wanted), Decision { allowed: false, reason: String::new() });
+    }
+
+    #[test]
+    fn what_takes_long_is_known_before_it_is_done() {
+        let mut index = Index::default();
+        let role = |count: usize| json!({"rules": vec![json!({"verbs": ["get"]}); count]});
+        let binding = |role: &str, who: &str| json!({"roleRef": {"kind": "Role", "name": role}, "subjects": [{"kind": "Group", "name": who}]});
+        index.set_role("a", "short", Some(&role(LONG - 2)));
+        index.set_role("a", "long", Some(&role(LONG - 1)));
+        for (name, role, who) in
+            [("a", "short", "one"), ("b", "long", "two"), ("c", "none", "three"), ("d", "short", "four")]
+        {
+            index.set_binding("a", name, Some(&binding(role, who)));
+        }
+        for (groups, namespace, wanted) in [
+            (&["one"][..], "a", false),
+            (&["two"], "a", true),
+            (&["two"], "b", false),
+            (&["one", "three"], "a", true),
+            (&["one", "one"], "a", false),
+            (&["one", "four"], "a", true),
+        ] {
+            let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            let caller = Caller { user: "eve", groups: &groups };
+            assert_eq!(index.is_long(caller, namespace), wanted, "{groups:?} in {namespace}");
+        }
+        // A stamp is never given twice.
+        let before = index.stamp();
+        index.set_binding("a", "d", None);
+        assert!(index.stamp() > before && Index::default().stamp() != index.stamp());
     }
 }

@@ -1,4 +1,6 @@
-//! What roles and bindings may come to.
+//! What roles and bindings may come to, and what it takes to judge a request by them.
+
+use tokio::task::JoinSet;
 
 use super::access_rules::{binding, named, role, rule, user};
 use super::*;
@@ -104,6 +106,43 @@ async fn the_roles_of_a_namespace_are_no_more_than_can_be_looked_through() {
     assert!(message(&refused).contains("would have 10001 subjects"), "{refused}");
     rig.call("DELETE", &path(BINDINGS, "b0"), &json!({})).await.expect(200);
     rig.call("POST", BINDINGS, &one).await.expect(201);
+}
+
+#[tokio::test]
+async fn who_may_nothing_leaves_places_for_the_others() {
+    const MANY: usize = 1000;
+    let rig = Rig::new().await;
+    let everybody = named("Group", auth::AUTHENTICATED);
+    for number in 0..5 {
+        let (name, rules) = (format!("r{number}"), Value::from(vec![named_rule(&names(1)); 1000]));
+        rig.call("POST", ROLES, &role("Role", &name, &rules)).await.expect(201);
+        let given = binding("RoleBinding", &name, &format!("Role/{name}"), &everybody);
+        rig.call("POST", BINDINGS, &given).await.expect(201);
+    }
+    let account = "system:serviceaccount:rack:bot";
+    for speaks_for in [None, Some(account)] {
+        let mut flood = JoinSet::new();
+        for _ in 0..MANY {
+            let mut request = http::Request::get(path(SECRETS, "nope"));
+            if let Some(other) = speaks_for {
+                request = request.header("impersonate-user", other);
+            }
+            let mut request = request.body(Body::empty()).unwrap();
+            request.extensions_mut().insert(user("nobody", &[]).unwrap());
+            flood.spawn(rig.api.router().oneshot(request));
+        }
+        let other = rig.as_user(user("somebody", &[]), "GET", &path(SECRETS, "n0"), &Value::Null).await;
+        assert_eq!(other.code, 404, "{}", other.text);
+        let (mut judged, mut refused) = (0, 0);
+        while let Some(answer) = tokio::time::timeout(DEADLINE, flood.join_next()).await.unwrap() {
+            match answer.unwrap().unwrap().status().as_u16() {
+                403 => judged += 1,
+                429 => refused += 1,
+                code => panic!("{code}"),
+            }
+        }
+        assert_eq!((judged, refused), (overload::READS * 3 / 4, MANY - overload::READS * 3 / 4), "{speaks_for:?}");
+    }
 }
 
 #[tokio::test]
