@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admission::{View, ViewRequest};
-use super::auth::{self, Identity};
+use super::auth::{self, Identity, Refusal, Wish};
 use super::call::{Call, NOT_ALLOWED, REQUEST_MAX, within};
+use super::overload::Place;
 use super::request::{self, Params, Route, Target};
 use super::resource::Resource;
 use super::server::{ApiServer, Offer};
@@ -48,7 +49,12 @@ impl ApiServer {
 async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let identity = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
+    let caller = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
+    let identity = match (caller, Wish::read(request.headers())) {
+        (Ok(Some(by)), Ok(Some(wish))) => speak_for(&api, &method, by, wish).await.map(Some).map_err(Refusal::from),
+        (Ok(Some(_)), Err(error)) => Err(error.into()),
+        (caller, _) => caller,
+    };
     if let (Ok(Some(_)), Some(standing)) = (&identity, request.extensions().get::<tls::Standing>()) {
         standing.vouch();
     }
@@ -84,6 +90,28 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
         "api request"
     );
     response
+}
+
+/// Whom the caller speaks for, when they may.
+async fn speak_for(api: &ApiServer, method: &Method, by: Identity, wish: Wish) -> Result<Identity, ApiError> {
+    let _place = place_to_be_judged(api, method, &by, wish.namespace()).await?;
+    api.auth().impersonate(by, wish)
+}
+
+/// A place for a request while it is judged: it is under way. When that takes long, others have their turn before, and
+/// those of the same caller come to know how many there are.
+async fn place_to_be_judged(
+    api: &ApiServer,
+    method: &Method,
+    identity: &Identity,
+    namespace: &str,
+) -> Result<Place, ApiError> {
+    let kind = if overload::is_read(method) { "readOnly" } else { "mutating" };
+    let place = api.inner.places.for_request(method, identity).inspect_err(|_| api.inner.metrics.refused(kind))?;
+    if api.auth().is_long(identity, namespace) {
+        tokio::task::yield_now().await;
+    }
+    Ok(place)
 }
 
 async fn serve(
@@ -177,8 +205,9 @@ async fn serve_resource(
         _ => "other",
     };
     let wanted = auth::attributes(verb, target, &params, parts.uri.path());
-    api.auth().authorize(identity, &wanted)?;
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
+    let mut place = Some(place_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
+    api.auth().authorize(Some(identity), &wanted)?;
     let registry = api.registry();
     let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
     if target.namespace.is_some() && !resource.namespaced {
@@ -192,9 +221,11 @@ async fn serve_resource(
     let (body, _room) = match verb {
         "get" | "list" | "watch" | "other" => (Bytes::new(), None),
         _ => {
+            drop(place);
             let mut room = api.inner.places.for_body(identity)?;
             let body = body::read_body(body, &mut room).await.inspect_err(refused("mutating"))?;
             // It may have taken its time, and who was somebody when it began to come may be nobody now.
+            place = Some(place_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
             if !api.auth().holds(identity) {
                 return Err(ApiError::unauthorized());
             }
@@ -203,12 +234,14 @@ async fn serve_resource(
         }
     };
     if let Some(revision) = read::awaited(verb, &params).filter(|revision| *revision > api.store().revision()) {
+        place = None;
         let _waits = api.inner.places.for_wait(identity).inspect_err(refused("readOnly"))?;
         read::reach(api.store(), revision).await?;
     }
-    let _place = match verb {
-        "watch" => None,
-        _ => {
+    let _place = match (verb, place) {
+        ("watch", _) => None,
+        (_, Some(place)) => place,
+        (_, None) => {
             let kind = if overload::is_read(&parts.method) { "readOnly" } else { "mutating" };
             api.inner.places.for_request(&parts.method, identity).inspect_err(refused(kind))?
         }

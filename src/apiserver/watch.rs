@@ -74,6 +74,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         target: call.target.clone(),
         params: params.clone(),
         identity: call.identity.clone(),
+        judged: None,
         form: call.form,
         selector,
         source: None,
@@ -273,6 +274,8 @@ struct State {
     target: Target,
     params: Params,
     identity: Identity,
+    /// At which state of the roles it was allowed last.
+    judged: Option<u64>,
     form: Form,
     selector: Selector,
     source: Option<Watch>,
@@ -366,7 +369,11 @@ impl State {
     fn may_go_on(&mut self) -> bool {
         let wanted = auth::attributes("watch", &self.target, &self.params, "");
         let auth = self.api.auth();
-        let may = auth.holds(&self.identity) && auth.authorize(Some(&self.identity), &wanted).is_ok();
+        // Before the decision: what changes meanwhile is seen the next time.
+        let stamp = auth.stamp();
+        let may = auth.holds(&self.identity)
+            && (self.judged == Some(stamp) || auth.authorize(Some(&self.identity), &wanted).is_ok());
+        self.judged = Some(stamp);
         self.over |= !may;
         may
     }

@@ -28,6 +28,23 @@ const WEIGHT: usize = 512 << 20;
 /// What those of one namespace may, and those of none, in bytes: 256 MiB.
 const WEIGHT_OF_A_NAMESPACE: usize = WEIGHT / 2;
 
+/// Who has more than this of the memory leaves its last quarter to others, in bytes: nearly 13 MiB, a fortieth.
+const WEIGHT_OF_LITTLE: usize = WEIGHT / 40;
+
+/// The namespace of the appliance itself and of those who administer it.
+const OWN_NAMESPACE: &str = "slipway-system";
+
+/// What all objects may take when one of a namespace that will have `own` bytes of them is made or grows, in bytes. The last
+/// quarter is for namespaces that have little. The last sixteenth is for what is of no namespace and for the appliance's own,
+/// or many small namespaces would leave nothing for it.
+fn bound_of_all(namespace: &str, own: usize) -> usize {
+    match namespace {
+        "" | OWN_NAMESPACE => WEIGHT,
+        _ if own <= WEIGHT_OF_LITTLE => WEIGHT - WEIGHT / 16,
+        _ => WEIGHT - WEIGHT / 4,
+    }
+}
+
 /// What an object takes as it is kept, in bytes, packed or not.
 pub(super) fn weight(object: &Object) -> usize {
     record::size(object) + object.unpacked()
@@ -321,8 +338,14 @@ impl Index {
             };
             return Some(WriteError::Crowded { whose, limit: WEIGHT_OF_A_NAMESPACE >> 20 });
         }
-        is_over(self.weight, WEIGHT)
-            .then(|| WriteError::Crowded { whose: "objects together".to_owned(), limit: WEIGHT >> 20 })
+        let bound = bound_of_all(namespace, own.saturating_add(more));
+        is_over(self.weight, bound).then(|| {
+            let whose = match namespace {
+                "" => "objects together".to_owned(),
+                namespace => format!("objects together, as far as namespace {namespace} may still add to them,"),
+            };
+            WriteError::Crowded { whose, limit: bound >> 20 }
+        })
     }
 
     /// Puts an entry of a table, or removes it.
@@ -671,9 +694,22 @@ mod tests {
         assert_eq!((asks(&index, "a", 0, false), asks(&index, "a", LITTLE, true)), (None, None));
         (256..280).for_each(|number| index.remove(&object("a", number)));
         assert_eq!((says(&index, "b"), says(&index, "")), (None, None));
-        (0..256).for_each(|number| index.insert(object("", number)));
+        // Of the last quarter have who have little, of the last sixteenth the appliance and what is of no namespace.
+        (0..13).for_each(|number| index.insert(object("b", number)));
+        (0..115).for_each(|number| index.insert(object("", number)));
+        let refused = says(&index, "b").unwrap();
+        assert!(refused.contains("as far as namespace b may still add to them, take the 384 MiB"), "{refused}");
+        assert_eq!((asks(&index, "b", 0, false), asks(&index, "b", LITTLE, true)), (None, None));
+        let others = |index: &Index| ["c", "", OWN_NAMESPACE].map(|namespace| says(index, namespace).is_some());
+        assert_eq!(others(&index), [false, false, false]);
+        (115..211).for_each(|number| index.insert(object("", number)));
+        assert_eq!(others(&index), [true, false, false]);
+        (211..243).for_each(|number| index.insert(object("", number)));
+        assert!(says(&index, OWN_NAMESPACE).unwrap().contains("take the 512 MiB"));
+        assert!(says(&index, "").unwrap().contains("the objects together take the 512 MiB"));
+        (0..13).for_each(|number| index.remove(&object("b", number)));
+        (243..256).for_each(|number| index.insert(object("", number)));
         assert!(says(&index, "").unwrap().contains("the objects of no namespace take"));
-        assert!(says(&index, "b").unwrap().contains("the objects together take the 512 MiB"));
         (0..256).for_each(|number| index.remove(&object("", number)));
         index.remove(&object("a", 0));
         index.remove(&object("a", 0));

@@ -76,6 +76,11 @@ impl Authorizer {
         Arc::clone(&state.index)
     }
 
+    /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
+    pub fn is_long(&self, identity: &Identity, namespace: &str) -> bool {
+        !identity.is_superuser() && self.index().is_long(identity.caller(), namespace)
+    }
+
     /// Whether the caller may.
     pub fn decide(&self, identity: &Identity, wanted: &Attributes<'_>) -> Decision {
         if identity.is_superuser() {

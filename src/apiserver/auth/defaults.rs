@@ -3,6 +3,8 @@
 //! Every start adds what of them is missing; what was added to them stays. An object whose annotation
 //! `rbac.authorization.kubernetes.io/autoupdate` is `false` is left alone.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::index::{self, GROUP};
@@ -177,7 +179,7 @@ pub fn complete(found: &Value, default: &Value) -> Option<Value> {
             new["aggregationRule"] = default["aggregationRule"].clone();
         }
     } else {
-        let missing: Vec<Rule> = rules::additions(&index::rules_of(found), &index::rules_of(default));
+        let missing: Vec<Rule> = rules::additions(index::rules_of(found), &index::rules_of(default));
         extend(&mut new["rules"], missing.into_iter().map(|rule| json!(rule)).collect());
     }
     (new != *found).then_some(new)
@@ -197,20 +199,21 @@ fn extend(list: &mut Value, more: Vec<Value>) {
 /// `None` when it has them.
 pub fn aggregate(role: &Value, others: &[&Value]) -> Option<Value> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array()?;
-    let mut rules: Vec<Value> = Vec::new();
+    let mut rules: Vec<&Value> = Vec::new();
+    let mut known = HashSet::new();
     for selector in selectors {
         for other in others.iter().filter(|other| other["metadata"]["name"] != role["metadata"]["name"]) {
             if !selects(selector, &other["metadata"]["labels"]) {
                 continue;
             }
             for rule in other["rules"].as_array().into_iter().flatten() {
-                if !rules.contains(rule) {
-                    rules.push(rule.clone());
+                if known.insert(rule) {
+                    rules.push(rule);
                 }
             }
         }
     }
-    let rules = Value::from(rules);
+    let rules: Value = rules.into_iter().cloned().collect();
     (role["rules"] != rules && !(role["rules"].is_null() && rules == json!([]))).then_some(rules)
 }
 
@@ -235,6 +238,7 @@ fn selects(selector: &Value, labels: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apiserver::auth::compiled::Compiled;
 
     #[test]
     fn viewers_see_our_kinds_and_no_secrets() {
@@ -247,7 +251,7 @@ mod tests {
         };
         let allows = |rules: &[Rule], verb, group, resource| {
             let wanted = rules::Attributes { verb, group, resource, ..Default::default() };
-            rules.iter().any(|rule| rule.allows(&wanted))
+            rules.iter().cloned().map(Compiled::from).any(|rule| rule.allows(&wanted))
         };
         let (view, edit) = (rules("system:aggregate-to-view"), rules("system:aggregate-to-edit"));
         for (verb, group, resource, viewer, editor) in [

@@ -3,10 +3,13 @@
 //! Who writes a role must hold all that is in it, or be allowed to `escalate`; who writes a binding must hold all that
 //! its role gives, or be allowed to `bind` it. Members of `system:masters` need neither.
 
+use std::borrow::Borrow;
+
 use serde_json::Value;
 
 use super::accounts;
 use super::authorizer::Authorizer;
+use super::compiled::Compiled;
 use super::identity::Identity;
 use super::index::{self, GROUP};
 use super::rules::{self, Attributes, Rule};
@@ -123,9 +126,14 @@ fn same_but_metadata(new: &Value, old: &Value) -> bool {
 }
 
 /// Whether the caller holds all of these rules; otherwise what it lacks, in upstream's words.
-fn confirm(index: &index::Index, identity: &Identity, namespace: &str, asked: &[Rule]) -> Result<(), String> {
+fn confirm(
+    index: &index::Index,
+    identity: &Identity,
+    namespace: &str,
+    asked: &[impl Borrow<Rule>],
+) -> Result<(), String> {
     let (roles, faults) = index.rules(identity.caller(), namespace);
-    let owned: Vec<&Rule> = roles.iter().flat_map(|rules| rules.iter()).collect();
+    let owned: Vec<&Compiled> = roles.iter().flat_map(|rules| rules.iter()).collect();
     let missing = rules::missing(&owned, asked).ok_or("there are too many rules to compare")?;
     if missing.is_empty() {
         return Ok(());

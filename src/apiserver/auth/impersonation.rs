@@ -64,6 +64,11 @@ impl Wish {
         Ok(Some(wish))
     }
 
+    /// The namespace whose roles are asked; empty when it is the cluster's only.
+    pub fn namespace(&self) -> &str {
+        accounts::split_user_name(&self.user).map_or("", |(namespace, _)| namespace)
+    }
+
     /// What the caller must be allowed, each with the verb `impersonate`.
     fn demands(&self) -> Vec<Attributes<'_>> {
         let one = |group, resource, subresource, namespace, name| Attributes {

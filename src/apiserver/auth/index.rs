@@ -1,12 +1,19 @@
 //! Who may do what: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::compiled::Compiled;
 use super::rules::{Attributes, Rule};
+
+/// Rules of a role, or roles of a subject with theirs, from which on it takes long to look through them.
+const LONG: usize = 500;
+/// Roles that are not there, of which an answer tells.
+const ABSENT_TOLD: usize = 8;
 
 /// Group of the four kinds.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
@@ -71,29 +78,94 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
+/// The roles of one namespace, or of the cluster.
+#[derive(Clone, Debug, Default)]
+struct Roles {
+    by_name: HashMap<String, Arc<[Compiled]>>,
+    size: RolesSize,
+}
+
+/// What roles come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RolesSize {
+    /// Rules.
+    pub rules: usize,
+    /// What these list: verbs, groups, resources, names, paths.
+    pub values: usize,
+}
+
+impl RolesSize {
+    /// Of one role.
+    pub fn of<R: std::ops::Deref<Target = Rule>>(rules: impl IntoIterator<Item = R>) -> Self {
+        let add = |sum: Self, rule: R| Self { rules: sum.rules + 1, values: sum.values + rule.values() };
+        rules.into_iter().fold(Self::default(), add)
+    }
+
+    /// When one of them changes.
+    pub fn with(self, new: Self, former: Self) -> Self {
+        Self { rules: self.rules + new.rules - former.rules, values: self.values + new.values - former.values }
+    }
+}
+
+/// What bindings come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindingsSize {
+    /// Bindings.
+    pub bindings: usize,
+    /// Their subjects.
+    pub subjects: usize,
+}
+
+impl BindingsSize {
+    /// When one of them changes.
+    pub fn with(self, new: Self, former: Self) -> Self {
+        Self {
+            bindings: self.bindings + new.bindings - former.bindings,
+            subjects: self.subjects + new.subjects - former.subjects,
+        }
+    }
+}
+
 /// The bindings of one namespace, or of the cluster.
 #[derive(Clone, Debug, Default)]
 struct Scope {
     bindings: HashMap<String, Arc<Binding>>,
-    by_subject: HashMap<Who, Vec<(Arc<Binding>, usize)>>,
+    /// The bindings of each subject by name, with its place in them.
+    by_subject: HashMap<Who, BTreeMap<String, (Arc<Binding>, usize)>>,
+    size: BindingsSize,
 }
 
 impl Scope {
-    fn rebuild(&mut self) {
-        self.by_subject.clear();
-        let mut bindings: Vec<_> = self.bindings.values().collect();
-        bindings.sort_by(|a, b| a.name.cmp(&b.name));
-        for binding in bindings {
-            for (at, subject) in binding.subjects.iter().enumerate() {
-                if let Some(who) = subject.who(&binding.namespace) {
-                    let found = self.by_subject.entry(who).or_default();
-                    // A subject that is named again adds nothing.
-                    if found.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, binding)) {
-                        found.push((Arc::clone(binding), at));
-                    }
+    fn put(&mut self, binding: Binding) {
+        let binding = Arc::new(binding);
+        for (at, subject) in binding.subjects.iter().enumerate() {
+            if let Some(who) = subject.who(&binding.namespace) {
+                let of = self.by_subject.entry(who).or_default();
+                // A subject that is named again adds nothing.
+                of.entry(binding.name.clone()).or_insert_with(|| (Arc::clone(&binding), at));
+            }
+        }
+        self.size = self.size.with(binding.size(), BindingsSize::default());
+        self.bindings.insert(binding.name.clone(), binding);
+    }
+
+    fn take(&mut self, name: &str) {
+        let Some(binding) = self.bindings.remove(name) else { return };
+        self.size = self.size.with(BindingsSize::default(), binding.size());
+        for who in binding.subjects.iter().filter_map(|subject| subject.who(&binding.namespace)) {
+            if let Some(of) = self.by_subject.get_mut(&who) {
+                of.remove(name);
+                if of.is_empty() {
+                    self.by_subject.remove(&who);
                 }
             }
         }
+    }
+}
+
+impl Binding {
+    fn size(&self) -> BindingsSize {
+        BindingsSize { bindings: 1, subjects: self.subjects.len() }
     }
 }
 
@@ -115,13 +187,44 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// Every role and binding.
+/// Every role and binding. A copy is cheap: the namespaces are shared until they change.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     /// By namespace (empty: ClusterRole) and name.
-    roles: HashMap<String, HashMap<String, Arc<[Rule]>>>,
+    roles: HashMap<String, Arc<Roles>>,
     /// By namespace (empty: ClusterRoleBinding).
-    scopes: HashMap<String, Scope>,
+    scopes: HashMap<String, Arc<Scope>>,
+    /// Of this state of it.
+    stamp: u64,
+}
+
+/// Of the last state of any index.
+static STAMP: AtomicU64 = AtomicU64::new(0);
+
+/// Roles that are not there: which ones, and of how many an answer tells.
+#[derive(Default)]
+struct Absent {
+    known: HashSet<RoleRef>,
+    told: Vec<String>,
+}
+
+impl Absent {
+    fn add(&mut self, role: &RoleRef) {
+        if !self.known.contains(role) {
+            self.known.insert(role.clone());
+            if self.told.len() < ABSENT_TOLD {
+                self.told.push(absent(role));
+            }
+        }
+    }
+
+    fn tell(mut self) -> Vec<String> {
+        match self.known.len() - self.told.len() {
+            0 => {}
+            more => self.told.push(format!("and {more} more")),
+        }
+        self.told
+    }
 }
 
 /// Rules of a stored role. What cannot be read allows nothing.
@@ -142,41 +245,63 @@ pub fn role_of(binding: &Value) -> RoleRef {
 impl Index {
     /// Puts in a role, or takes it out when there is none. The namespace is empty for a ClusterRole.
     pub fn set_role(&mut self, namespace: &str, name: &str, role: Option<&Value>) {
-        let roles = self.roles.entry(namespace.to_owned()).or_default();
-        match role {
-            Some(role) => drop(roles.insert(name.to_owned(), rules_of(role).into())),
-            None => drop(roles.remove(name)),
-        }
-        if roles.is_empty() {
+        self.stamp = STAMP.fetch_add(1, Ordering::Relaxed) + 1;
+        let roles = Arc::make_mut(self.roles.entry(namespace.to_owned()).or_default());
+        let rules: Option<Arc<[Compiled]>> = role.map(|role| rules_of(role).into_iter().map(Compiled::from).collect());
+        let size = |rules: &Option<Arc<[Compiled]>>| {
+            RolesSize::of(rules.iter().flat_map(|rules| rules.iter().map(|rule| &**rule)))
+        };
+        let new = size(&rules);
+        let former = match rules {
+            Some(rules) => roles.by_name.insert(name.to_owned(), rules),
+            None => roles.by_name.remove(name),
+        };
+        roles.size = roles.size.with(new, size(&former));
+        if roles.by_name.is_empty() {
             self.roles.remove(namespace);
         }
     }
 
     /// Puts in a binding, or takes it out when there is none. The namespace is empty for a ClusterRoleBinding.
     pub fn set_binding(&mut self, namespace: &str, name: &str, binding: Option<&Value>) {
-        let scope = self.scopes.entry(namespace.to_owned()).or_default();
-        match binding {
-            Some(binding) => {
-                let binding = Binding {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                    role: role_of(binding),
-                    subjects: subjects_of(binding),
-                };
-                scope.bindings.insert(name.to_owned(), Arc::new(binding));
-            }
-            None => drop(scope.bindings.remove(name)),
+        self.stamp = STAMP.fetch_add(1, Ordering::Relaxed) + 1;
+        let scope = Arc::make_mut(self.scopes.entry(namespace.to_owned()).or_default());
+        scope.take(name);
+        if let Some(binding) = binding {
+            scope.put(Binding {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                role: role_of(binding),
+                subjects: subjects_of(binding),
+            });
         }
-        scope.rebuild();
         if scope.bindings.is_empty() {
             self.scopes.remove(namespace);
         }
     }
 
+    /// A number that changes with every role and binding.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// What the roles of a namespace (empty: of the cluster) come to, and one of them.
+    pub fn roles_size(&self, namespace: &str, name: &str) -> (RolesSize, RolesSize) {
+        let Some(roles) = self.roles.get(namespace) else { return Default::default() };
+        let one = roles.by_name.get(name).into_iter().flat_map(|rules| rules.iter());
+        (roles.size, RolesSize::of(one.map(|rule| &**rule)))
+    }
+
+    /// What the bindings of a namespace (empty: of the cluster) come to, and one of them.
+    pub fn bindings_size(&self, namespace: &str, name: &str) -> (BindingsSize, BindingsSize) {
+        let Some(scope) = self.scopes.get(namespace) else { return Default::default() };
+        (scope.size, scope.bindings.get(name).map_or_else(Default::default, |binding| binding.size()))
+    }
+
     /// Rules of a role that a binding in this namespace (empty: of the cluster) refers to.
-    pub fn role(&self, role: &RoleRef, namespace: &str) -> Option<&Arc<[Rule]>> {
+    pub fn role(&self, role: &RoleRef, namespace: &str) -> Option<&Arc<[Compiled]>> {
         let namespace = if role.kind == "Role" { namespace } else { "" };
-        self.roles.get(namespace)?.get(&role.name)
+        self.roles.get(namespace)?.by_name.get(&role.name)
     }
 
     /// Calls back with every binding that is for the caller, of the cluster first, until told to stop.
@@ -184,8 +309,11 @@ impl Index {
         let scopes = [Some(""), Some(namespace).filter(|namespace| !namespace.is_empty())];
         for scope in scopes.into_iter().flatten().filter_map(|namespace| self.scopes.get(namespace)) {
             let user = std::iter::once(Who::User(caller.user.to_owned()));
-            for who in user.chain(caller.groups.iter().map(|group| Who::Group(group.clone()))) {
-                for (binding, at) in scope.by_subject.get(&who).into_iter().flatten() {
+            // Whoever asks about others names their groups as often as they like.
+            let mut named = HashSet::new();
+            let groups = caller.groups.iter().filter(|group| named.insert(group.as_str()));
+            for who in user.chain(groups.map(|group| Who::Group(group.clone()))) {
+                for (binding, at) in scope.by_subject.get(&who).into_iter().flat_map(BTreeMap::values) {
                     if !each(binding, *at) {
                         return;
                     }
@@ -194,20 +322,28 @@ impl Index {
         }
     }
 
+    /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
+    pub fn is_long(&self, caller: Caller<'_>, namespace: &str) -> bool {
+        let mut sum = 0;
+        self.visit(caller, namespace, |binding, _| {
+            sum += 1 + self.role(&binding.role, &binding.namespace).map_or(0, |rules| rules.len());
+            sum < LONG
+        });
+        sum >= LONG
+    }
+
     /// Whether the caller may.
     pub fn decide(&self, caller: Caller<'_>, wanted: &Attributes<'_>) -> Decision {
         let namespace = if wanted.is_resource() { wanted.namespace } else { "" };
         let mut decision = Decision { allowed: false, reason: String::new() };
-        let mut faults = Vec::new();
+        let (mut seen, mut faults) = (HashSet::new(), Absent::default());
         self.visit(caller, namespace, |binding, at| {
             let Some(rules) = self.role(&binding.role, &binding.namespace) else {
-                let fault = absent(&binding.role);
-                if !faults.contains(&fault) {
-                    faults.push(fault);
-                }
+                faults.add(&binding.role);
                 return true;
             };
-            if !rules.iter().any(|rule| rule.allows(wanted)) {
+            // However often a role is bound, it is looked through once.
+            if !seen.insert(Arc::as_ptr(rules)) || !rules.iter().any(|rule| rule.allows(wanted)) {
                 return true;
             }
             let place = if binding.namespace.is_empty() {
@@ -220,8 +356,9 @@ impl Index {
             decision.reason = format!("RBAC: allowed by {place} of {} \"{}\" to {subject}", role.kind, role.name);
             false
         });
-        if !decision.allowed && !faults.is_empty() {
-            decision.reason = match faults.as_slice() {
+        if !decision.allowed {
+            decision.reason = match faults.tell().as_slice() {
+                [] => String::new(),
                 [one] => format!("RBAC: {one}"),
                 many => format!("RBAC: [{}]", many.join(", ")),
             };
@@ -231,19 +368,17 @@ impl Index {
 
     /// The rules of every role that is the caller's in a namespace (empty: in the cluster), each role once however often it
     /// is bound, and the faults met on the way.
-    pub fn rules(&self, caller: Caller<'_>, namespace: &str) -> (Vec<Arc<[Rule]>>, Vec<String>) {
-        let (mut roles, mut faults) = (Vec::new(), Vec::new());
-        let (mut seen, mut missed) = (HashSet::new(), HashSet::new());
+    pub fn rules(&self, caller: Caller<'_>, namespace: &str) -> (Vec<Arc<[Compiled]>>, Vec<String>) {
+        let (mut roles, mut seen, mut faults) = (Vec::new(), HashSet::new(), Absent::default());
         self.visit(caller, namespace, |binding, _| {
             match self.role(&binding.role, &binding.namespace) {
                 Some(found) if seen.insert(Arc::as_ptr(found)) => roles.push(Arc::clone(found)),
                 Some(_) => {}
-                None if missed.insert(binding.role.clone()) => faults.push(absent(&binding.role)),
-                None => {}
+                None => faults.add(&binding.role),
             }
             true
         });
-        (roles, faults)
+        (roles, faults.tell())
     }
 }
 
@@ -337,5 +472,35 @@ mod tests {
         assert_eq!(refused.reason, "RBAC: clusterrole.rbac.authorization.k8s.io \"reader\" not found");
         index.set_binding("", "all-read", None);
         assert_eq!(index.decide(caller, &wanted), Decision { allowed: false, reason: String::new() });
+    }
+
+    #[test]
+    fn what_takes_long_is_known_before_it_is_done() {
+        let mut index = Index::default();
+        let role = |count: usize| json!({"rules": vec![json!({"verbs": ["get"]}); count]});
+        let binding = |role: &str, who: &str| json!({"roleRef": {"kind": "Role", "name": role}, "subjects": [{"kind": "Group", "name": who}]});
+        index.set_role("a", "short", Some(&role(LONG - 2)));
+        index.set_role("a", "long", Some(&role(LONG - 1)));
+        for (name, role, who) in
+            [("a", "short", "one"), ("b", "long", "two"), ("c", "none", "three"), ("d", "short", "four")]
+        {
+            index.set_binding("a", name, Some(&binding(role, who)));
+        }
+        for (groups, namespace, wanted) in [
+            (&["one"][..], "a", false),
+            (&["two"], "a", true),
+            (&["two"], "b", false),
+            (&["one", "three"], "a", true),
+            (&["one", "one"], "a", false),
+            (&["one", "four"], "a", true),
+        ] {
+            let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            let caller = Caller { user: "eve", groups: &groups };
+            assert_eq!(index.is_long(caller, namespace), wanted, "{groups:?} in {namespace}");
+        }
+        // A stamp is never given twice.
+        let before = index.stamp();
+        index.set_binding("a", "d", None);
+        assert!(index.stamp() > before && Index::default().stamp() != index.stamp());
     }
 }

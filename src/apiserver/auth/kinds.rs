@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::accounts;
 use super::index::{self, GROUP, Subject};
+use super::{accounts, bounds};
 use crate::api::Keep;
 use crate::apiserver::columns::Column;
 use crate::apiserver::resource::{CoreKind, Prepare};
@@ -93,12 +93,12 @@ fn require(object: &mut Value, field: &str, empty: Value) {
     }
 }
 
-fn prepare_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<FieldError>) {
-    check_rules(new, true, errors);
+fn prepare_role(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_rules(new, old, true, errors);
 }
 
-fn prepare_cluster_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<FieldError>) {
-    check_rules(new, false, errors);
+fn prepare_cluster_role(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_rules(new, old, false, errors);
     if new.get("aggregationRule").is_some_and(Value::is_object)
         && new["aggregationRule"]["clusterRoleSelectors"].as_array().is_none_or(Vec::is_empty)
     {
@@ -109,11 +109,13 @@ fn prepare_cluster_role(new: &mut Value, _: Option<&Value>, errors: &mut Vec<Fie
     }
 }
 
-fn check_rules(role: &mut Value, namespaced: bool, errors: &mut Vec<FieldError>) {
+fn check_rules(role: &mut Value, old: Option<&Value>, namespaced: bool, errors: &mut Vec<FieldError>) {
     for rule in role.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
         require(rule, "verbs", json!([]));
     }
-    for (at, rule) in index::rules_of(role).iter().enumerate() {
+    let rules = index::rules_of(role);
+    errors.extend(bounds::role_faults(&rules, &old.map(index::rules_of).unwrap_or_default()));
+    for (at, rule) in rules.iter().enumerate() {
         let mut required = |field: &str, detail: &str| {
             errors.push(FieldError::required(format!("rules[{at}].{field}"), detail));
         };
@@ -181,6 +183,8 @@ fn check_binding(new: &mut Value, old: Option<&Value>, kinds: &[&str], errors: &
             .extend(path_segment_fault(name).map(|fault| FieldError::invalid("roleRef.name", &name.into(), fault))),
     }
     let namespaced = kinds.contains(&"Role");
+    let count = |binding: &Value| binding["subjects"].as_array().map_or(0, Vec::len);
+    errors.extend(bounds::binding_fault(count(new), old.map_or(0, count)));
     let subjects = new.get_mut("subjects").and_then(Value::as_array_mut);
     for (at, subject) in subjects.into_iter().flatten().enumerate() {
         check_subject(subject, &format!("subjects[{at}]"), namespaced, errors);

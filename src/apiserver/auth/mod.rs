@@ -23,7 +23,9 @@ pub mod jwt;
 pub mod rules;
 
 mod authorizer;
+mod bounds;
 mod certificates;
+mod compiled;
 mod defaults;
 mod escalation;
 mod identity;
@@ -36,6 +38,7 @@ mod upkeep;
 
 pub use certificates::Certificate;
 pub use identity::{ADMIN_GROUP, AUTHENTICATED, Identity, IdentityError, Proof};
+pub(super) use impersonation::Wish;
 pub use index::GROUP;
 pub use jwt::{KeyError, TokenKey};
 pub use rules::Attributes;
@@ -105,7 +108,7 @@ impl Auth {
         })
     }
 
-    /// Who calls: whom the connection proved, or else the bearer token; and then whom they speak for.
+    /// Who calls: whom the connection proved, or else the bearer token.
     ///
     /// A token that is none is refused even where nobody is asked who they are.
     pub(super) fn identify(
@@ -140,10 +143,22 @@ impl Auth {
             }
             (None, None) => return Ok(None),
         };
-        match impersonation::Wish::read(headers)? {
-            None => Ok(Some(identity)),
-            Some(wish) => Ok(wish.grant(identity, |by, wanted| self.authorize(Some(by), wanted)).map(Some)?),
-        }
+        Ok(Some(identity))
+    }
+
+    /// Whom the caller speaks for, when they may.
+    pub(super) fn impersonate(&self, by: Identity, wish: Wish) -> Result<Identity, ApiError> {
+        wish.grant(by, |by, wanted| self.authorize(Some(by), wanted))
+    }
+
+    /// Whether it takes long to decide what the caller may in a namespace (empty: in the cluster).
+    pub(super) fn is_long(&self, identity: &Identity, namespace: &str) -> bool {
+        self.authorizer.is_long(identity, namespace)
+    }
+
+    /// A number that changes with every role and binding: what was decided at the same one holds.
+    pub(super) fn stamp(&self) -> u64 {
+        self.authorizer.index().stamp()
     }
 
     fn certificate_fault(&self, identity: &Identity, now: i64) -> Option<String> {
@@ -179,6 +194,7 @@ impl Auth {
         new: &Value,
         old: Option<&Value>,
     ) -> Result<(), ApiError> {
+        bounds::check_room(&self.authorizer, resource, new)?;
         escalation::check(&self.authorizer, identity, resource, new, old)?;
         if &*resource.storage != "/secrets" || new["type"] != accounts::SECRET_TYPE {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::apiserver::body::parse_body;
 use crate::apiserver::call::Call;
 use crate::apiserver::options::{self, Write};
 use crate::apiserver::read::with_warning;
-use crate::apiserver::status::{ApiError, FieldError};
+use crate::apiserver::status::{ApiError, FieldError, FieldFault};
 use crate::apiserver::write;
 
 /// Shortest time that a token may be asked for, in seconds.
@@ -31,6 +31,8 @@ const SECONDS_GIVEN: i64 = 365 * 24 * 3600;
 const SECONDS: i64 = 3600;
 /// Audiences of one token.
 const AUDIENCES_MAX: usize = 32;
+/// Groups that a question about somebody names.
+const GROUPS_MAX: usize = 1000;
 /// What is listed for one caller.
 const RULES_MAX: usize = 10_000;
 /// Bytes of text in it.
@@ -105,6 +107,10 @@ impl AccessSpec {
                 &"".into(),
                 "at least one of user or group must be specified",
             ));
+        }
+        if self.groups.len() > GROUPS_MAX {
+            let detail = format!("{}: must have at most {GROUPS_MAX} items", self.groups.len());
+            errors.push(FieldError::new(FieldFault::TooMany, "spec.groups", detail));
         }
         errors
     }
@@ -204,7 +210,7 @@ fn rules_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
             status["incomplete"] = true.into();
             break;
         }
-        let Rule { groups, paths, names, resources, verbs } = rule;
+        let Rule { groups, paths, names, resources, verbs } = &**rule;
         let (list, mut rule) = if resources.is_empty() {
             ("nonResourceRules", json!({"verbs": verbs, "nonResourceURLs": paths}))
         } else {

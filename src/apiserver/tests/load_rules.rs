@@ -220,3 +220,33 @@ async fn long_lists_are_not_ordered_for_minutes() {
     let refused = rig.patch(&path(accounts, "a"), "application/strategic-merge-patch+json", &patch).await;
     assert!(refused.code == 400 && refused.text.contains("the lists are too long to be merged"), "{}", refused.text);
 }
+
+#[tokio::test]
+async fn two_namespaces_leave_room_for_the_others() {
+    let rig = Rig::new().await;
+    for name in ["lab", "small"] {
+        rig.api.make_namespace(name).await.unwrap();
+    }
+    // As if much were kept of each.
+    rig.api.store().add_weight("/configmaps", 64 << 20);
+    let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
+    let text: String = (0..256).map(|_| uuid::Uuid::new_v4().simple().to_string()).collect();
+    let object = |name: &str| json!({"metadata": {"name": name}, "data": {"a": text}});
+    for name in ["a", "b", "c"] {
+        for namespace in ["rack", "lab"] {
+            rig.call("POST", &maps(namespace), &object(name)).await.expect(201);
+        }
+    }
+    let refused = rig.call("POST", &maps("rack"), &object("d")).await.expect(507);
+    assert!(refused["message"].as_str().unwrap().contains("namespace rack"), "{refused}");
+    let secrets = |namespace: &str| format!("/api/v1/namespaces/{namespace}/secrets");
+    let kept = json!({"metadata": {"name": "s"}, "stringData": {"a": text}});
+    rig.call("POST", &secrets("lab"), &kept).await.expect(507);
+    // Who has little, and what is of no namespace.
+    rig.call("POST", &secrets("small"), &kept).await.expect(201);
+    let annotated = json!({"metadata": {"name": "new", "annotations": {"a": text}}});
+    rig.call("POST", "/api/v1/namespaces", &annotated).await.expect(201);
+    rig.patch(&path(&maps("rack"), "a"), MERGE, &json!({"data": {"a": "less"}})).await.expect(200);
+    rig.call("DELETE", &path(&maps("rack"), "a"), &json!({})).await.expect(200);
+    rig.call("POST", &secrets("lab"), &kept).await.expect(201);
+}

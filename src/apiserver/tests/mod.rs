@@ -16,6 +16,7 @@ mod model;
 mod observed;
 mod read_rules;
 mod refused_rules;
+mod rights_rules;
 mod selecting;
 mod slow_answers;
 mod token_rules;
