@@ -14,9 +14,11 @@ use super::status::shorten;
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
 
+pub(super) mod ahead;
 pub(super) mod cel;
 pub(super) mod defaults;
 mod format;
+mod in_use;
 mod pattern;
 mod topology;
 mod validate;

@@ -1,21 +1,23 @@
-//! Patterns of schemas, each compiled once however often it is written: the definitions of one operator repeat a few
-//! hundreds of times.
+//! Patterns of schemas. They come from users: their text, what they compile to and what matching takes are bounded.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use regex::{Regex, RegexBuilder};
 
+use super::in_use::{InUse, Outcome};
+
+/// Bytes of a pattern's text; those of published definitions have a few hundred. The parser takes a hundred times as much,
+/// before it is known what the pattern compiles to.
+pub(super) const TEXT_MAX: usize = 4 << 10;
+/// Nesting of a pattern; each level takes from the parser's stack.
+const NEST_MAX: u32 = 100;
 /// Bytes that a compiled pattern may take.
-const SIZE_MAX: usize = 1 << 20;
+pub(super) const SIZE_MAX: usize = 1 << 20;
 /// The first of the sizes that are tried; each is twice the one before.
 const SIZE_MIN: usize = 1 << 10;
 /// What a pattern takes beside its program as it is compiled, of every size: measured with those of published definitions.
 const BESIDE: usize = 4;
 const BESIDE_MAX: usize = 64 << 10;
-/// Places in the table of patterns after which those that nobody uses are looked for.
-const SWEEP_FROM: usize = 256;
 
 /// A compiled pattern.
 #[derive(Debug)]
@@ -24,41 +26,43 @@ pub(super) struct Pattern {
     weight: usize,
 }
 
-#[derive(Default)]
-struct InUse {
-    by_text: HashMap<Box<str>, Weak<Pattern>>,
-    sweep_at: usize,
+/// A pattern cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::apiserver) enum PatternError {
+    #[error("it is longer than {TEXT_MAX} bytes")]
+    TooLong,
+    #[error(transparent)]
+    Regex(#[from] regex::Error),
 }
 
-static IN_USE: LazyLock<Mutex<InUse>> = LazyLock::new(Mutex::default);
+impl PatternError {
+    /// Whether it was compiled nearly to its end before it was refused.
+    pub fn is_too_big(&self) -> bool {
+        matches!(self, Self::Regex(regex::Error::CompiledTooBig(_)))
+    }
+}
+
+pub(super) static IN_USE: InUse<Pattern, PatternError> = InUse::new();
 
 impl Pattern {
-    /// Compiles a pattern, unless it is in use already. Patterns come from users: what they compile to is bounded.
-    pub fn compile(text: &str) -> Result<Arc<Self>, regex::Error> {
-        let in_use = || IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = in_use().by_text.get(text).and_then(Weak::upgrade);
-        if let Some(known) = known {
-            return Ok(known);
+    /// Compiles a pattern, unless it is in use already.
+    pub fn compile(text: &str) -> Outcome<Self, PatternError> {
+        // Not even its text is to be kept.
+        if text.len() > TEXT_MAX {
+            return Err(PatternError::TooLong.into());
         }
-        let pattern = Arc::new(Self::compile_anew(text)?);
-        let mut in_use = in_use();
-        if in_use.by_text.len() >= in_use.sweep_at.max(SWEEP_FROM) {
-            in_use.by_text.retain(|_, pattern| pattern.strong_count() > 0);
-            in_use.sweep_at = in_use.by_text.len() * 2;
-            in_use.by_text.shrink_to(SWEEP_FROM);
-        }
-        in_use.by_text.insert(text.into(), Arc::downgrade(&pattern));
-        Ok(pattern)
+        IN_USE.get_or_make(text, || Self::compile_anew(text))
     }
 
-    fn compile_anew(text: &str) -> Result<Self, regex::Error> {
+    fn compile_anew(text: &str) -> Result<Self, PatternError> {
         let mut size = SIZE_MIN;
         loop {
             // A regex does not tell its size: the least limit that lets it pass does.
-            match RegexBuilder::new(text).size_limit(size).dfa_size_limit(SIZE_MAX).build() {
+            let mut builder = RegexBuilder::new(text);
+            match builder.nest_limit(NEST_MAX).size_limit(size).dfa_size_limit(SIZE_MAX).build() {
                 Ok(regex) => return Ok(Self { regex, weight: size + (size * BESIDE).min(BESIDE_MAX) }),
                 Err(regex::Error::CompiledTooBig(_)) if size < SIZE_MAX => size *= 2,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -71,6 +75,10 @@ impl Pattern {
     pub fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }
+
+    pub fn regex(&self) -> &Regex {
+        &self.regex
+    }
 }
 
 impl fmt::Display for Pattern {
@@ -81,6 +89,9 @@ impl fmt::Display for Pattern {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::in_use::SWEEP_FROM;
     use super::*;
 
     #[test]
@@ -93,8 +104,23 @@ mod tests {
             let weight = Pattern::compile(text).unwrap().weight();
             assert!((least..=most).contains(&weight), "{text}: {weight}");
         }
-        assert!(Pattern::compile(r"^\w{200}$").unwrap_err().to_string().contains("size limit"));
-        assert!(Pattern::compile("(").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_and_not_tried_again() {
+        for (text, wanted) in [
+            (r"^\w{200}$".to_owned(), "size limit"),
+            ("(".into(), "unclosed group"),
+            (format!("{}{}", "(".repeat(200), ")".repeat(200)), "nest"),
+        ] {
+            let reason = Pattern::compile(&text).unwrap_err();
+            assert!(reason.to_string().contains(wanted), "{reason}");
+            assert!(Arc::ptr_eq(&reason, &Pattern::compile(&text).unwrap_err()), "{text}");
+        }
+        assert!(Pattern::compile(&"a".repeat(TEXT_MAX)).is_ok());
+        // It would be refused for its bracket, were it read.
+        let long = "a".repeat(TEXT_MAX) + "(";
+        assert!(matches!(*Pattern::compile(&long).unwrap_err(), PatternError::TooLong));
     }
 
     #[test]
@@ -102,8 +128,7 @@ mod tests {
         for one in 0..4 * SWEEP_FROM {
             Pattern::compile(&format!("^forgotten-{one}$")).unwrap();
         }
-        let in_use = IN_USE.lock().unwrap();
-        let there = in_use.by_text.keys().filter(|text| text.starts_with("^forgotten-")).count();
+        let there = IN_USE.count("^forgotten-");
         assert!(there < 3 * SWEEP_FROM, "{there}");
     }
 }
