@@ -37,7 +37,7 @@ impl Call<'_> {
         self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
 
-    /// Whether a write may take long on an object of this size: what is large, what has rules of users, and
+    /// Whether a write may take long on an object of this size: what is large, what has rules or long patterns of users, and
     /// what defines kinds.
     pub fn is_long(&self, live: usize) -> bool {
         if self.identity.is_in_process() {
@@ -47,7 +47,7 @@ impl Call<'_> {
             self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         // Who does not say how much it sends may send much.
         let given: usize = length.unwrap_or(usize::MAX);
-        given.max(live) >= aside::LONG_FROM || self.resource.schema.has_rules() || crd::is_definition(self.resource)
+        given.max(live) >= aside::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
     }
 
     /// Clients may not write what only Slipway's own rooms write.

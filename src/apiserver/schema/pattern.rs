@@ -1,5 +1,6 @@
 //! Patterns of schemas. They come from users: their text, what they compile to and what matching takes are bounded.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use regex::{Regex, RegexBuilder};
@@ -19,11 +20,58 @@ const SIZE_MIN: usize = 1 << 10;
 const BESIDE: usize = 4;
 const BESIDE_MAX: usize = 64 << 10;
 
+/// Bytes of text, times bytes of the pattern's program, that count as one step of looking for it: each byte of text may
+/// meet every part of the pattern.
+const MATCH_STEP: u64 = 1024;
+/// Steps that the patterns of a schema may take in one value: a text of 1 MiB and a pattern as most are take a fifth.
+const MATCHES_MAX: u64 = 10_000_000;
+
 /// A compiled pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
     regex: Regex,
-    weight: usize,
+    /// Bytes of the program.
+    size: usize,
+}
+
+thread_local! {
+    static LOOKED: RefCell<Option<Looked>> = const { RefCell::new(None) };
+}
+
+/// What looking for patterns took so far.
+struct Looked {
+    left: u64,
+    /// The field for which no steps were left.
+    stopped: Option<String>,
+}
+
+/// All looking for patterns of schemas on this thread, until the outermost is dropped, shares one bound.
+pub(in crate::apiserver) struct Looking {
+    outermost: bool,
+}
+
+impl Looking {
+    pub fn begin() -> Self {
+        let outermost = LOOKED.with_borrow_mut(|looked| {
+            let outermost = looked.is_none();
+            looked.get_or_insert(Looked { left: MATCHES_MAX, stopped: None });
+            outermost
+        });
+        Self { outermost }
+    }
+
+    /// The field for which no steps were left; from then on patterns hold unseen.
+    pub fn stopped(&self) -> Option<String> {
+        LOOKED.with_borrow(|looked| looked.as_ref()?.stopped.clone())
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        if self.outermost {
+            LOOKED.take();
+        }
+    }
 }
 
 /// A pattern cannot be used.
@@ -60,7 +108,7 @@ impl Pattern {
             // A regex does not tell its size: the least limit that lets it pass does.
             let mut builder = RegexBuilder::new(text);
             match builder.nest_limit(NEST_MAX).size_limit(size).dfa_size_limit(SIZE_MAX).build() {
-                Ok(regex) => return Ok(Self { regex, weight: size + (size * BESIDE).min(BESIDE_MAX) }),
+                Ok(regex) => return Ok(Self { regex, size }),
                 Err(regex::Error::CompiledTooBig(_)) if size < SIZE_MAX => size *= 2,
                 Err(error) => return Err(error.into()),
             }
@@ -69,11 +117,26 @@ impl Pattern {
 
     /// About what it takes of the memory, in bytes.
     pub fn weight(&self) -> usize {
-        self.weight
+        self.size + (self.size * BESIDE).min(BESIDE_MAX)
     }
 
-    pub fn is_match(&self, text: &str) -> bool {
-        self.regex.is_match(text)
+    /// Steps that looking for it takes in a text.
+    pub fn steps(&self, text: &str) -> u64 {
+        (text.len() as u64).saturating_mul(self.size as u64) / MATCH_STEP
+    }
+
+    /// Whether the text of this field matches, as far as there are steps left.
+    pub fn holds(&self, text: &str, path: &str) -> bool {
+        let may = LOOKED.with_borrow_mut(|looked| {
+            let Some(looked) = looked else { return true };
+            let left = looked.left.checked_sub(self.steps(text)).filter(|_| looked.stopped.is_none());
+            looked.left = left.unwrap_or(0);
+            if left.is_none() {
+                looked.stopped.get_or_insert_with(|| path.to_owned());
+            }
+            left.is_some()
+        });
+        !may || self.regex.is_match(text)
     }
 
     pub fn regex(&self) -> &Regex {
@@ -98,7 +161,7 @@ mod tests {
     fn a_pattern_is_compiled_once_and_weighed() {
         let text = "^[a-z]{1,7}of-this-test$";
         let (one, other) = (Pattern::compile(text).unwrap(), Pattern::compile(text).unwrap());
-        assert!(Arc::ptr_eq(&one, &other) && one.is_match("abof-this-test"));
+        assert!(Arc::ptr_eq(&one, &other) && one.regex().is_match("abof-this-test"));
         assert_eq!(one.to_string(), text);
         for (text, least, most) in [("^a$", 4 << 10, 20 << 10), (r"^\w{20}$", 1 << 20, 2 << 20)] {
             let weight = Pattern::compile(text).unwrap().weight();

@@ -163,3 +163,21 @@ async fn patterns_that_an_object_brings_are_counted() {
     assert!(message.contains("running out of cost budget, no further validation rules will be run"), "{message:.1000}");
     rig.call("POST", GADGETS, &with(vec!["^x$".into(), "x|y".into()])).await.expect(201);
 }
+
+#[tokio::test]
+async fn patterns_are_not_looked_for_in_much_text_without_end() {
+    let rig = Rig::new().await;
+    let all: Vec<_> = (0..8).map(|one| json!({"pattern": format!(r"looked{one}$|^\w{{10}}\d$")})).collect();
+    let text = json!({"type": "string", "allOf": all.clone(), "pattern": "^[a-z]*$"});
+    // What is not allowed is not to be had by a pattern that was not looked for.
+    let never = json!({"type": "string", "not": {"anyOf": [{"allOf": all}, {"pattern": "^[^b]*$"}]}});
+    let spec = json!({"type": "object", "properties": {"a": text, "n": never, "easy": {"type": "string", "pattern": "^[a-z]*$"}}});
+    rig.call("POST", CRDS, &definition(&spec)).await.expect(201);
+    let much = "a".repeat(100_000);
+    for field in ["a", "n"] {
+        let refused = rig.call("POST", GADGETS, &gadget(&json!({ (field): much }))).await.expect(422);
+        let wanted = format!("spec.{field}: Invalid value: the patterns of the schema would take too long");
+        assert!(refused["message"].as_str().unwrap().contains(&wanted), "{refused:.1000}");
+    }
+    rig.call("POST", GADGETS, &gadget(&json!({"easy": "a".repeat(900_000)}))).await.expect(201);
+}

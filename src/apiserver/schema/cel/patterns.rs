@@ -17,10 +17,6 @@ const SIZE_STEP: u64 = 4;
 const READ_STEP: u64 = 8;
 /// Steps of a pattern however small.
 const PATTERN: u64 = 100;
-/// Bytes of text, times bytes of the pattern, that count as one step of looking for it: each byte of text may meet every
-/// part of the pattern.
-const MATCH_STEP: u64 = 1024;
-
 /// What the rules of one object asked for.
 #[derive(Default)]
 struct Evaluation {
@@ -89,7 +85,7 @@ impl Evaluation {
             PatternError::TooLong => reason.to_string(),
             _ => format!("'{pattern}' not a valid regex:\n{reason}"),
         })?;
-        self.take((text.len() as u64).saturating_mul(compiled.weight() as u64) / MATCH_STEP)?;
+        self.take(compiled.steps(text))?;
         Ok(compiled)
     }
 }
@@ -115,7 +111,7 @@ fn matches(
     This(text): This<Arc<String>>,
     sought: Arc<String>,
 ) -> Result<bool, ExecutionError> {
-    Ok(pattern(functions, &sought, &text)?.is_match(&text))
+    Ok(pattern(functions, &sought, &text)?.regex().is_match(&text))
 }
 
 /// `<string>.find(<string>) -> <string>`
