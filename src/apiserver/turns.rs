@@ -82,6 +82,12 @@ impl Turns {
         Scan { place: place.map(|place| Place { _place: place, caller }) }
     }
 
+    /// Waits for a turn, whoever asks; it lasts until it is dropped.
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes it.
+        Arc::clone(&self.workers).acquire_owned().await.ok()
+    }
+
     fn of_caller(&self, caller: &str) -> OfCaller<'_> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         let place = callers.entry(caller.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1)));
@@ -96,21 +102,15 @@ impl Turns {
 }
 
 impl Scan<'_> {
-    /// Waits for a turn; it lasts until it is dropped.
-    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        match &self.place {
-            // Nobody closes it.
-            Some(place) => Arc::clone(&place.caller.turns.workers).acquire_owned().await.ok(),
-            None => None,
-        }
-    }
-
     /// Looks at one after the other until there is none left or `goes_on` says that it is enough. Others have their turn
     /// in between.
     pub async fn each<T>(&self, all: impl IntoIterator<Item = T>, mut goes_on: impl FnMut(T) -> bool) {
         let mut all = all.into_iter();
         loop {
-            let turn = self.turn().await;
+            let turn = match &self.place {
+                Some(place) => place.caller.turns.turn().await,
+                None => None,
+            };
             let began = Instant::now();
             for _ in 0..OBJECTS {
                 let Some(one) = all.next() else { return };

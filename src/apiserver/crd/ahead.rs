@@ -32,7 +32,8 @@ impl ApiServer {
         let schemas = versions.map(|version| &version["schema"]["openAPIV3Schema"]);
         let mut ahead = aside::when(true, || Ahead::of(schemas))?;
         while !ahead.is_done() {
-            let turn = scan.turn().await;
+            // Also of the appliance's own rooms, which write what users wrote.
+            let turn = self.inner.compilers.turn().await;
             let piece = tokio::task::spawn_blocking(move || {
                 let went_on = ahead.go_on(TURN);
                 // Kept until now, also when the caller is gone.
@@ -46,9 +47,14 @@ impl ApiServer {
     }
 }
 
-/// Makes ready what a request writes, when that is a definition. To be kept until it is written.
-pub(in crate::apiserver) async fn ready<'c>(call: &Call<'c>, value: &Value) -> Result<Option<Ready<'c>>, ApiError> {
-    if !is_definition(call.resource) || call.target.subresource.is_some() {
+/// Makes ready what a request writes, when that is a definition with another spec. To be kept until it is written.
+pub(in crate::apiserver) async fn ready<'c>(
+    call: &Call<'c>,
+    value: &Value,
+    old: Option<&Value>,
+) -> Result<Option<Ready<'c>>, ApiError> {
+    let is_new = old.is_none_or(|old| old["spec"] != value["spec"]);
+    if !is_definition(call.resource) || call.target.subresource.is_some() || !is_new {
         return Ok(None);
     }
     let made = call.api.make_ahead(call.identity, value).await;
