@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::aside;
 use super::auth::Identity;
 use super::request::{Form, Params, Target};
 use super::resource::Resource;
 use super::server::ApiServer;
 use super::status::ApiError;
 use super::text::Text;
+use super::{aside, crd};
 use crate::api::Keep;
 
 /// The message of a 405.
@@ -37,7 +37,8 @@ impl Call<'_> {
         self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
 
-    /// Whether a write may take long on an object of this size: what is large, and what has rules of users.
+    /// Whether a write may take long on an object of this size: what is large, what has rules or long patterns of users, and
+    /// what defines kinds.
     pub fn is_long(&self, live: usize) -> bool {
         if self.identity.is_in_process() {
             return false;
@@ -46,7 +47,7 @@ impl Call<'_> {
             self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         // Who does not say how much it sends may send much.
         let given: usize = length.unwrap_or(usize::MAX);
-        given.max(live) >= aside::LONG_FROM || self.resource.schema.has_rules()
+        given.max(live) >= aside::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
     }
 
     /// Clients may not write what only Slipway's own rooms write.

@@ -374,8 +374,7 @@ pub(super) fn negotiate(headers: &HeaderMap, pretty: Option<bool>) -> Result<(Fo
     if accepted(headers).iter().any(|one| known(one.media)) {
         return Err(ApiError::not_acceptable());
     }
-    let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
-        application/vnd.kubernetes.protobuf";
+    let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml";
     Err(ApiError::new(http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
 }
 

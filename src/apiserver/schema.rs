@@ -14,14 +14,20 @@ use super::status::shorten;
 /// Faults and unknown fields reported for one object.
 const ERRORS_MAX: usize = 64;
 
+/// Bytes of a compiled pattern from which on it counts as long to be looked for in any text.
+const LONG_PATTERN: usize = 32 << 10;
+
+pub(super) mod ahead;
 pub(super) mod cel;
 pub(super) mod defaults;
 mod format;
+mod in_use;
 mod pattern;
 mod topology;
 mod validate;
 
 use format::Format;
+pub(super) use pattern::Looking;
 use pattern::Pattern;
 pub(super) use topology::{Atom, List, Map, Relation, Scalar, Type as MergeType};
 
@@ -84,6 +90,8 @@ pub struct Schema {
     rules: Vec<Arc<cel::Rule>>,
     /// Whether this node or one below has rules.
     any_rules: bool,
+    /// Whether this node or one below has a pattern that takes long to be looked for.
+    long_patterns: bool,
     /// Whether this is a schema within a schema (`JSONSchemaProps`), which is too recursive to be written out.
     is_schema: bool,
 }
@@ -235,6 +243,9 @@ impl Schema {
             schema.rules = cel::compile(rules)
                 .map_err(|(index, reason)| fail(format!("x-kubernetes-validations[{index}]: {reason}")))?;
         }
+        let logical = schema.all_of.iter().chain(&schema.any_of).chain(&schema.one_of);
+        schema.long_patterns = schema.pattern.as_ref().is_some_and(|pattern| pattern.weight() >= LONG_PATTERN)
+            || schema.children().chain(logical).chain(schema.not.as_deref()).any(|schema| schema.long_patterns);
         schema.any_rules = !schema.rules.is_empty() || schema.children().any(|schema| schema.any_rules);
         Ok(schema)
     }
@@ -277,9 +288,9 @@ impl Schema {
         Ok(())
     }
 
-    /// Whether there are rules to be asked, which may take their time.
-    pub fn has_rules(&self) -> bool {
-        self.any_rules
+    /// Whether there are rules to be asked, or patterns to be looked for, which may take their time.
+    pub fn takes_long(&self) -> bool {
+        self.any_rules || self.long_patterns
     }
 
     /// Whether [`Self::apply_defaults`] may do anything.

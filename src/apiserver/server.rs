@@ -49,6 +49,8 @@ pub(super) struct Inner {
     pub(super) metrics: metrics::Metrics,
     pub(super) places: overload::Places,
     pub(super) turns: turns::Turns,
+    /// For those whose definitions are compiled.
+    pub(super) compilers: turns::Turns,
     pub(super) answers: held::Answers,
 }
 
@@ -89,6 +91,7 @@ impl ApiServer {
                 metrics: metrics::Metrics::default(),
                 places: overload::Places::default(),
                 turns: turns::Turns::default(),
+                compilers: turns::Turns::new(1),
             }),
         })
     }

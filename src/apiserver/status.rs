@@ -205,8 +205,7 @@ impl ApiError {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            "only the following media types are accepted: application/json, application/yaml, \
-             application/vnd.kubernetes.protobuf",
+            "only the following media types are accepted: application/json, application/yaml",
         )
     }
 

@@ -1,4 +1,4 @@
-//! Turns for work that looks at very many objects, so that it leaves the processors to the others in between.
+//! Turns for work that is long, as to look at very many objects, so that it leaves the processors to the others in between.
 //!
 //! Whoever selects among all objects of a namespace by a long selector keeps a processor busy for a while, and nothing else
 //! would be answered while as many do so as there are processors. So one such scan of a caller is made at a time, and all
@@ -23,7 +23,7 @@ const TURN: Duration = Duration::from_millis(1);
 /// Those who wait for their turn.
 pub(super) struct Turns {
     /// As many as are at work at once; tokio's semaphore serves in the order in which it was asked.
-    workers: Semaphore,
+    workers: Arc<Semaphore>,
     /// A place for each caller who has work.
     // std's lock: held for map operations only.
     callers: Mutex<HashMap<String, Arc<Semaphore>>>,
@@ -32,7 +32,7 @@ pub(super) struct Turns {
 impl Default for Turns {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Self { workers: Semaphore::new((processors - 1).max(1)), callers: Mutex::default() }
+        Self::new((processors - 1).max(1))
     }
 }
 
@@ -66,6 +66,11 @@ impl Drop for OfCaller<'_> {
 }
 
 impl Turns {
+    /// Turns of which as many are taken at once.
+    pub fn new(workers: usize) -> Self {
+        Self { workers: Arc::new(Semaphore::new(workers)), callers: Mutex::default() }
+    }
+
     /// Waits until no other scan of this caller is under way.
     pub async fn begin(&self, identity: &Identity) -> Scan<'_> {
         if identity.is_in_process() {
@@ -75,6 +80,12 @@ impl Turns {
         // Nobody closes it.
         let place = Arc::clone(&caller.place).acquire_owned().await.ok();
         Scan { place: place.map(|place| Place { _place: place, caller }) }
+    }
+
+    /// Waits for a turn, whoever asks; it lasts until it is dropped.
+    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes it.
+        Arc::clone(&self.workers).acquire_owned().await.ok()
     }
 
     fn of_caller(&self, caller: &str) -> OfCaller<'_> {
@@ -97,7 +108,7 @@ impl Scan<'_> {
         let mut all = all.into_iter();
         loop {
             let turn = match &self.place {
-                Some(place) => place.caller.turns.workers.acquire().await.ok(),
+                Some(place) => place.caller.turns.turn().await,
                 None => None,
             };
             let began = Instant::now();
@@ -129,7 +140,7 @@ mod tests {
 
     #[tokio::test]
     async fn callers_take_turns_and_one_caller_makes_one_scan_at_a_time() {
-        let turns = Turns { workers: Semaphore::new(1), callers: Mutex::default() };
+        let turns = Turns::new(1);
         let order = RefCell::new(Vec::new());
         let scan = async |name: &'static str, number: u32| {
             let scan = turns.begin(&user(name)).await;

@@ -184,6 +184,8 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
         (None, Some(prefix)) if !prefix.is_empty() => Some(prefix.clone()),
         _ => None,
     };
+    // Before anybody waits for this one.
+    let _ready = crd::ready(call, &draft.value, None).await?;
     // Held until the write is done, so that a namespace cannot end in between.
     let _gate = call.api.namespace_gate().read().await;
     check_kind(call)?;
@@ -308,6 +310,7 @@ pub(super) async fn change(
         check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
+        let _ready = crd::ready(call, &draft.value, Some(&live.value)).await?;
         let shaped = aside::when(long, || shape(call, draft, new_meta, Some(&old), &mut warnings));
         let (mut value, mut managers) = shaped?;
         value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();

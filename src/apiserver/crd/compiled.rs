@@ -91,7 +91,7 @@ impl Compiled {
             let known = match before.remove(&object.name) {
                 Some(known) if known.revision == object.revision => known,
                 former => {
-                    let known = aside::on_bytes(object.json_len(), || Known::of(object, former));
+                    let known = aside::when(true, || Known::of(object, former));
                     self.unsettled.insert(group_of(&known.outline));
                     known
                 }
@@ -150,7 +150,7 @@ impl Compiled {
                 weight += known.weight;
             }
             known.compiled = Some(source);
-            known.resources = aside::on_bytes(object.json_len(), || compile(&definition)).unwrap_or_else(|reason| {
+            known.resources = aside::when(true, || compile(&definition)).unwrap_or_else(|reason| {
                 tracing::error!(definition = object.name, reason, "a kind cannot be served");
                 Vec::new()
             });

@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions (apiextensions.k8s.io/v1): kinds that users define while the server runs.
 //!
-//! What a client writes is completed and checked ([`rules`], [`structural`]), then settled: names are accepted or refused
+//! The patterns and rules of what a client writes are compiled first ([`ahead`]); then it is completed and checked ([`rules`], [`structural`]), then settled: names are accepted or refused
 //! ([`names`]), the accepted kinds are compiled into resources ([`compiled`]) as far as there is memory for them
 //! ([`weight`]), and a new [`super::Registry`] takes the old one's place.
 //! All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use names::{BUILT_IN, is_built_in};
 
+use super::auth::Identity;
 use super::columns::Column;
 use super::delete::DeleteOptions;
 use super::registry::Registry;
@@ -26,12 +27,14 @@ use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
 
+mod ahead;
 mod compiled;
 mod names;
 mod rules;
 mod structural;
 mod weight;
 
+pub(super) use ahead::ready;
 pub(super) use compiled::Compiled;
 
 /// Group of definitions.
@@ -178,6 +181,12 @@ impl ApiServer {
     pub(super) async fn commit_definition(&self, change: Change) -> Result<Arc<Object>, WriteError> {
         let api = self.clone();
         let both = async move {
+            // The request keeps it only for as long as it is there. What was stored with more than it may ask for is weighed
+            // and compiled as far as it can be.
+            let _ready = match &change.value {
+                Some(value) => api.make_ahead(&Identity::in_process(), value).await.ok(),
+                None => None,
+            };
             let mut compiled = api.inner.definitions.lock().await;
             if let Some(value) = &change.value {
                 compiled.check_room(&change.name, value)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::super::schema::Schema;
+use super::super::schema::{Looking, Schema};
 use super::super::status::{FieldError, FieldFault};
 
 /// Nodes of one schema.
@@ -28,6 +28,8 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 /// Checks a version's schema.
 pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let mut found = Vec::new();
+    // A default is checked with each default around it: all of that together is bounded.
+    let _looking = Looking::begin();
     let mut walk = Walk { nodes: 0, errors: &mut found };
     walk.node(schema, path, Place::Root);
     if walk.nodes > NODES_MAX {

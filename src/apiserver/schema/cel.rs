@@ -17,10 +17,12 @@ use serde_json::Value;
 
 use super::super::status::{FieldError, FieldFault};
 use super::format::Format;
+use super::in_use::{InUse, Outcome};
 use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, join};
 
 mod check;
+mod patterns;
 
 /// Bytes of one rule.
 const RULE_MAX: usize = 8 * 1024;
@@ -36,6 +38,9 @@ const RULE_COST_MAX: u64 = 1_000_000;
 const COST_MAX: u64 = 10_000_000;
 /// Bytes of a message that a rule makes.
 const MESSAGE_MAX: usize = 5 * 1024;
+/// Told when all steps are taken, in upstream's words.
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 /// Words that CEL keeps for itself; fields of that name are written with underscores.
 const RESERVED: [&str; 20] = [
     "true",
@@ -64,16 +69,24 @@ const RESERVED: [&str; 20] = [
 #[derive(Debug)]
 pub(super) struct Rule {
     text: String,
-    expression: IdedExpr,
+    expression: Arc<Expression>,
     message: Option<String>,
-    message_expression: Option<IdedExpr>,
+    message_expression: Option<Arc<Expression>>,
     fault: FieldFault,
     field_path: String,
     /// Whether it compares with the former self.
     transition: bool,
     optional_old: bool,
+}
+
+/// An expression that was read.
+#[derive(Debug)]
+pub(super) struct Expression {
+    tree: IdedExpr,
     cost: Cost,
 }
+
+pub(super) static IN_USE: InUse<Expression, String> = InUse::new();
 
 /// Bytes of text, and entries of a list that is copied, that count as one step.
 const TEXT_STEP: u64 = 64;
@@ -105,23 +118,15 @@ pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)
     if rules.len() > RULES_MAX {
         return Err((RULES_MAX, format!("must have at most {RULES_MAX} items")));
     }
-    let compiled = thread::scope(|scope| {
-        let work = || rules.iter().enumerate().map(|(i, rule)| compile_one(rule).map_err(|e| (i, e))).collect();
-        let reader = thread::Builder::new().stack_size(READER_STACK).spawn_scoped(scope, work);
-        reader.map(|reader| reader.join())
-    });
-    match compiled {
-        Ok(Ok(rules)) => rules,
-        _ => Err((0, "the rules could not be read".into())),
-    }
+    rules.iter().enumerate().map(|(index, rule)| compile_one(rule).map_err(|reason| (index, reason))).collect()
 }
 
 fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
-    let text = |field: &str| source[field].as_str().map(str::trim).filter(|text| !text.is_empty());
+    let text = |field: &str| text_of(source, field);
     let rule = text("rule").ok_or("rule: Required value: rule is not specified")?;
-    let (expression, cost) = read(rule)?;
+    let expression = read(rule).map_err(|reason| (*reason).clone())?;
     let message_expression = match text("messageExpression") {
-        Some(expression) => Some(read(expression).map_err(|reason| format!("messageExpression: {reason}"))?.0),
+        Some(expression) => Some(read(expression).map_err(|reason| format!("messageExpression: {reason}"))?),
         None => None,
     };
     let fault = match text("reason") {
@@ -136,27 +141,51 @@ fn compile_one(source: &Value) -> Result<Arc<Rule>, String> {
     }
     Ok(Arc::new(Rule {
         text: rule.to_owned(),
-        transition: expression.references().has_variable("oldSelf"),
+        transition: expression.tree.references().has_variable("oldSelf"),
         expression,
         message: text("message").map(str::to_owned),
         message_expression,
         fault,
         field_path: text("fieldPath").unwrap_or_default().to_owned(),
         optional_old: source["optionalOldSelf"] == true,
-        cost,
     }))
 }
 
-/// Reads an expression and measures it. To be called with a large stack.
-fn read(text: &str) -> Result<(IdedExpr, Cost), String> {
+/// A text of a rule's source, when there is one.
+fn text_of<'s>(source: &'s Value, field: &str) -> Option<&'s str> {
+    source[field].as_str().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// The expressions of a rule's source that would be read.
+pub(super) fn expressions(source: &Value) -> impl Iterator<Item = &str> {
+    ["rule", "messageExpression"].into_iter().filter_map(|field| text_of(source, field))
+}
+
+/// Reads an expression, unless it is in use already.
+pub(super) fn read(text: &str) -> Outcome<Expression, String> {
+    // Not even its text is to be kept.
     if text.len() > RULE_MAX {
-        return Err(format!("may not be more than {RULE_MAX} bytes"));
+        return Err(format!("may not be more than {RULE_MAX} bytes").into());
     }
+    IN_USE.get_or_make(text, || {
+        let read = thread::scope(|scope| {
+            let reader = thread::Builder::new().stack_size(READER_STACK).spawn_scoped(scope, || read_anew(text));
+            reader.map(thread::ScopedJoinHandle::join)
+        });
+        match read {
+            Ok(Ok(read)) => read,
+            _ => Err("it could not be read".into()),
+        }
+    })
+}
+
+/// Reads an expression and measures it. To be called with a large stack.
+fn read_anew(text: &str) -> Result<Expression, String> {
     let parser = Parser::default().enable_optional_syntax(true);
-    let expression = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
+    let tree = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
     let mut cost = Cost { growth: 1, ..Cost::default() };
     // Each with its depth, the loops around it, and whether a loop runs over what it makes.
-    let mut open: Vec<(&IdedExpr, usize, usize, bool)> = vec![(&expression, 1, 0, false)];
+    let mut open: Vec<(&IdedExpr, usize, usize, bool)> = vec![(&tree, 1, 0, false)];
     while let Some((node, depth, loops, range)) = open.pop() {
         if depth > DEPTH_MAX {
             return Err(format!("must not be nested deeper than {DEPTH_MAX}"));
@@ -197,7 +226,7 @@ fn read(text: &str) -> Result<(IdedExpr, Cost), String> {
             Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => {}
         }
     }
-    Ok((expression, cost))
+    Ok(Expression { tree, cost })
 }
 
 fn entry_parts<'e>(entry: &'e EntryExpr, mut below: impl FnMut(&'e IdedExpr)) {
@@ -240,7 +269,11 @@ fn extent(value: &Value) -> (u64, u64) {
 
 thread_local! {
     /// The functions; making them anew for each object would cost more than most rules.
-    static FUNCTIONS: Context<'static> = Context::default().with_all();
+    static FUNCTIONS: Context<'static> = {
+        let mut functions = Context::default().with_all();
+        patterns::register(&mut functions);
+        functions
+    };
 }
 
 impl Schema {
@@ -262,6 +295,7 @@ impl Schema {
             return;
         }
         let mut budget = COST_MAX;
+        let _patterns = patterns::OfObject::begin();
         FUNCTIONS.with(|functions| self.rules_at(value, old, "", functions, &mut budget, errors));
     }
 
@@ -333,19 +367,19 @@ impl Schema {
                     other => FieldError::new(other, path, detail),
                 });
             };
-            let steps = rule.cost.steps(list.max(old_list), text.max(old_text));
+            let steps = rule.expression.cost.steps(list.max(old_list), text.max(old_text));
             if steps > RULE_COST_MAX {
                 fault(format!("call cost exceeds limit for rule: {}", rule.text));
                 continue;
             }
             let Some(left) = budget.checked_sub(steps) else {
-                fault(
-                    "validation failed due to running out of cost budget, no further validation rules will be run"
-                        .into(),
-                );
+                fault(OUT_OF_BUDGET.into());
                 return;
             };
             *budget = left;
+            // What patterns take is known when they are looked for.
+            let may_take = left.min(RULE_COST_MAX - steps);
+            let mut spare = may_take;
             let optional;
             let scope = if rule.optional_old && rule.transition {
                 let mut inner = scope.new_inner_scope();
@@ -356,15 +390,26 @@ impl Schema {
             } else {
                 &scope
             };
-            match CelValue::resolve(&rule.expression, scope) {
+            let found = patterns::resolve(&rule.expression.tree, scope, &mut spare);
+            let Some(found) = found else {
+                *budget = left - may_take;
+                if *budget == 0 {
+                    fault(OUT_OF_BUDGET.into());
+                    return;
+                }
+                fault(format!("call cost exceeds limit for rule: {}", rule.text));
+                continue;
+            };
+            match found {
                 Ok(CelValue::Bool(true)) => {}
-                Ok(CelValue::Bool(false)) => fault(rule.told(scope)),
+                Ok(CelValue::Bool(false)) => fault(rule.told(scope, &mut spare)),
                 Ok(_) => fault(format!("rule must evaluate to a bool: {}", rule.text)),
                 Err(error) => {
                     let rule = rule.message.as_deref().unwrap_or(&rule.text);
                     fault(format!("{error} evaluating rule: {rule}"));
                 }
             }
+            *budget = left - (may_take - spare);
         }
     }
 
@@ -488,9 +533,9 @@ fn join_rule_path(path: &str, below: &str) -> String {
 
 impl Rule {
     /// What is told when the rule does not hold.
-    fn told(&self, scope: &Context<'_>) -> String {
+    fn told(&self, scope: &Context<'_>, steps: &mut u64) -> String {
         if let Some(expression) = &self.message_expression
-            && let Ok(CelValue::String(text)) = CelValue::resolve(expression, scope)
+            && let Some(Ok(CelValue::String(text))) = patterns::resolve(&expression.tree, scope, steps)
         {
             let text = text.trim();
             if !text.is_empty() && text.len() <= MESSAGE_MAX && !text.contains('\n') {
@@ -616,8 +661,40 @@ mod tests {
     }
 
     #[test]
+    fn patterns_of_the_object_cost_what_they_take() {
+        let patterns = schema(&json!([{"rule": "self.map.all(k, 'x'.matches(self.map[k]))"}]));
+        let ask = |patterns_of: &mut dyn Iterator<Item = String>| {
+            let map: serde_json::Map<_, _> =
+                patterns_of.enumerate().map(|(one, text)| (one.to_string(), text.into())).collect();
+            found(&patterns, &json!({ "map": map }), None)
+        };
+        assert!(ask(&mut (0..50).map(|one| format!("^x{{0,{one}}}x?$"))).is_empty());
+        // The same one again and again is compiled once.
+        assert!(ask(&mut (0..50).map(|_| r"^\w{18}$|x".into())).is_empty());
+        let large = ask(&mut (0..50).map(|one| format!(r"^\w{{18}}$|x{{0,{one}}}$")));
+        assert!(large.len() == 1 && large[0].contains("call cost exceeds limit"), "{large:?}");
+        let long = ask(&mut std::iter::once("x".repeat(5000) + "("));
+        assert!(long[0].contains("longer than 4096 bytes"), "{long:?}");
+        assert!(ask(&mut std::iter::once("(".into()))[0].contains("not a valid regex"));
+        // Nor is a long text looked through for a large pattern again and again.
+        let texts = schema(&json!([{"rule": r"self.list.all(x, self.a.matches('^\\w{18}$|^a'))"}]));
+        let object = |entries: usize| json!({"a": "a".repeat(200), "list": vec![1; entries]});
+        assert!(found(&texts, &object(1), None).is_empty());
+        assert!(found(&texts, &object(100), None)[0].contains("call cost exceeds limit"));
+        for (rule, holds) in [
+            ("self.a.find('[0-9]+') == '12' && self.a.find('z') == ''", true),
+            ("self.a.findAll('[0-9]') == ['1', '2', '3'] && self.a.findAll('[0-9]', 1) == ['1']", true),
+            ("matches(self.a, '^a')", true),
+            ("self.a.matches('^b') || self.a.find('(') == ''", false),
+        ] {
+            let faults = found(&schema(&json!([{"rule": rule}])), &json!({"a": "a12b3"}), None);
+            assert_eq!(faults.is_empty(), holds, "{rule} {faults:?}");
+        }
+    }
+
+    #[test]
     fn lists_that_are_built_and_texts_that_are_read_cost_their_size() {
-        let steps = |rule: &str, list: u64, text: u64| read(rule).unwrap().1.steps(list, text);
+        let steps = |rule: &str, list: u64, text: u64| read(rule).unwrap().cost.steps(list, text);
         for (rule, list, text, may) in [
             ("self.l.map(x, x).size() >= 0", 1000, 10, true),
             ("self.l.map(x, x).size() >= 0", 60_000, 10, false),

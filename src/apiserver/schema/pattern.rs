@@ -1,75 +1,146 @@
-//! Patterns of schemas, each compiled once however often it is written: the definitions of one operator repeat a few
-//! hundreds of times.
+//! Patterns of schemas. They come from users: their text, what they compile to and what matching takes are bounded.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use regex::{Regex, RegexBuilder};
 
+use super::in_use::{InUse, Outcome};
+
+/// Bytes of a pattern's text; those of published definitions have a few hundred. The parser takes a hundred times as much,
+/// before it is known what the pattern compiles to.
+pub(super) const TEXT_MAX: usize = 4 << 10;
+/// Nesting of a pattern; each level takes from the parser's stack.
+const NEST_MAX: u32 = 100;
 /// Bytes that a compiled pattern may take.
-const SIZE_MAX: usize = 1 << 20;
+pub(super) const SIZE_MAX: usize = 1 << 20;
 /// The first of the sizes that are tried; each is twice the one before.
 const SIZE_MIN: usize = 1 << 10;
 /// What a pattern takes beside its program as it is compiled, of every size: measured with those of published definitions.
 const BESIDE: usize = 4;
 const BESIDE_MAX: usize = 64 << 10;
-/// Places in the table of patterns after which those that nobody uses are looked for.
-const SWEEP_FROM: usize = 256;
+
+/// Bytes of text, times bytes of the pattern's program, that count as one step of looking for it: each byte of text may
+/// meet every part of the pattern.
+const MATCH_STEP: u64 = 1024;
+/// Steps that the patterns of a schema may take in one value: a text of 1 MiB and a pattern as most are take a fifth.
+const MATCHES_MAX: u64 = 10_000_000;
 
 /// A compiled pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
     regex: Regex,
-    weight: usize,
+    /// Bytes of the program.
+    size: usize,
 }
 
-#[derive(Default)]
-struct InUse {
-    by_text: HashMap<Box<str>, Weak<Pattern>>,
-    sweep_at: usize,
+thread_local! {
+    static LOOKED: RefCell<Option<Looked>> = const { RefCell::new(None) };
 }
 
-static IN_USE: LazyLock<Mutex<InUse>> = LazyLock::new(Mutex::default);
+/// What looking for patterns took so far.
+struct Looked {
+    left: u64,
+    /// The field for which no steps were left.
+    stopped: Option<String>,
+}
 
-impl Pattern {
-    /// Compiles a pattern, unless it is in use already. Patterns come from users: what they compile to is bounded.
-    pub fn compile(text: &str) -> Result<Arc<Self>, regex::Error> {
-        let in_use = || IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = in_use().by_text.get(text).and_then(Weak::upgrade);
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let pattern = Arc::new(Self::compile_anew(text)?);
-        let mut in_use = in_use();
-        if in_use.by_text.len() >= in_use.sweep_at.max(SWEEP_FROM) {
-            in_use.by_text.retain(|_, pattern| pattern.strong_count() > 0);
-            in_use.sweep_at = in_use.by_text.len() * 2;
-            in_use.by_text.shrink_to(SWEEP_FROM);
-        }
-        in_use.by_text.insert(text.into(), Arc::downgrade(&pattern));
-        Ok(pattern)
+/// All looking for patterns of schemas on this thread, until the outermost is dropped, shares one bound.
+pub(in crate::apiserver) struct Looking {
+    outermost: bool,
+}
+
+impl Looking {
+    pub fn begin() -> Self {
+        let outermost = LOOKED.with_borrow_mut(|looked| {
+            let outermost = looked.is_none();
+            looked.get_or_insert(Looked { left: MATCHES_MAX, stopped: None });
+            outermost
+        });
+        Self { outermost }
     }
 
-    fn compile_anew(text: &str) -> Result<Self, regex::Error> {
+    /// The field for which no steps were left; from then on patterns hold unseen.
+    pub fn stopped(&self) -> Option<String> {
+        LOOKED.with_borrow(|looked| looked.as_ref()?.stopped.clone())
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        if self.outermost {
+            LOOKED.take();
+        }
+    }
+}
+
+/// A pattern cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::apiserver) enum PatternError {
+    #[error("it is longer than {TEXT_MAX} bytes")]
+    TooLong,
+    #[error(transparent)]
+    Regex(#[from] regex::Error),
+}
+
+impl PatternError {
+    /// Whether it was compiled nearly to its end before it was refused.
+    pub fn is_too_big(&self) -> bool {
+        matches!(self, Self::Regex(regex::Error::CompiledTooBig(_)))
+    }
+}
+
+pub(super) static IN_USE: InUse<Pattern, PatternError> = InUse::new();
+
+impl Pattern {
+    /// Compiles a pattern, unless it is in use already.
+    pub fn compile(text: &str) -> Outcome<Self, PatternError> {
+        // Not even its text is to be kept.
+        if text.len() > TEXT_MAX {
+            return Err(PatternError::TooLong.into());
+        }
+        IN_USE.get_or_make(text, || Self::compile_anew(text))
+    }
+
+    fn compile_anew(text: &str) -> Result<Self, PatternError> {
         let mut size = SIZE_MIN;
         loop {
             // A regex does not tell its size: the least limit that lets it pass does.
-            match RegexBuilder::new(text).size_limit(size).dfa_size_limit(SIZE_MAX).build() {
-                Ok(regex) => return Ok(Self { regex, weight: size + (size * BESIDE).min(BESIDE_MAX) }),
+            let mut builder = RegexBuilder::new(text);
+            match builder.nest_limit(NEST_MAX).size_limit(size).dfa_size_limit(SIZE_MAX).build() {
+                Ok(regex) => return Ok(Self { regex, size }),
                 Err(regex::Error::CompiledTooBig(_)) if size < SIZE_MAX => size *= 2,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
     /// About what it takes of the memory, in bytes.
     pub fn weight(&self) -> usize {
-        self.weight
+        self.size + (self.size * BESIDE).min(BESIDE_MAX)
     }
 
-    pub fn is_match(&self, text: &str) -> bool {
-        self.regex.is_match(text)
+    /// Steps that looking for it takes in a text.
+    pub fn steps(&self, text: &str) -> u64 {
+        (text.len() as u64).saturating_mul(self.size as u64) / MATCH_STEP
+    }
+
+    /// Whether the text of this field matches, as far as there are steps left.
+    pub fn holds(&self, text: &str, path: &str) -> bool {
+        let may = LOOKED.with_borrow_mut(|looked| {
+            let Some(looked) = looked else { return true };
+            let left = looked.left.checked_sub(self.steps(text)).filter(|_| looked.stopped.is_none());
+            looked.left = left.unwrap_or(0);
+            if left.is_none() {
+                looked.stopped.get_or_insert_with(|| path.to_owned());
+            }
+            left.is_some()
+        });
+        !may || self.regex.is_match(text)
+    }
+
+    pub fn regex(&self) -> &Regex {
+        &self.regex
     }
 }
 
@@ -81,20 +152,38 @@ impl fmt::Display for Pattern {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::in_use::SWEEP_FROM;
     use super::*;
 
     #[test]
     fn a_pattern_is_compiled_once_and_weighed() {
         let text = "^[a-z]{1,7}of-this-test$";
         let (one, other) = (Pattern::compile(text).unwrap(), Pattern::compile(text).unwrap());
-        assert!(Arc::ptr_eq(&one, &other) && one.is_match("abof-this-test"));
+        assert!(Arc::ptr_eq(&one, &other) && one.regex().is_match("abof-this-test"));
         assert_eq!(one.to_string(), text);
         for (text, least, most) in [("^a$", 4 << 10, 20 << 10), (r"^\w{20}$", 1 << 20, 2 << 20)] {
             let weight = Pattern::compile(text).unwrap().weight();
             assert!((least..=most).contains(&weight), "{text}: {weight}");
         }
-        assert!(Pattern::compile(r"^\w{200}$").unwrap_err().to_string().contains("size limit"));
-        assert!(Pattern::compile("(").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_and_not_tried_again() {
+        for (text, wanted) in [
+            (r"^\w{200}$".to_owned(), "size limit"),
+            ("(".into(), "unclosed group"),
+            (format!("{}{}", "(".repeat(200), ")".repeat(200)), "nest"),
+        ] {
+            let reason = Pattern::compile(&text).unwrap_err();
+            assert!(reason.to_string().contains(wanted), "{reason}");
+            assert!(Arc::ptr_eq(&reason, &Pattern::compile(&text).unwrap_err()), "{text}");
+        }
+        assert!(Pattern::compile(&"a".repeat(TEXT_MAX)).is_ok());
+        // It would be refused for its bracket, were it read.
+        let long = "a".repeat(TEXT_MAX) + "(";
+        assert!(matches!(*Pattern::compile(&long).unwrap_err(), PatternError::TooLong));
     }
 
     #[test]
@@ -102,8 +191,7 @@ mod tests {
         for one in 0..4 * SWEEP_FROM {
             Pattern::compile(&format!("^forgotten-{one}$")).unwrap();
         }
-        let in_use = IN_USE.lock().unwrap();
-        let there = in_use.by_text.keys().filter(|text| text.starts_with("^forgotten-")).count();
+        let there = IN_USE.count("^forgotten-");
         assert!(there < 3 * SWEEP_FROM, "{there}");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::super::status::{FieldError, FieldFault, shorten};
+use super::pattern::Looking;
 use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, join};
 
 /// How Kubernetes writes a path that is none.
@@ -20,8 +21,14 @@ impl Schema {
     /// lock objects that are there (KEP-4008).
     pub fn validate_change(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = Vec::new();
+        let looking = Looking::begin();
         self.validate_at(value, old, "", &mut errors);
         errors.truncate(ERRORS_MAX);
+        if let Some(path) = looking.stopped() {
+            let detail = "the patterns of the schema would take too long to be looked for in so much text: make it \
+                          shorter, or the patterns simpler";
+            errors.push(FieldError::new(FieldFault::Invalid, place(&path), detail));
+        }
         errors
     }
 
@@ -146,7 +153,7 @@ impl Schema {
             fault(FieldFault::TooLong, format!("may not be more than {most} bytes"));
         }
         if let Some(pattern) = &self.pattern
-            && !pattern.is_match(text)
+            && !pattern.holds(text, path)
         {
             fault(FieldFault::Invalid, format!("{} in body should match '{pattern}'", shown(path)));
         }

@@ -6,6 +6,7 @@ mod audit_shares;
 mod client;
 mod crd_bounds;
 mod crd_claims;
+mod crd_compiling;
 mod crd_rules;
 mod crd_validation;
 mod delete_rules;

@@ -195,7 +195,16 @@ async fn tables_and_partial_objects_come_when_asked_for() {
     let list = ask(partial, HOSTS).await.expect(200);
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert!(list["items"][0].get("spec").is_none());
-    ask("application/vnd.kubernetes.protobuf", HOSTS).await.expect(406);
+    // What is told to be available is.
+    for accept in ["application/vnd.kubernetes.protobuf", "text/html"] {
+        let refused = ask(accept, HOSTS).await.expect(406);
+        let (_, available) = refused["message"].as_str().unwrap().rsplit_once(": ").unwrap();
+        for media in available.split(", ") {
+            let answer = ask(media, HOSTS).await;
+            let written = answer.headers["content-type"].to_str().unwrap();
+            assert_eq!((answer.code, written), (200, media), "{available}");
+        }
+    }
 }
 
 #[tokio::test]

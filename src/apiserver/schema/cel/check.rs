@@ -122,7 +122,7 @@ impl Rule {
         let old = if self.optional_old { Known::Any } else { itself };
         let scope = || vec![("self".to_owned(), itself), ("oldSelf".to_owned(), old)];
         let mut found = Vec::new();
-        match judge(&self.expression, &mut scope()) {
+        match judge(&self.expression.tree, &mut scope()) {
             Err(reason) => found.push(("rule", self.text.clone(), format!("compilation failed: {reason}"))),
             Ok(Known::As(schema) | Known::Whole(schema)) if schema.kind.is_some_and(|kind| kind != Type::Boolean) => {
                 let reason = "compilation failed: cel expression must evaluate to a bool";
@@ -131,7 +131,7 @@ impl Rule {
             Ok(_) => {}
         }
         if let Some(expression) = &self.message_expression
-            && let Err(reason) = judge(expression, &mut scope())
+            && let Err(reason) = judge(&expression.tree, &mut scope())
         {
             let reason = format!("messageExpression compilation failed: {reason}");
             found.push(("messageExpression", self.text.clone(), reason));

@@ -1,0 +1,66 @@
+//! The patterns and rules of a definition are compiled away from the threads that serve, before anything else is done with it.
+//!
+//! They are compiled for one definition at a time, a little for each, and one of a caller at a time: whoever writes many
+//! keeps one processor busy and lets others have their turn. What nobody waits for any longer is not gone on with.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::auth::Identity;
+use super::super::call::Call;
+use super::super::schema::ahead::{Ahead, Made, TooMuch};
+use super::super::status::{ApiError, FieldError, shorten};
+use super::super::turns::Scan;
+use super::super::{ApiServer, aside};
+use super::is_definition;
+
+/// How long a turn takes, unless one pattern takes longer.
+const TURN: Duration = Duration::from_millis(10);
+
+/// What was made for a definition, and its caller's place among those who write definitions.
+pub(in crate::apiserver) struct Ready<'t> {
+    _made: Made,
+    _scan: Scan<'t>,
+}
+
+impl ApiServer {
+    /// Makes the patterns and rules of a definition, unless they are in use.
+    pub(super) async fn make_ahead(&self, identity: &Identity, definition: &Value) -> Result<Ready<'_>, TooMuch> {
+        let scan = self.inner.compilers.begin(identity).await;
+        let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+        let schemas = versions.map(|version| &version["schema"]["openAPIV3Schema"]);
+        let mut ahead = aside::when(true, || Ahead::of(schemas))?;
+        while !ahead.is_done() {
+            // Also of the appliance's own rooms, which write what users wrote.
+            let turn = self.inner.compilers.turn().await;
+            let piece = tokio::task::spawn_blocking(move || {
+                let went_on = ahead.go_on(TURN);
+                // Kept until now, also when the caller is gone.
+                drop(turn);
+                went_on.map(|()| ahead)
+            });
+            // It does not panic; the runtime may be about to end.
+            ahead = piece.await.map_err(|_| TooMuch::Time)??;
+        }
+        Ok(Ready { _made: ahead.made(), _scan: scan })
+    }
+}
+
+/// Makes ready what a request writes, when that is a definition with another spec. To be kept until it is written.
+pub(in crate::apiserver) async fn ready<'c>(
+    call: &Call<'c>,
+    value: &Value,
+    old: Option<&Value>,
+) -> Result<Option<Ready<'c>>, ApiError> {
+    let is_new = old.is_none_or(|old| old["spec"] != value["spec"]);
+    if !is_definition(call.resource) || call.target.subresource.is_some() || !is_new {
+        return Ok(None);
+    }
+    let made = call.api.make_ahead(call.identity, value).await;
+    made.map(Some).map_err(|reason| {
+        let name = value["metadata"]["name"].as_str().unwrap_or_default();
+        let fault = FieldError::forbidden("spec.versions", reason.to_string());
+        ApiError::invalid(call.resource, &shorten(name, 253), &[fault])
+    })
+}
