@@ -233,7 +233,7 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     let crds = folder.path().join("crds");
     admin(&["crds", "--output-dir", crds.to_str().unwrap()]);
     admin(&["apply", "-f", crds.to_str().unwrap(), "--wait"]);
-    first.says("watch of hosts and intents broke", 1).await;
+    first.says("a watch broke", 1).await;
     admin(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/config/engine-rbac.yaml")]);
     first.says("this appliance leads", 1).await;
 

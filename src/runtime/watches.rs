@@ -3,10 +3,10 @@
 use std::any::{Any, TypeId};
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -16,6 +16,10 @@ use tracing::warn;
 /// Objects that a watch asks for at once when it lists them first. An object of somebody's may have 1.5 MB, and a page is
 /// held in memory whole.
 const PAGE: u32 = 50;
+
+/// How long after a fault a watch is set up again: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(800);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Namespace and name of an object; the namespace is empty where its kind has none.
 pub type Key = (String, String);
@@ -108,15 +112,29 @@ where
 {
     async fn follow(mut self, api: Api<K>, shutdown: CancellationToken) {
         let config = watcher::Config::default().page_size(PAGE);
-        let mut events = watcher(api, config).default_backoff().boxed();
+        let mut events = watcher(api, config).boxed();
+        let mut pause = PAUSE;
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
                 () = shutdown.cancelled() => return,
             };
             match event {
-                Some(Ok(event)) => self.take(event),
-                Some(Err(error)) => warn!(kind = %K::kind(&()), %error, "a watch broke; it is set up again"),
+                Some(Ok(event)) => {
+                    // That a listing begins says nothing yet.
+                    if !matches!(event, Event::Init) {
+                        pause = PAUSE;
+                    }
+                    self.take(event);
+                }
+                Some(Err(error)) => {
+                    warn!(kind = %K::kind(&()), %error, "a watch broke; it is set up again in {pause:?}");
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = shutdown.cancelled() => return,
+                    }
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                }
                 None => return,
             }
         }
