@@ -96,17 +96,17 @@ fn essence(image: &Image) -> (ImageSpec, Option<ImageStatus>) {
     (image.spec.clone(), status)
 }
 
-/// Has hosts looked at when an object of this kind changes. Not for its first listing: all hosts are looked at first.
+/// Has hosts looked at when an object of this kind is there, changes or goes. That it is there counts too: what was left behind
+/// while nobody watched, or came between two listings, is found by it.
 fn wake<K>(watches: &mut Watches, cache: &Cache<HostView>, hosts: impl Fn(&Cache<HostView>, &Key) + Send + 'static)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let (cache, mut listed) = (cache.clone(), false);
+    let cache = cache.clone();
     watches.observe(move |change: &Change<'_, K>| match change {
-        Change::Put(object) if listed => hosts(&cache, &key(*object)),
+        Change::Put(object) => hosts(&cache, &key(*object)),
         Change::Gone(key) => hosts(&cache, key),
-        Change::Put(_) => {}
-        Change::Listed => listed = true,
+        Change::Listed => {}
     });
 }
 

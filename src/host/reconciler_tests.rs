@@ -391,6 +391,18 @@ async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
 }
 
 #[tokio::test]
+async fn an_intent_whose_host_went_while_nobody_looked_is_let_go_at_the_next_start() {
+    let site = Site::idle().await;
+    let intents = site.api::<BootIntent>();
+    let left = registration::new(&site.host(), BootIntentSpec::default(), &Default::default());
+    intents.create(&PostParams::default(), &left).await.unwrap();
+    intents.delete("h", &DeleteParams::default()).await.unwrap();
+    assert!(intents.get("h").await.unwrap().metadata.deletion_timestamp.is_some());
+    site.reconcile().await;
+    site.until("it is let go", async || intents.get_opt("h").await.unwrap().is_none()).await;
+}
+
+#[tokio::test]
 async fn a_host_made_anew_begins_with_an_intent_of_its_own() {
     let site = Site::idle().await;
     let secret = site.api::<Secret>().get("bmc").await.unwrap();
