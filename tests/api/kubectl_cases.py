@@ -161,7 +161,8 @@ CORE = [
     case("get secret plain -n rack -o 'go-template={{.data.username | base64decode}}'"),
     case("get secret plain -n rack -o yaml"),
     case("get secrets -n rack --field-selector=type=kubernetes.io/tls"),
-    case("describe secret plain -n rack"),
+    # kubectl walks the data in the order of Go's map, another one each time.
+    case("describe secret plain -n rack", any_order=True),
     case("apply -f immutable.yaml"),
     case("apply -f immutable-2.yaml"),
     case("patch secret fixed -n rack -p '{\"immutable\":false}'"),
