@@ -84,7 +84,7 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
 	PEER=1 python3 tests/api/clients.py
-	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test engine
+	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one
 	@tests/lab/packages lab

@@ -53,7 +53,7 @@ pub mod image;
 pub mod jsonpath;
 pub mod log;
 #[cfg(test)]
-#[path = "../tests/needs/mod.rs"]
+#[path = "../tests/it/needs/mod.rs"]
 mod needs;
 pub mod network_data;
 pub mod outbound;

@@ -8,7 +8,7 @@
 //!
 //! Why not the async-tftp crate: it answers from the address that the routing table prefers, not from the one it
 //! was asked at, and UEFI firmware then gives up (PXE-E18); it ignores a client's ERROR and keeps sending; in
-//! lockstep it moves half of what dnsmasq does. `tests/tftp_async_tftp.rs` keeps the demonstration.
+//! lockstep it moves half of what dnsmasq does. `tests/it/tftp_async_tftp.rs` keeps the demonstration.
 
 pub mod admission;
 mod line;

@@ -1,0 +1,50 @@
+//! What the program does, through the doors that its users have: processes, files, the API, the wire.
+//!
+//! One program for all of it, because it takes longer to link one than to run most of these. A module for each subject;
+//! `cargo test --test it engine::` runs those of one.
+
+mod abuse;
+mod access;
+mod agent_appliance;
+mod agent_network;
+mod agent_protocol;
+mod backup;
+mod backup_support;
+mod bmc_addresses;
+mod bmc_ipmi;
+mod bmc_media;
+mod bmc_redfish;
+mod boot_flood;
+mod cli;
+mod client;
+mod descriptors;
+mod dhcp_clients;
+mod dhcp_support;
+mod disk_full;
+mod engine;
+mod engine_hostile;
+mod full_file_system;
+mod heads;
+mod host_crash;
+mod host_move;
+mod host_spec;
+mod hostile;
+mod image_cli;
+mod image_sources;
+mod informers;
+mod kubectl;
+mod log_flood;
+mod needs;
+mod process;
+mod rights;
+mod security;
+mod signals;
+mod simulate;
+mod simulate_running;
+mod store_crash;
+mod store_damage;
+mod store_room;
+mod strangers;
+mod tftp_async_tftp;
+mod trap;
+mod unit_file;

@@ -1,0 +1,60 @@
+//! What a test needs of the machine that it runs on, and not every machine has: a program, root.
+//!
+//! Without it the test passes over, and says so past the harness's capture. With `SLIPWAY_TESTS_REQUIRE_TOOLS=1`, which
+//! `make unit` sets, it fails instead, so that nothing is believed to be tested that was not. `all` asks for more: for what
+//! takes long to build, too.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+const REQUIRE: &str = "SLIPWAY_TESTS_REQUIRE_TOOLS";
+
+/// Says that something is not tested.
+///
+/// # Panics
+/// When nothing may be left out.
+pub fn lacks(what: &str) {
+    let required = std::env::var_os(REQUIRE).is_some_and(|value| !value.is_empty() && value != "0");
+    assert!(!required, "{what}: {REQUIRE} wants it; `make unit` fetches what is missing");
+    tell(what);
+}
+
+/// The same of what takes minutes to build, which only `all` wants.
+///
+/// # Panics
+/// When nothing may be left out, not even this.
+pub fn lacks_what_takes_long(what: &str) {
+    assert!(std::env::var_os(REQUIRE).is_none_or(|value| value != "all"), "{what}: {REQUIRE}=all wants it");
+    tell(what);
+}
+
+/// The same of what the kernel lacks: nobody can install it, so nobody is asked to.
+pub fn kernel_lacks(what: &str) {
+    tell(what);
+}
+
+fn tell(what: &str) {
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    // The handle itself is not captured, as what `eprintln!` writes is.
+    writeln!(std::io::stderr(), "skipped: {test}: {what}").ok();
+}
+
+/// Whether this is root; says so when it is not.
+pub fn root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        lacks("this is not root (sudo)");
+    }
+    root
+}
+
+/// Whether a program is installed; says so when it is not.
+pub fn program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let found = folders.map(|folder: PathBuf| folder.join(name)).any(|file| file.is_file());
+    if !found {
+        lacks(&format!("{name} is not installed"));
+    }
+    found
+}
