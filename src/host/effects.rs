@@ -38,11 +38,29 @@ pub(super) enum EffectError {
     NotYet,
 }
 
-/// Does what the state machine asks for.
+/// Does what the state machine asks for. The boot intent as it is stored now, where nothing else but that was changed.
 ///
 /// Each effect is a future of its own: many hosts wait for their BMCs at once, and none should hold the room that another
 /// effect would need.
 pub(super) fn perform<'a>(
+    context: &'a Context,
+    host: &'a BareMetalHost,
+    intent: Option<&'a BootIntent>,
+    effect: &'a Effect,
+) -> BoxFuture<'a, Result<Option<BootIntent>, EffectError>> {
+    match effect {
+        Effect::Intent(spec) => store_intent(context, host, intent, spec).map_ok(Some).boxed(),
+        Effect::Register(registration) => record(context, intent, registration).boxed(),
+        effect => act(context, host, intent, effect).map_ok(|()| None).boxed(),
+    }
+}
+
+/// Whether nothing but the host's boot intent is changed by this.
+pub(super) fn is_of_the_intent(effect: &Effect) -> bool {
+    matches!(effect, Effect::Intent(_) | Effect::Register(_))
+}
+
+fn act<'a>(
     context: &'a Context,
     host: &'a BareMetalHost,
     intent: Option<&'a BootIntent>,
@@ -62,8 +80,8 @@ pub(super) fn perform<'a>(
             patch_host(context, host, patch).boxed()
         }
         Effect::ReadPower => read_power(context, host).boxed(),
-        Effect::Intent(spec) => store_intent(context, host, intent, spec).boxed(),
-        Effect::Register(registration) => record(context, intent, registration).boxed(),
+        Effect::Intent(spec) => store_intent(context, host, intent, spec).map_ok(drop).boxed(),
+        Effect::Register(registration) => record(context, intent, registration).map_ok(drop).boxed(),
         Effect::HandOver(spec) => hand_over(context, host, intent, spec).boxed(),
         Effect::Boot(device) => boot_effect::boot(context, host, intent, *device).boxed(),
         Effect::PowerOn => power_on(context, host).boxed(),
@@ -114,7 +132,7 @@ async fn hand_over(
         }
         Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
     }
-    store_intent(context, host, intent, spec).await
+    store_intent(context, host, intent, spec).await.map(drop)
 }
 
 async fn power_on(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
@@ -163,7 +181,7 @@ pub(super) async fn note_tried(
     let generation = host.metadata.generation.unwrap_or_default();
     let Some(intent) = intent.filter(|intent| intent.spec.host_generation != generation) else { return Ok(()) };
     let patch = json!({ "spec": { "hostGeneration": generation } });
-    patch_intent(context, intent, patch).await
+    patch_intent(context, intent, patch).await.map(drop)
 }
 
 async fn patch_metadata(
@@ -191,18 +209,22 @@ async fn record(
     context: &Context,
     intent: Option<&BootIntent>,
     registration: &Registration,
-) -> Result<(), EffectError> {
-    let Some(intent) = intent else { return Ok(()) };
+) -> Result<Option<BootIntent>, EffectError> {
+    let Some(intent) = intent else { return Ok(None) };
     let patch = json!({ "metadata": {
         "resourceVersion": intent.resource_version(),
         "annotations": { ANNOTATION_REGISTRATION: registration::text(registration) },
     }});
-    Ok(patch_intent(context, intent, patch).await?)
+    Ok(Some(patch_intent(context, intent, patch).await?))
 }
 
-async fn patch_intent(context: &Context, intent: &BootIntent, patch: serde_json::Value) -> Result<(), kube::Error> {
+async fn patch_intent(
+    context: &Context,
+    intent: &BootIntent,
+    patch: serde_json::Value,
+) -> Result<BootIntent, kube::Error> {
     let api = context.api::<BootIntent>(&intent.namespace().unwrap_or_default());
-    api.patch(&intent.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
+    api.patch(&intent.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 async fn store_intent(
@@ -210,7 +232,7 @@ async fn store_intent(
     host: &BareMetalHost,
     intent: Option<&BootIntent>,
     spec: &BootIntentSpec,
-) -> Result<(), EffectError> {
+) -> Result<BootIntent, EffectError> {
     let api = context.api::<BootIntent>(&host.namespace().unwrap_or_default());
     match intent {
         Some(intent) => {
@@ -221,15 +243,14 @@ async fn store_intent(
                 let record = registration::text(&record.with_cards(intent));
                 changed.annotations_mut().insert(ANNOTATION_REGISTRATION.to_owned(), record);
             }
-            api.replace(&host.name_any(), &PostParams::default(), &changed).await?;
+            Ok(api.replace(&host.name_any(), &PostParams::default(), &changed).await?)
         }
         None => {
             // Registered with nothing yet. Only intents of versions that did not keep it do not say so.
             let new = registration::new(host, spec.clone(), &Registration::default());
-            api.create(&PostParams::default(), &new).await?;
+            Ok(api.create(&PostParams::default(), &new).await?)
         }
     }
-    Ok(())
 }
 
 /// Takes our finalizer off an intent, after which one that was deleted is gone.

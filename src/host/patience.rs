@@ -59,11 +59,11 @@ impl Patience {
 }
 
 /// Does an effect, unless it takes too long.
-pub(super) async fn within(
+pub(super) async fn within<T>(
     patience: Option<Duration>,
     host: &BareMetalHost,
-    effect: impl Future<Output = Result<(), EffectError>> + Send,
-) -> Result<(), EffectError> {
+    effect: impl Future<Output = Result<T, EffectError>> + Send,
+) -> Result<T, EffectError> {
     let Some(patience) = patience else { return effect.await };
     let Ok(done) = tokio::time::timeout(patience, effect).await else {
         let address = host.spec.bmc.as_ref().map(|bmc| bmc.address.as_str()).unwrap_or_default();
@@ -108,7 +108,7 @@ mod tests {
         let mut host = BareMetalHost::new("h", Default::default());
         host.spec.bmc =
             Some(crate::api::metal3::BmcDetails { address: "ipmi://10.0.0.1".into(), ..Default::default() });
-        let ended = within(Some(Duration::ZERO), &host, std::future::pending()).await.unwrap_err().to_string();
+        let ended = within::<()>(Some(Duration::ZERO), &host, std::future::pending()).await.unwrap_err().to_string();
         assert_eq!(ended, "the BMC at 10.0.0.1:623 answered too slowly: what it was asked for was not done within 0 s");
         assert!(within(None, &host, async { Ok(()) }).await.is_ok());
     }

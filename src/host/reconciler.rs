@@ -179,13 +179,16 @@ impl Reconciler {
         let mut state = ProvisioningState::None;
         let (began, mut asked) = (Instant::now(), 0);
         let key = (namespace.to_owned(), name.to_owned());
-        // What the last turn left as it was; read again when it did something, which may have taken its time.
+        // What the last turn left as it was, or had back; read again when it did something that may have taken its time.
         let mut known: Option<(BareMetalHost, Around)> = None;
         // What is awaited in a turn is boxed: hundreds of hosts wait at once, and what is not under way should take nothing.
+        let mut place = None;
         for _ in 0..MAX_TURNS {
-            // None only when it was closed, which nobody does.
-            let place = self.turns.acquire().await.ok();
-            let (host, around) = match known.take() {
+            if place.is_none() {
+                // None only when it was closed, which nobody does.
+                place = self.turns.acquire().await.ok();
+            }
+            let (host, mut around) = match known.take() {
                 Some(known) => known,
                 None => {
                     let Some(host) = self.context.api::<BareMetalHost>(namespace).get_opt(name).await? else {
@@ -211,7 +214,6 @@ impl Reconciler {
                 Err(kube::Error::Api(error)) if error.is_conflict() => continue,
                 saved => saved?,
             };
-            drop(place);
             match turn.next {
                 // Only the status changed, and that is at hand; after a warning the intent may have, too.
                 Next::Again | Next::Still => known = (!warned).then_some((host, around)),
@@ -228,8 +230,11 @@ impl Reconciler {
                     return Ok(Action::requeue(wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end())));
                 }
                 Next::Do(effect) => {
-                    // It may take minutes; what it does not need, it does not hold.
-                    drop((around.hardware, around.image));
+                    let quick = effects::is_of_the_intent(&effect);
+                    if !quick {
+                        // It may take minutes; what it does not need, it does not hold.
+                        drop((around.hardware.take(), around.image.take(), place.take()));
+                    }
                     let patience = self.patience.with(&effect);
                     if patience.is_some() {
                         if self.patience.is_over(began.elapsed(), asked) {
@@ -241,7 +246,13 @@ impl Reconciler {
                     let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
                     self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
-                        Ok(()) => self.publish(&host, effect.done().as_slice()).await,
+                        Ok(stored) => {
+                            self.publish(&host, effect.done().as_slice()).await;
+                            if quick && stored.is_some() {
+                                around.intent = stored;
+                                known = Some((host, around));
+                            }
+                        }
                         Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
                         // The API will not change its mind by itself: the operator must see why.
                         Err(effects::EffectError::Api(kube::Error::Api(error)))

@@ -3,6 +3,7 @@
 //! Without it the test passes over, and says so past the harness's capture. With `SLIPWAY_TESTS_REQUIRE_TOOLS=1`, which
 //! `make unit` sets, it fails instead, so that nothing is believed to be tested that was not. `all` asks for more: for what
 //! takes long to build, too.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::Write;
 use std::path::PathBuf;
