@@ -298,9 +298,10 @@ async fn a_move_that_was_broken_off_is_finished_and_never_two_act() {
     // To another namespace of the same server. Since when it has its machine goes along, so that nobody is before it.
     let since = async |namespace: &str| {
         let intents = Api::<BootIntent>::namespaced(new.client.clone(), namespace);
-        intents.get("web-1").await.unwrap().registration().unwrap().since
+        let intent = intents.get_opt("web-1").await.unwrap();
+        intent.and_then(|intent| intent.registration()).map_or(0, |record| record.since)
     };
-    let first = since("rack").await;
+    let first = until("it is registered", async || Some(since("rack").await).filter(|since| *since > 0)).await;
     lab.ok(new, "host move web-1 -n rack --to-namespace lab").await;
     until("it is managed there", async || {
         let host = new.hosts("lab").get("web-1").await.unwrap();
