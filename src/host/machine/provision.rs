@@ -11,6 +11,9 @@ use crate::bmc::PowerState;
 use crate::config::FirstBoot;
 use crate::outbound::masked;
 
+/// The operation of the intent of a host that became externally provisioned.
+const ADOPT: &str = "adopt";
+
 impl Life<'_> {
     pub(super) fn available(&mut self) -> Next {
         let spec = &self.world.host.spec;
@@ -192,11 +195,17 @@ impl Life<'_> {
         self.onto(BootTarget::Disk, operation)
     }
 
-    /// The host carries somebody else's system from now on, so its disks are not clean.
+    /// The host carries somebody else's system from now on, so its disks are not clean, and no agent goes on with what it
+    /// was to do to them before.
     pub(super) fn adopt(&mut self) -> Next {
-        if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
-            let spec = BootIntentSpec { disks_clean: false, ..intent.spec.clone() };
-            return Next::Do(Effect::Intent(Box::new(spec)));
+        if let Some(intent) = self.world.intent
+            && (intent.spec.disks_clean || intent.spec.target != BootTarget::Disk)
+        {
+            let spec = match intent.spec.target {
+                BootTarget::Disk => intent.spec.clone(),
+                BootTarget::Ramdisk | BootTarget::LiveIso => self.fresh_intent(BootTarget::Disk, ADOPT, Vec::new()),
+            };
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })));
         }
         self.enter(State::ExternallyProvisioned)
     }

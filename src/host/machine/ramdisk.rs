@@ -124,6 +124,15 @@ impl Life<'_> {
         Effect::Intent(Box::new(BootIntentSpec { disks_clean: true, steps: Vec::new(), ..intent.spec.clone() }))
     }
 
+    /// Whether an agent would still be given something to do with the disks.
+    pub(super) fn has_work_for_an_agent(&self) -> bool {
+        let Some(intent) = self.world.intent else { return false };
+        let ended = |step: &IntentStep| {
+            intent.status.as_ref().is_some_and(|status| status.results.iter().any(|result| result.id == step.id))
+        };
+        intent.spec.steps.iter().any(|step| step.action != StepAction::Inspect && !ended(step))
+    }
+
     /// Whether an agent is there and was heard lately.
     pub(super) fn agent_is_up(&self) -> bool {
         self.world.intent.is_some_and(|intent| self.session_alive(intent))

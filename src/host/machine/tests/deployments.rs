@@ -2,7 +2,7 @@
 
 use super::transitions::{all_well, next_state};
 use super::*;
-use crate::api::metal3::{AutomatedCleaningMode, CustomDeploy};
+use crate::api::metal3::{AutomatedCleaningMode, CustomDeploy, InspectionMode};
 
 fn method(model: &mut Model, method: Option<&str>) {
     model.host.spec.custom_deploy = method.map(|method| CustomDeploy { method: method.into() });
@@ -218,4 +218,26 @@ fn a_live_iso_is_booted_at_each_power_on_and_touches_no_disk() {
     model.run_until("available");
     assert_eq!(model.intent.as_ref().expect("an intent").spec.target, BootTarget::Disk);
     assert!(model.bmc.contains(&"off"), "the system that nobody uses any more does not run on");
+}
+
+#[test]
+fn no_agent_does_to_the_disks_what_is_not_wanted_any_more() {
+    let mut model = Model::new();
+    model.host.spec.inspection_mode = Some(InspectionMode::Disabled);
+    model.walk_to("preparing");
+    model.settle();
+    let steps = |model: &Model| {
+        let intent = model.intent.as_ref().expect("an intent");
+        (intent.spec.target, intent.spec.steps.iter().map(|step| step.action).collect::<Vec<_>>())
+    };
+    assert_eq!(steps(&model), (BootTarget::Ramdisk, vec![StepAction::Erase]), "its machine boots to be wiped");
+    model.host.spec.automated_cleaning_mode = Some(AutomatedCleaningMode::Disabled);
+    model.edited();
+    model.settle();
+    assert_eq!((model.state(), steps(&model)), ("available", (BootTarget::Ramdisk, Vec::new())));
+    model.host.spec.externally_provisioned = true;
+    model.edited();
+    model.settle();
+    assert_eq!((model.state(), steps(&model)), ("externally provisioned", (BootTarget::Disk, Vec::new())));
+    assert!(!model.agent_acts() && model.wipes == 0);
 }
