@@ -339,6 +339,7 @@ impl Site {
             media: None,
             crowd: Arc::default(),
             logins: Arc::default(),
+            resets: Resets::default(),
         };
         Reconciler {
             context,

@@ -34,6 +34,7 @@ mod rationed;
 mod readings;
 pub mod reconciler;
 mod registration;
+mod resets;
 pub mod sessions;
 pub mod stuck;
 pub mod unsupported;

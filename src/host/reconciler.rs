@@ -23,6 +23,7 @@ use super::metrics::Metrics;
 use super::patience::{Patience, within};
 use super::places::Places;
 use super::readings::Readings;
+use super::resets::Resets;
 use super::view::HostView;
 use super::{COMPONENT, access, conditions, dataimage, effects, hardware_data, progress, registration};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
@@ -123,6 +124,7 @@ pub async fn run(
         media,
         crowd,
         logins: Arc::default(),
+        resets: Resets::default(),
     };
     let reconciler = Arc::new(Reconciler {
         context,
@@ -220,6 +222,7 @@ impl Reconciler {
                     self.places.leave(&key);
                     let uid = host.uid().unwrap_or_default();
                     self.context.power.forget(&uid);
+                    self.context.resets.forget(&uid);
                     self.context.logins.tidy(&uid, std::time::Instant::now());
                     return Ok(Action::await_change());
                 }

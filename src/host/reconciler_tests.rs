@@ -155,6 +155,7 @@ impl Site {
             media: None,
             crowd: Arc::default(),
             logins: Arc::default(),
+            resets: Resets::default(),
         };
         Reconciler {
             context,
@@ -743,6 +744,33 @@ async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
     intents.create(&PostParams::default(), &BootIntent::new("h", spec)).await.unwrap();
     assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
     assert_eq!(intents.get("h").await.unwrap().spec.started, None);
+}
+
+#[tokio::test]
+async fn a_reset_is_not_repeated_because_its_request_cannot_be_taken_off() {
+    let site = Site::idle().await;
+    let reconciler = site.reconciler();
+    let mut host = site.host();
+    host.spec.disable_power_off = true;
+    host.annotations_mut().insert("reboot.metal3.io".into(), String::new());
+    let decided_with = site.create(&host).await;
+    site.machine.power(PowerCommand::On);
+    site.until("it is on", async || site.machine.is_on()).await;
+    let starts = site.machine.boots().len();
+    let effect = machine::Effect::Reboot { served: vec!["reboot.metal3.io".into()] };
+    let reset = async |host: &BareMetalHost| effects::perform(&reconciler.context, host, None, &effect).await;
+
+    // Somebody else writes the host while its BMC is at work.
+    site.patch(json!({ "metadata": { "labels": { "team": "a" } } })).await;
+    assert!(matches!(reset(&decided_with).await, Err(effects::EffectError::Api(_))));
+    assert_eq!(site.machine.boots().len(), starts + 1);
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 1, "it was reset already");
+    assert!(!site.get().await.annotations().contains_key("reboot.metal3.io"));
+
+    site.annotate("reboot.metal3.io", Some("")).await;
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 2, "asked for anew");
 }
 
 #[tokio::test]
