@@ -343,7 +343,7 @@ impl Site {
         };
         Reconciler {
             context,
-            up_since: Timestamp::now(),
+            hearing: Hearing::from(Timestamp::now(), Instant::now()),
             places: Places::new(AT_ONCE, Duration::from_secs(900)).0,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),

@@ -16,6 +16,7 @@ mod effects;
 mod effort;
 mod fenced;
 mod hardware_data;
+mod hearing;
 pub mod log_upkeep;
 pub mod log_view;
 mod logins;

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::context::{Context, label};
 use super::directory::Directory;
+use super::hearing::Hearing;
 use super::looks::{self, Looks};
 use super::machine::{self, Effect, Next, Turn, World};
 use super::media::Media;
@@ -52,7 +53,7 @@ pub struct Reconciler {
     places: Places,
     looks: Arc<Looks>,
     patience: Patience,
-    up_since: Timestamp,
+    hearing: Hearing,
     turns: Semaphore,
 }
 
@@ -131,7 +132,7 @@ pub async fn run(
         places,
         looks,
         patience: Patience::default(),
-        up_since: Timestamp::now(),
+        hearing: Hearing::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
     });
     let woken = futures::stream::select(free, turns);
@@ -313,9 +314,11 @@ impl Reconciler {
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.context.crowd.mac_owner(host, mac));
         let key = (host.namespace().unwrap_or_default(), host.name_any());
+        let now = Timestamp::now();
+        let up_since = self.hearing.since(now, Instant::now());
         let world = |room| World {
-            now: Timestamp::now(),
-            up_since: self.up_since,
+            now,
+            up_since,
             host,
             intent: intent.as_ref(),
             access,

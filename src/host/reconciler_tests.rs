@@ -162,7 +162,7 @@ impl Site {
             places,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),
-            up_since: Timestamp::now(),
+            hearing: Hearing::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),
         }
     }

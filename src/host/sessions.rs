@@ -521,7 +521,8 @@ impl Sessions {
         let session = intent.and_then(|intent| intent.status.as_ref()?.session.as_ref());
         let seen = session.and_then(|s| s.last_seen.as_ref()).map_or(Timestamp::UNIX_EPOCH, |seen| seen.0);
         let used = session.is_some_and(|session| session.used);
-        if used && Timestamp::now() < seen + SEEN_EVERY {
+        // Also when the clock was set back.
+        if used && Timestamp::now().duration_since(seen).unsigned_abs() < SEEN_EVERY {
             return Ok(());
         }
         self.record(caller, |_, _| {}).await

@@ -220,12 +220,13 @@ impl Life<'_> {
 
     /// Until when a machine that was powered on then may take to its agent's first call.
     fn call_deadline(&self, started: Timestamp) -> Timestamp {
-        started.max(self.world.up_since) + self.world.settings.boot_deadline.0
+        self.world.counted(started, self.world.settings.boot_deadline.0) + self.world.settings.boot_deadline.0
     }
 
     fn last_heard(&self, intent: &BootIntent) -> Timestamp {
         let seen = session(intent).and_then(|session| session.last_seen.as_ref().or(session.opened.as_ref()));
-        seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0).max(self.world.up_since)
+        let seen = seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        self.world.counted(seen, self.world.settings.agent_deadline.0)
     }
 }
 
