@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
@@ -15,6 +16,9 @@ use crate::runtime::objects;
 
 /// Label that Metal3 puts on every secret that it reads.
 const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
+
+/// Secrets that are looked at at once.
+const PART: u32 = 250;
 
 /// Whether the host's BMC can be tried, without trying it.
 pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Access, kube::Error> {
@@ -102,20 +106,30 @@ async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Resul
 pub(super) async fn release(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
     let namespace = host.namespace().unwrap_or_default();
     let uid = host.uid().unwrap_or_default();
-    let api = context.api::<Secret>(&namespace);
-    for secret in api.list(&ListParams::default().labels(&format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1))).await? {
-        let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
-        if ours.is_empty() {
-            continue;
+    let api = context.api::<PartialObjectMeta<Secret>>(&namespace);
+    let marked = format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1);
+    let mut params = ListParams::default().labels(&marked).limit(PART);
+    // Anybody may have many large ones with this label: nothing of their contents is read, and one host at a time looks.
+    let _turn = context.releasing.lock().await;
+    loop {
+        let part = context.api::<Secret>(&namespace).list_metadata(&params).await?;
+        for secret in &part.items {
+            let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
+            if ours.is_empty() {
+                continue;
+            }
+            let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
+            if !shared {
+                objects::release(&api, secret, FINALIZER_SECRET).await?;
+                continue;
+            }
+            let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
+            let patch = Patch::Merge(json!({ "metadata": metadata }));
+            api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
         }
-        let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
-        if !shared {
-            objects::release(&api, &secret, FINALIZER_SECRET).await?;
-            continue;
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
         }
-        let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
     }
-    Ok(())
 }

@@ -29,6 +29,8 @@ pub(super) struct Context {
     pub crowd: Arc<Crowd>,
     pub logins: Arc<Logins>,
     pub resets: Resets,
+    /// Held by who lets go of Secrets.
+    pub releasing: tokio::sync::Mutex<()>,
 }
 
 impl Context {

@@ -340,6 +340,7 @@ impl Site {
             crowd: Arc::default(),
             logins: Arc::default(),
             resets: Resets::default(),
+            releasing: tokio::sync::Mutex::default(),
         };
         Reconciler {
             context,

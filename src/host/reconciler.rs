@@ -126,6 +126,7 @@ pub async fn run(
         crowd,
         logins: Arc::default(),
         resets: Resets::default(),
+        releasing: tokio::sync::Mutex::default(),
     };
     let reconciler = Arc::new(Reconciler {
         context,
