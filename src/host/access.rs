@@ -59,7 +59,19 @@ pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Acce
         return Ok(Access::Broken(format!("secret {}: {reason}", bmc.credentials_name)));
     }
     // Our own marks change the resourceVersion, so they come before the version is looked at.
-    let secret = if host.metadata.deletion_timestamp.is_none() { claim(context, host, secret).await? } else { secret };
+    let secret = if host.metadata.deletion_timestamp.is_none() {
+        match claim(context, host, secret).await {
+            // It will not change its mind by itself, and the operator must see why.
+            Err(kube::Error::Api(error)) if matches!(error.code, 400 | 403 | 413 | 422 | 507) => {
+                let reason =
+                    format!("secret {} cannot be marked as the host's: {}", bmc.credentials_name, error.message);
+                return Ok(Access::Broken(reason));
+            }
+            claimed => claimed?,
+        }
+    } else {
+        secret
+    };
     let name = SecretName { namespace, name: bmc.credentials_name.clone() };
     Ok(Access::Ready { secret: name, version: secret.resource_version().unwrap_or_default() })
 }

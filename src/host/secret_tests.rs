@@ -88,3 +88,20 @@ async fn a_secret_is_let_go_among_many_others_of_the_same_label() {
     site.until_gone().await;
     assert!(!held().await);
 }
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_marked_is_said() {
+    use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+    let site = Site::idle().await;
+    let frozen = |request: &AdmissionRequest<'_>| match request.operation {
+        Operation::Update => Err(vec![FieldError::forbidden("metadata.labels", "nothing is marked here")]),
+        _ => Ok(()),
+    };
+    site.api.add_admission("/secrets", Arc::new(frozen));
+    site.create(&site.host()).await;
+    site.reconcile().await;
+    let error = async || site.status().await.error_message;
+    let said = "secret bmc cannot be marked as the host's";
+    site.until("it is said", async || error().await.starts_with(said)).await;
+    assert!(error().await.contains("nothing is marked here"));
+}
