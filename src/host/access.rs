@@ -1,6 +1,7 @@
 //! BMC address and credentials of a host (docs/design/host.md, "Access to the BMC").
 
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
@@ -116,17 +117,33 @@ async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Resul
 /// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go
 /// of a secret takes the finalizer off.
 pub(super) async fn release(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
-    let namespace = host.namespace().unwrap_or_default();
     let uid = host.uid().unwrap_or_default();
-    let api = context.api::<PartialObjectMeta<Secret>>(&namespace);
+    release_of(context, &host.namespace().unwrap_or_default(), |owner| owner.uid == uid).await
+}
+
+/// The same for a host that went without letting go.
+pub(super) async fn release_gone(context: &Context, namespace: &str, name: &str) -> Result<(), kube::Error> {
+    let there = context.api::<BareMetalHost>(namespace).get_opt(name).await?.and_then(|host| host.uid());
+    let gone = |owner: &OwnerReference| {
+        owner.kind == "BareMetalHost" && owner.name == name && Some(&owner.uid) != there.as_ref()
+    };
+    release_of(context, namespace, gone).await
+}
+
+async fn release_of(
+    context: &Context,
+    namespace: &str,
+    is_its: impl Fn(&OwnerReference) -> bool,
+) -> Result<(), kube::Error> {
+    let api = context.api::<PartialObjectMeta<Secret>>(namespace);
     let marked = format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1);
     let mut params = ListParams::default().labels(&marked).limit(PART);
     // Anybody may have many large ones with this label: nothing of their contents is read, and one host at a time looks.
     let _turn = context.releasing.lock().await;
     loop {
-        let part = context.api::<Secret>(&namespace).list_metadata(&params).await?;
+        let part = context.api::<Secret>(namespace).list_metadata(&params).await?;
         for secret in &part.items {
-            let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
+            let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| is_its(owner));
             if ours.is_empty() {
                 continue;
             }

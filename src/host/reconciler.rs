@@ -267,22 +267,26 @@ impl Reconciler {
         Err(ReconcileError::Restless(state))
     }
 
-    /// A host that went without its life's end, because somebody took its finalizer, must not leave an intent that
-    /// nobody lets go.
+    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
+    /// lets go: its namespace could not be deleted.
     async fn clear_after(&self, namespace: &str, name: &str) {
         for _ in 0..CLEAR_TRIES {
-            let cleared = match self.context.api::<BootIntent>(namespace).get_opt(name).await {
-                Ok(Some(intent)) if intent.metadata.deletion_timestamp.is_some() => {
-                    effects::let_intent_go(&self.context, &intent).await
-                }
-                read => read.map(drop),
-            };
-            match cleared {
+            match self.clear(namespace, name).await {
                 Ok(()) => return,
-                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "its boot intent is still there"),
+                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "what it held is still there"),
             }
             tokio::time::sleep(CLEAR_PAUSE).await;
         }
+    }
+
+    async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
+        let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
+        if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
+            // Who went by itself has let go of them before.
+            access::release_gone(&self.context, namespace, name).await?;
+            effects::let_intent_go(&self.context, &intent).await?;
+        }
+        hardware_data::let_go(&self.context.api(namespace), name).await
     }
 
     /// Reads what a decision on a host needs besides the host.

@@ -393,6 +393,26 @@ async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
 }
 
 #[tokio::test]
+async fn what_a_host_held_goes_with_it_although_somebody_took_its_finalizer() {
+    let site = Site::provisioned().await;
+    let (hosts, data, secrets) = (site.api::<BareMetalHost>(), site.api::<HardwareData>(), site.api::<Secret>());
+    let held = |secret: Secret| secret.finalizers().contains(&crate::api::metal3::FINALIZER_SECRET.to_owned());
+    site.until("it holds its secret", async || held(secrets.get("bmc").await.unwrap())).await;
+    let hardware = hardware_data::new(&site.get().await, "inspect@7", HardwareDetails::default());
+    data.create(&PostParams::default(), &hardware).await.unwrap();
+    site.annotate("baremetalhost.metal3.io/paused", Some("")).await;
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    site.patch(json!({ "metadata": { "finalizers": null } })).await;
+    site.until("nothing is left", async || {
+        let secret = secrets.get_opt("bmc").await.unwrap();
+        data.get_opt("h").await.unwrap().is_none()
+            && site.api::<BootIntent>().get_opt("h").await.unwrap().is_none()
+            && secret.is_none_or(|secret| !held(secret))
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_intent_whose_host_went_while_nobody_looked_is_let_go_at_the_next_start() {
     let site = Site::idle().await;
     let intents = site.api::<BootIntent>();
