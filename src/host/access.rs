@@ -1,7 +1,9 @@
 //! BMC address and credentials of a host (docs/design/host.md, "Access to the BMC").
 
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
@@ -15,6 +17,9 @@ use crate::runtime::objects;
 
 /// Label that Metal3 puts on every secret that it reads.
 const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
+
+/// Secrets that are looked at at once.
+const PART: u32 = 250;
 
 /// Whether the host's BMC can be tried, without trying it.
 pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Access, kube::Error> {
@@ -55,7 +60,19 @@ pub(super) async fn read(context: &Context, host: &BareMetalHost) -> Result<Acce
         return Ok(Access::Broken(format!("secret {}: {reason}", bmc.credentials_name)));
     }
     // Our own marks change the resourceVersion, so they come before the version is looked at.
-    let secret = if host.metadata.deletion_timestamp.is_none() { claim(context, host, secret).await? } else { secret };
+    let secret = if host.metadata.deletion_timestamp.is_none() {
+        match claim(context, host, secret).await {
+            // It will not change its mind by itself, and the operator must see why.
+            Err(kube::Error::Api(error)) if matches!(error.code, 400 | 403 | 413 | 422 | 507) => {
+                let reason =
+                    format!("secret {} cannot be marked as the host's: {}", bmc.credentials_name, error.message);
+                return Ok(Access::Broken(reason));
+            }
+            claimed => claimed?,
+        }
+    } else {
+        secret
+    };
     let name = SecretName { namespace, name: bmc.credentials_name.clone() };
     Ok(Access::Ready { secret: name, version: secret.resource_version().unwrap_or_default() })
 }
@@ -100,22 +117,48 @@ async fn claim(context: &Context, host: &BareMetalHost, secret: Secret) -> Resul
 /// The other way round: the host goes, and with it its claim on every secret it ever used. The last host that lets go
 /// of a secret takes the finalizer off.
 pub(super) async fn release(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
-    let namespace = host.namespace().unwrap_or_default();
     let uid = host.uid().unwrap_or_default();
-    let api = context.api::<Secret>(&namespace);
-    for secret in api.list(&ListParams::default().labels(&format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1))).await? {
-        let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
-        if ours.is_empty() {
-            continue;
+    release_of(context, &host.namespace().unwrap_or_default(), |owner| owner.uid == uid).await
+}
+
+/// The same for a host that went without letting go.
+pub(super) async fn release_gone(context: &Context, namespace: &str, name: &str) -> Result<(), kube::Error> {
+    let there = context.api::<BareMetalHost>(namespace).get_opt(name).await?.and_then(|host| host.uid());
+    let gone = |owner: &OwnerReference| {
+        owner.kind == "BareMetalHost" && owner.name == name && Some(&owner.uid) != there.as_ref()
+    };
+    release_of(context, namespace, gone).await
+}
+
+async fn release_of(
+    context: &Context,
+    namespace: &str,
+    is_its: impl Fn(&OwnerReference) -> bool,
+) -> Result<(), kube::Error> {
+    let api = context.api::<PartialObjectMeta<Secret>>(namespace);
+    let marked = format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1);
+    let mut params = ListParams::default().labels(&marked).limit(PART);
+    // Anybody may have many large ones with this label: nothing of their contents is read, and one host at a time looks.
+    let _turn = context.releasing.lock().await;
+    loop {
+        let part = context.api::<Secret>(namespace).list_metadata(&params).await?;
+        for secret in &part.items {
+            let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| is_its(owner));
+            if ours.is_empty() {
+                continue;
+            }
+            let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
+            if !shared {
+                objects::release(&api, secret, FINALIZER_SECRET).await?;
+                continue;
+            }
+            let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
+            let patch = Patch::Merge(json!({ "metadata": metadata }));
+            api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
         }
-        let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
-        if !shared {
-            objects::release(&api, &secret, FINALIZER_SECRET).await?;
-            continue;
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
         }
-        let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
     }
-    Ok(())
 }

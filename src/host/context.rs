@@ -9,6 +9,7 @@ use super::logins::Logins;
 use super::media::Media;
 use super::metrics::Metrics;
 use super::readings::Readings;
+use super::resets::Resets;
 use crate::bmc::Registry;
 use crate::boot::HostIndex;
 use crate::config::HostConfig;
@@ -27,6 +28,9 @@ pub(super) struct Context {
     pub media: Option<Media>,
     pub crowd: Arc<Crowd>,
     pub logins: Arc<Logins>,
+    pub resets: Resets,
+    /// Held by who lets go of Secrets.
+    pub releasing: tokio::sync::Mutex<()>,
 }
 
 impl Context {

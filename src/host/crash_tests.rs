@@ -339,10 +339,12 @@ impl Site {
             media: None,
             crowd: Arc::default(),
             logins: Arc::default(),
+            resets: Resets::default(),
+            releasing: tokio::sync::Mutex::default(),
         };
         Reconciler {
             context,
-            up_since: Timestamp::now(),
+            hearing: Hearing::from(Timestamp::now(), Instant::now()),
             places: Places::new(AT_ONCE, Duration::from_secs(900)).0,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),

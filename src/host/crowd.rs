@@ -195,7 +195,8 @@ impl Crowd {
 
     /// When a host was registered with this BMC, Unix time in milliseconds.
     fn registered(&self, uid: Option<&str>, bmc_address: &str) -> Option<i64> {
-        self.record(uid).filter(|record| record.has_bmc(bmc_address)).map(|record| record.since)
+        let host = self.index.by_uid(uid?)?;
+        host.standing.record.as_ref().filter(|record| record.has_bmc(bmc_address)).map(|record| record.since)
     }
 
     fn since(&self, member: &Member) -> Option<i64> {

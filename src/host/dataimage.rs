@@ -219,14 +219,55 @@ pub(super) async fn before_power_on(
             let refused = BmcError::Refused(format!("spec.url of the DataImage {why}"));
             return settle(images, &image, Some(&image.spec.url), Err(refused)).await;
         }
+        if !note_before(images, &image).await? {
+            return Ok(());
+        }
         // Also when it is known to be in: something else may have been in the drive meanwhile.
         let done = bmc.insert_media(&image.spec.url).await;
         return settle(images, &image, Some(&image.spec.url), done).await;
     }
     if image.metadata.deletion_timestamp.is_some() && attached(&image) {
-        return settle(images, &image, None, bmc.eject_media().await).await;
+        return settle(images, &image, None, take_out(&image, bmc).await).await;
     }
     Ok(())
+}
+
+/// Says that the image is in the drive before it is put there: one that is deleted meanwhile would be let go, and stay in
+/// for ever. False when it is gone already.
+async fn note_before(images: &Api<DataImage>, image: &DataImage) -> Result<bool, kube::Error> {
+    let is_in = |status: &DataImageStatus| {
+        status.attached_image.as_ref().is_some_and(|attached| attached.url == image.spec.url)
+    };
+    if image.status.as_ref().is_some_and(is_in) {
+        return Ok(true);
+    }
+    let attached = AttachedImage { url: image.spec.url.clone() };
+    let patch = json!({ "status": { "attachedImage": attached } });
+    match images.patch_status(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(error)) if error.is_not_found() => Ok(false),
+        patched => patched.map(|_| true),
+    }
+}
+
+/// Empties the drive, unless something else is in it by now: that is somebody else's.
+async fn take_out(image: &DataImage, bmc: &dyn Bmc) -> Result<(), BmcError> {
+    let url = image.status.as_ref().and_then(|status| status.attached_image.as_ref()).map(|attached| &attached.url);
+    match (bmc.media().await, url) {
+        (Ok(Some(shown)), Some(url)) if !may_be(&shown, url) => {
+            info!(image = %label(image), "something else is in the virtual CD drive, and stays");
+            Ok(())
+        }
+        _ => bmc.eject_media().await,
+    }
+}
+
+/// Whether what a controller shows may be this image: some show the file's name alone, or nothing.
+fn may_be(shown: &str, url: &str) -> bool {
+    fn name(text: &str) -> &str {
+        let path = text.split(['?', '#']).next().unwrap_or_default();
+        path.rsplit(['/', '\\']).next().unwrap_or_default()
+    }
+    shown.is_empty() || shown == url || name(shown).eq_ignore_ascii_case(name(url))
 }
 
 /// Empties the drive of a host that goes, where its DataImage says that something is in.
@@ -236,7 +277,7 @@ pub(super) async fn before_power_on(
 /// When the BMC fails.
 pub(super) async fn eject(images: &Api<DataImage>, host: &str, bmc: &dyn Bmc) -> Result<(), EffectError> {
     match images.get_opt(host).await?.filter(attached) {
-        Some(image) => settle(images, &image, None, bmc.eject_media().await).await,
+        Some(image) => settle(images, &image, None, take_out(&image, bmc).await).await,
         None => Ok(()),
     }
 }

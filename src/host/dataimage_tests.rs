@@ -19,6 +19,10 @@ const ISO: &str = "http://images.test/data.iso";
 #[derive(Default)]
 struct Drive {
     calls: Mutex<Vec<String>>,
+    /// What it shows, where it shows anything.
+    shows: Mutex<Option<String>>,
+    /// What else happens while it is filled.
+    meanwhile: Mutex<Option<Api<DataImage>>>,
     fault: Mutex<Option<BmcError>>,
 }
 
@@ -44,7 +48,17 @@ impl Bmc for Drive {
     }
 
     async fn insert_media(&self, url: &str) -> Result<(), BmcError> {
+        let images = self.meanwhile.lock().unwrap().take();
+        if let Some(images) = images {
+            images.delete("h", &DeleteParams::default()).await.unwrap();
+        }
         self.call(format!("insert {url}"))
+    }
+
+    async fn media(&self) -> Result<Option<String>, BmcError> {
+        let shown = self.shows.lock().unwrap().clone();
+        let unknown = || BmcError::Unsupported { peer: "bmc".into(), what: "say what its virtual CD is".into() };
+        shown.map(Some).ok_or_else(unknown)
     }
 
     async fn eject_media(&self) -> Result<(), BmcError> {
@@ -151,6 +165,46 @@ async fn an_image_is_attached_exchanged_and_taken_out_at_power_on() {
     assert_eq!(calls, [&insert, &insert, "insert https://images.test/other.iso", "eject"]);
 }
 
+#[tokio::test]
+async fn an_image_that_is_deleted_while_it_is_put_in_is_taken_out_later() {
+    let site = Site::new().await;
+    let (images, drive) = (site.images(), Drive::default());
+    site.hosts().create(&PostParams::default(), &BareMetalHost::new("h", BareMetalHostSpec::default())).await.unwrap();
+    site.create(ISO).await.unwrap();
+    let held = async || images.get("h").await.unwrap().finalizers() == [FINALIZER_DATA_IMAGE];
+    site.until("it is held by its host", held).await;
+    *drive.meanwhile.lock().unwrap() = Some(images.clone());
+    before_power_on(&images, "h", true, &drive).await.unwrap();
+    let image = images.get("h").await.unwrap();
+    assert!(image.metadata.deletion_timestamp.is_some(), "it was deleted");
+    assert_eq!(decide(&image, site.hosts().get_opt("h").await.unwrap().as_ref(), Timestamp::UNIX_EPOCH), Step::Wait);
+    before_power_on(&images, "h", true, &drive).await.unwrap();
+    site.until("it is gone", async || images.get_opt("h").await.unwrap().is_none()).await;
+    assert_eq!(*drive.calls.lock().unwrap(), [format!("insert {ISO}"), "eject".into()]);
+}
+
+#[tokio::test]
+async fn what_somebody_else_put_into_the_drive_stays_there() {
+    for (shown, stays) in [
+        ("http://images.test/rescue.iso", true),
+        (ISO, false),
+        ("data.iso", false),
+        ("http://images.test/data.iso?X-Amz-Signature=s", false),
+        ("", false),
+    ] {
+        let site = Site::new().await;
+        let (images, drive) = (site.images(), Drive::default());
+        let host = BareMetalHost::new("h", BareMetalHostSpec::default());
+        site.hosts().create(&PostParams::default(), &host).await.unwrap();
+        site.create(ISO).await.unwrap();
+        before_power_on(&images, "h", true, &drive).await.unwrap();
+        *drive.shows.lock().unwrap() = Some(shown.into());
+        eject(&images, "h", &drive).await.unwrap();
+        assert_eq!(drive.calls.lock().unwrap().len(), if stays { 1 } else { 2 }, "{shown:?}");
+        assert_eq!(site.status().await.attached_image, None, "{shown:?}");
+    }
+}
+
 /// Who may read the objects may read the URL; who may read the log may not.
 #[tokio::test]
 async fn the_log_and_errors_show_no_secret_of_a_url() {
@@ -185,6 +239,8 @@ async fn the_log_and_errors_show_no_secret_of_a_url() {
     *drive.fault.lock().unwrap() = Some(said);
     before_power_on(&site.images(), "h", true, &drive).await.unwrap_err();
     let message = site.status().await.error.message;
+    // Another test may have met a line first, when nobody listened yet.
+    tracing::callsite::rebuild_interest_cache();
     before_power_on(&site.images(), "h", true, &drive).await.unwrap();
     drop(guard);
     let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();

@@ -15,7 +15,7 @@ use super::fenced::Fenced;
 use super::logins::{self, Attempt};
 use super::machine::Effect;
 use super::rationed::Rationed;
-use super::{access, dataimage, hardware_data, registration};
+use super::{access, dataimage, hardware_data, registration, resets};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{
     ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Image, ImageSpec, Registration,
@@ -156,8 +156,16 @@ async fn power_off(context: &Context, host: &BareMetalHost, soft: bool) -> Resul
 }
 
 async fn reboot(context: &Context, host: &BareMetalHost, served: &[String]) -> Result<(), EffectError> {
-    set_power(context, host, PowerAction::Reset).await?;
-    drop_annotations(context, host, served).await
+    let uid = host.uid().unwrap_or_default();
+    let requests = resets::requests(host, served);
+    // Done again for as long as the annotations cannot be taken off, it would never let the system start.
+    if !context.resets.served(&uid, &requests) {
+        set_power(context, host, PowerAction::Reset).await?;
+        context.resets.put(&uid, requests);
+    }
+    drop_annotations(context, host, served).await?;
+    context.resets.forget(&uid);
+    Ok(())
 }
 
 async fn inspect_out_of_band(context: &Context, host: &BareMetalHost, operation: &str) -> Result<(), EffectError> {

@@ -61,6 +61,15 @@ fn safe(hardware: &HardwareDetails) -> Result<HardwareDetails, serde_json::Error
     serde_json::from_value(value)
 }
 
+/// Lets it go when it is to go; none is fine.
+pub(super) async fn let_go(api: &Api<HardwareData>, name: &str) -> Result<(), kube::Error> {
+    let Some(data) = api.get_opt(name).await? else { return Ok(()) };
+    if data.metadata.deletion_timestamp.is_none() {
+        return Ok(());
+    }
+    objects::release(api, &data, FINALIZER_HARDWARE_DATA).await
+}
+
 /// Deletes it; none is fine.
 pub(super) async fn remove(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
     let api = api(context, host);

@@ -23,7 +23,7 @@ const SHORT_PAUSE: Duration = Duration::from_secs(10);
 const FREE: u32 = 2;
 /// The first pause there, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(300);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// Refused logins are forgotten this long after the last one.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
 /// Credentials of one namespace that are known to be good at one controller; the one unused for longest makes room.
@@ -87,8 +87,6 @@ struct Controller {
 struct Refused {
     count: Count,
     last: Instant,
-    /// The same by the clock, for messages.
-    shown: Timestamp,
 }
 
 /// Who logs in where.
@@ -149,9 +147,11 @@ impl Logins {
             let refused = known.namespaces.get(&attempt.namespace)?.get(at)?.refused?;
             let shared = shared(known, at);
             let pause = pause(refused.count, shared, attempt.retry);
-            let until = refused.shown.checked_add(pause).unwrap_or(refused.shown);
+            let left = pause.saturating_sub(now.saturating_duration_since(refused.last));
+            // By the clock as it is now: it may have been set since.
+            let until = Timestamp::now().checked_add(left).unwrap_or(Timestamp::MAX);
             let logins = refused.count.logins;
-            (now.saturating_duration_since(refused.last) < pause).then_some(Held { until, logins, shared })
+            (!left.is_zero()).then_some(Held { until, logins, shared })
         };
         let is_good = |known: &Known, at: &IpAddr| {
             let there = known.namespaces.get(&attempt.namespace).and_then(|all| all.get(at));
@@ -205,7 +205,7 @@ impl Logins {
             let before = before.map(|before| before.count).unwrap_or_default();
             let count =
                 Count { tries: before.tries.saturating_add(1), logins: before.logins.saturating_add(logins.max(1)) };
-            there.refused = Some(Refused { count, last: now, shown: Timestamp::now() });
+            there.refused = Some(Refused { count, last: now });
         }
     }
 

@@ -1,11 +1,16 @@
 //! A step as the agent gets it: the intent's step with the secrets it needs, read now and kept nowhere.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use base64::Engine;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 use thiserror::Error;
+use tokio::sync::{OwnedMutexGuard, Semaphore, SemaphorePermit};
 
 use super::metrics::Metrics;
+use super::places::Key;
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
 use crate::apiserver::subdomain;
@@ -27,9 +32,57 @@ pub(super) enum PayloadError {
     NoImage(String),
 }
 
+/// Config drives that are made at once.
+const AT_ONCE: usize = 4;
+
+/// Whose turn it is to have a config drive made: a few at a time, and of a host one. Each takes many times what the host's
+/// Secrets hold, and an agent may ask as often as it likes.
+pub(super) struct Drives {
+    hosts: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Semaphore,
+}
+
+impl Default for Drives {
+    fn default() -> Self {
+        Self { hosts: Mutex::default(), turns: Semaphore::new(AT_ONCE) }
+    }
+}
+
+struct Turn<'a> {
+    drives: &'a Drives,
+    host: Key,
+    _host: OwnedMutexGuard<()>,
+    /// None only when nobody gives turns any more.
+    _turn: Option<SemaphorePermit<'a>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut hosts = self.drives.hosts();
+        // Another one is of who waits.
+        if hosts.get(&self.host).is_some_and(|host| Arc::strong_count(host) <= 2) {
+            hosts.remove(&self.host);
+        }
+    }
+}
+
+impl Drives {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<Key, Arc<tokio::sync::Mutex<()>>>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn turn(&self, namespace: &str, name: &str) -> Turn<'_> {
+        let host = (namespace.to_owned(), name.to_owned());
+        let own = self.hosts().entry(host.clone()).or_default().clone();
+        let own = own.lock_owned().await;
+        Turn { drives: self, host, _host: own, _turn: self.turns.acquire().await.ok() }
+    }
+}
+
 pub(super) async fn render(
     client: &Client,
     metrics: &Metrics,
+    drives: &Drives,
     namespace: &str,
     name: &str,
     generation: i64,
@@ -44,6 +97,7 @@ pub(super) async fn render(
             root_device_hints: hints,
         },
         StepAction::WriteConfigDrive => {
+            let _turn = drives.turn(namespace, name).await;
             let iso = config_drive(client, metrics, namespace, name).await?;
             Action::WriteConfigDrive {
                 iso: base64::engine::general_purpose::STANDARD.encode(iso),
@@ -88,15 +142,21 @@ async fn config_drive(
     let network_data = content("networkData", network).await?;
     let invalid = |error: configdrive::ConfigDriveError| PayloadError::ConfigDrive(error.to_string());
     let uid = host.uid().unwrap_or_default();
-    let drive = configdrive::ConfigDrive {
-        meta_data: configdrive::meta_data(&uid, namespace, name, meta_data.as_deref()).map_err(invalid)?,
-        user_data,
-        network_data: match network_data {
-            Some(text) => configdrive::network_data(&text).map_err(invalid)?,
-            None => None,
-        },
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    let build = move || {
+        let drive = configdrive::ConfigDrive {
+            meta_data: configdrive::meta_data(&uid, &namespace, &name, meta_data.as_deref())?,
+            user_data,
+            network_data: match network_data {
+                Some(text) => configdrive::network_data(&text)?,
+                None => None,
+            },
+        };
+        configdrive::build(&drive)
     };
-    configdrive::build(&drive).map_err(invalid)
+    // Not on a thread that serves: an agent asks as often as it likes.
+    let built = tokio::task::spawn_blocking(build).await;
+    built.map_err(|error| PayloadError::ConfigDrive(error.to_string()))?.map_err(invalid)
 }
 
 /// Name and namespace of a reference that names a secret.
@@ -125,4 +185,29 @@ async fn read(
     };
     let data = secret.data.unwrap_or_default();
     Ok(data.get(field).or_else(|| data.get("value")).map(|bytes| bytes.0.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_has_one_turn_at_a_time_and_nothing_is_kept_of_those_that_are_over() {
+        let drives = Drives::default();
+        let first = drives.turn("ns", "a").await;
+        let mut second = Box::pin(drives.turn("ns", "a"));
+        assert!(second.as_mut().now_or_never().is_none(), "of one host");
+        let others: Vec<_> = futures::future::join_all(["b", "c", "d"].map(|name| drives.turn("ns", name))).await;
+        let mut fifth = Box::pin(drives.turn("ns", "e"));
+        assert!(fifth.as_mut().now_or_never().is_none(), "of all");
+        drop(first);
+        let fifth = fifth.await;
+        drop(others);
+        let second = second.await;
+        assert_eq!(drives.hosts().len(), 2);
+        drop((second, fifth));
+        assert!(drives.hosts().is_empty());
+    }
 }

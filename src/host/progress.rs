@@ -47,7 +47,8 @@ fn waiting(world: &World<'_>, status: &BareMetalHostStatus, reason: &str, until:
     };
     match session_heard(intent) {
         Some(heard) => {
-            let silent_at = heard.max(world.up_since) + world.settings.agent_deadline.0;
+            let deadline = world.settings.agent_deadline.0;
+            let silent_at = world.counted(heard, deadline) + deadline;
             let base = HostProgress { deadline: Some(Time(silent_at)), ..base };
             match under_way(intent) {
                 Some(step) => Some(working(intent, step, base)),
@@ -55,8 +56,8 @@ fn waiting(world: &World<'_>, status: &BareMetalHostStatus, reason: &str, until:
             }
         }
         None => {
-            let called_by =
-                intent.spec.started.as_ref().map(|at| at.0.max(world.up_since) + world.settings.boot_deadline.0);
+            let deadline = world.settings.boot_deadline.0;
+            let called_by = intent.spec.started.as_ref().map(|at| world.counted(at.0, deadline) + deadline);
             let phase = if called_by.is_some() { "booting" } else { "powering on" };
             Some(HostProgress { phase: phase.into(), deadline: called_by.map(Time), ..base })
         }

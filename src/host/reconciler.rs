@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::context::{Context, label};
 use super::directory::Directory;
+use super::hearing::Hearing;
 use super::looks::{self, Looks};
 use super::machine::{self, Effect, Next, Turn, World};
 use super::media::Media;
@@ -23,6 +24,7 @@ use super::metrics::Metrics;
 use super::patience::{Patience, within};
 use super::places::Places;
 use super::readings::Readings;
+use super::resets::Resets;
 use super::view::HostView;
 use super::{COMPONENT, access, conditions, dataimage, effects, hardware_data, progress, registration};
 use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
@@ -51,7 +53,7 @@ pub struct Reconciler {
     places: Places,
     looks: Arc<Looks>,
     patience: Patience,
-    up_since: Timestamp,
+    hearing: Hearing,
     turns: Semaphore,
 }
 
@@ -123,13 +125,15 @@ pub async fn run(
         media,
         crowd,
         logins: Arc::default(),
+        resets: Resets::default(),
+        releasing: tokio::sync::Mutex::default(),
     };
     let reconciler = Arc::new(Reconciler {
         context,
         places,
         looks,
         patience: Patience::default(),
-        up_since: Timestamp::now(),
+        hearing: Hearing::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
     });
     let woken = futures::stream::select(free, turns);
@@ -222,6 +226,7 @@ impl Reconciler {
                     self.places.leave(&key);
                     let uid = host.uid().unwrap_or_default();
                     self.context.power.forget(&uid);
+                    self.context.resets.forget(&uid);
                     self.context.logins.tidy(&uid, std::time::Instant::now());
                     return Ok(Action::await_change());
                 }
@@ -273,22 +278,26 @@ impl Reconciler {
         Err(ReconcileError::Restless(state))
     }
 
-    /// A host that went without its life's end, because somebody took its finalizer, must not leave an intent that
-    /// nobody lets go.
+    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
+    /// lets go: its namespace could not be deleted.
     async fn clear_after(&self, namespace: &str, name: &str) {
         for _ in 0..CLEAR_TRIES {
-            let cleared = match self.context.api::<BootIntent>(namespace).get_opt(name).await {
-                Ok(Some(intent)) if intent.metadata.deletion_timestamp.is_some() => {
-                    effects::let_intent_go(&self.context, &intent).await
-                }
-                read => read.map(drop),
-            };
-            match cleared {
+            match self.clear(namespace, name).await {
                 Ok(()) => return,
-                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "its boot intent is still there"),
+                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "what it held is still there"),
             }
             tokio::time::sleep(CLEAR_PAUSE).await;
         }
+    }
+
+    async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
+        let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
+        if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
+            // Who went by itself has let go of them before.
+            access::release_gone(&self.context, namespace, name).await?;
+            effects::let_intent_go(&self.context, &intent).await?;
+        }
+        hardware_data::let_go(&self.context.api(namespace), name).await
     }
 
     /// Reads what a decision on a host needs besides the host.
@@ -321,9 +330,11 @@ impl Reconciler {
         let mac = host.spec.boot_mac_address.as_deref();
         let mac_owner = mac.and_then(|mac| self.context.crowd.mac_owner(host, mac));
         let key = (host.namespace().unwrap_or_default(), host.name_any());
+        let now = Timestamp::now();
+        let up_since = self.hearing.since(now, Instant::now());
         let world = |room| World {
-            now: Timestamp::now(),
-            up_since: self.up_since,
+            now,
+            up_since,
             host,
             intent: intent.as_ref(),
             access,

@@ -155,13 +155,15 @@ impl Site {
             media: None,
             crowd: Arc::default(),
             logins: Arc::default(),
+            resets: Resets::default(),
+            releasing: tokio::sync::Mutex::default(),
         };
         Reconciler {
             context,
             places,
             looks: Looks::new(Default::default()).0,
             patience: Patience::default(),
-            up_since: Timestamp::now(),
+            hearing: Hearing::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),
         }
     }
@@ -388,6 +390,26 @@ async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
     hosts.patch("h", &PatchParams::default(), &patch).await.unwrap();
     site.until("the intent follows its host", async || site.api::<BootIntent>().get_opt("h").await.unwrap().is_none())
         .await;
+}
+
+#[tokio::test]
+async fn what_a_host_held_goes_with_it_although_somebody_took_its_finalizer() {
+    let site = Site::provisioned().await;
+    let (hosts, data, secrets) = (site.api::<BareMetalHost>(), site.api::<HardwareData>(), site.api::<Secret>());
+    let held = |secret: Secret| secret.finalizers().contains(&crate::api::metal3::FINALIZER_SECRET.to_owned());
+    site.until("it holds its secret", async || held(secrets.get("bmc").await.unwrap())).await;
+    let hardware = hardware_data::new(&site.get().await, "inspect@7", HardwareDetails::default());
+    data.create(&PostParams::default(), &hardware).await.unwrap();
+    site.annotate("baremetalhost.metal3.io/paused", Some("")).await;
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    site.patch(json!({ "metadata": { "finalizers": null } })).await;
+    site.until("nothing is left", async || {
+        let secret = secrets.get_opt("bmc").await.unwrap();
+        data.get_opt("h").await.unwrap().is_none()
+            && site.api::<BootIntent>().get_opt("h").await.unwrap().is_none()
+            && secret.is_none_or(|secret| !held(secret))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -743,6 +765,33 @@ async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
     intents.create(&PostParams::default(), &BootIntent::new("h", spec)).await.unwrap();
     assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
     assert_eq!(intents.get("h").await.unwrap().spec.started, None);
+}
+
+#[tokio::test]
+async fn a_reset_is_not_repeated_because_its_request_cannot_be_taken_off() {
+    let site = Site::idle().await;
+    let reconciler = site.reconciler();
+    let mut host = site.host();
+    host.spec.disable_power_off = true;
+    host.annotations_mut().insert("reboot.metal3.io".into(), String::new());
+    let decided_with = site.create(&host).await;
+    site.machine.power(PowerCommand::On);
+    site.until("it is on", async || site.machine.is_on()).await;
+    let starts = site.machine.boots().len();
+    let effect = machine::Effect::Reboot { served: vec!["reboot.metal3.io".into()] };
+    let reset = async |host: &BareMetalHost| effects::perform(&reconciler.context, host, None, &effect).await;
+
+    // Somebody else writes the host while its BMC is at work.
+    site.patch(json!({ "metadata": { "labels": { "team": "a" } } })).await;
+    assert!(matches!(reset(&decided_with).await, Err(effects::EffectError::Api(_))));
+    assert_eq!(site.machine.boots().len(), starts + 1);
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 1, "it was reset already");
+    assert!(!site.get().await.annotations().contains_key("reboot.metal3.io"));
+
+    site.annotate("reboot.metal3.io", Some("")).await;
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 2, "asked for anew");
 }
 
 #[tokio::test]

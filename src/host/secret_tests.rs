@@ -55,3 +55,53 @@ async fn a_secret_is_marked_held_and_goes_with_its_last_host() {
     site.until("it is to go", async || secrets.get("bmc").await.unwrap().metadata.deletion_timestamp.is_some()).await;
     assert_eq!(secrets.get("bmc").await.unwrap().finalizers(), ["example.com/own"], "held by whoever else holds it");
 }
+
+#[tokio::test]
+async fn a_secret_is_let_go_among_many_others_of_the_same_label() {
+    let site = Site::idle().await;
+    let secrets = site.api::<Secret>();
+    let secret = |name: String| {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": name, "labels": { "environment.metal3.io": "baremetal" } },
+            "stringData": { "username": "admin", "password": "secret" } });
+        serde_json::from_value::<Secret>(secret).unwrap()
+    };
+    let all = (0..251).map(|number| format!("a{number}")).chain(["zz".to_owned()]);
+    let created = futures::stream::iter(all).map(|name| {
+        let (secrets, secret) = (secrets.clone(), secret(name));
+        async move { secrets.create(&PostParams::default(), &secret).await.map(drop) }
+    });
+    let failed: Vec<_> = created.buffer_unordered(32).filter_map(async |created| created.err()).collect().await;
+    assert!(failed.is_empty(), "{failed:?}");
+    let mut host = site.host();
+    host.spec.bmc.as_mut().unwrap().credentials_name = "zz".into();
+    host.spec.externally_provisioned = true;
+    site.create(&host).await;
+    site.reconcile().await;
+    let held = async || {
+        let secret = secrets.get_opt("zz").await.unwrap();
+        secret.is_some_and(|secret| secret.finalizers().contains(&FINALIZER_SECRET.to_owned()))
+    };
+    site.until("it is held", held).await;
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.delete().await;
+    site.until_gone().await;
+    assert!(!held().await);
+}
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_marked_is_said() {
+    use crate::apiserver::{AdmissionRequest, FieldError, Operation};
+    let site = Site::idle().await;
+    let frozen = |request: &AdmissionRequest<'_>| match request.operation {
+        Operation::Update => Err(vec![FieldError::forbidden("metadata.labels", "nothing is marked here")]),
+        _ => Ok(()),
+    };
+    site.api.add_admission("/secrets", Arc::new(frozen));
+    site.create(&site.host()).await;
+    site.reconcile().await;
+    let error = async || site.status().await.error_message;
+    let said = "secret bmc cannot be marked as the host's";
+    site.until("it is said", async || error().await.starts_with(said)).await;
+    assert!(error().await.contains("nothing is marked here"));
+}

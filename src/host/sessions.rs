@@ -76,6 +76,7 @@ struct Inner {
     intake: Intake,
     metrics: OnceLock<Metrics>,
     neighbours: OnceLock<Neighbours>,
+    drives: payload::Drives,
 }
 
 /// Why a call was refused: status, and words for the node's console.
@@ -162,6 +163,7 @@ impl Sessions {
             intake,
             metrics,
             neighbours,
+            drives: payload::Drives::default(),
         }))
     }
 
@@ -495,7 +497,8 @@ async fn next_step(
         if let Some(step) = next_of(&intent, &after).filter(|_| !paused) {
             let metrics = inner.metrics.get_or_init(Metrics::default);
             let (namespace, name) = (&caller.namespace, &caller.name);
-            match payload::render(&inner.client, metrics, namespace, name, caller.generation, step).await {
+            let drives = &inner.drives;
+            match payload::render(&inner.client, metrics, drives, namespace, name, caller.generation, step).await {
                 Ok(step) => return Ok(Json(step).into_response()),
                 Err(payload::PayloadError::Api(error)) => return Err(error.into()),
                 // The operator must see why, so the step ends here, before the agent had it.
@@ -521,7 +524,8 @@ impl Sessions {
         let session = intent.and_then(|intent| intent.status.as_ref()?.session.as_ref());
         let seen = session.and_then(|s| s.last_seen.as_ref()).map_or(Timestamp::UNIX_EPOCH, |seen| seen.0);
         let used = session.is_some_and(|session| session.used);
-        if used && Timestamp::now() < seen + SEEN_EVERY {
+        // Also when the clock was set back.
+        if used && Timestamp::now().duration_since(seen).unsigned_abs() < SEEN_EVERY {
             return Ok(());
         }
         self.record(caller, |_, _| {}).await

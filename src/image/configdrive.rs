@@ -13,6 +13,8 @@ pub use super::iso9660::IsoError;
 pub const LABEL: &str = "config-2";
 /// Largest user data, in bytes; a Secret holds at most 1 MiB.
 pub const MAX_CONTENT: usize = 16 << 20;
+/// Largest metadata, and largest network data, in bytes: they are read as YAML.
+pub const MAX_DOCUMENT: usize = 64 << 10;
 
 const VERSIONS: [&str; 2] = ["2012-08-10", "latest"];
 
@@ -103,6 +105,9 @@ pub fn network_data(text: &[u8]) -> Result<Option<Value>, ConfigDriveError> {
 
 fn document(what: &'static str, text: &[u8]) -> Result<Option<Value>, ConfigDriveError> {
     let fail = |reason: String| ConfigDriveError::Document { what, reason };
+    if text.len() > MAX_DOCUMENT {
+        return Err(fail(format!("it has {} bytes, at most {MAX_DOCUMENT} are read", text.len())));
+    }
     let text = std::str::from_utf8(text).map_err(|e| fail(e.to_string()))?;
     if text.trim().is_empty() {
         return Ok(None);
@@ -110,12 +115,16 @@ fn document(what: &'static str, text: &[u8]) -> Result<Option<Value>, ConfigDriv
     // JSON first: it is a subset of YAML but for corner cases, and its errors are better for JSON input.
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
-        Err(json) if text.trim_start().starts_with('{') => {
-            serde_saphyr::from_str(text).map_err(|_| fail(json.to_string()))?
-        }
-        Err(_) => serde_saphyr::from_str(text).map_err(|e| fail(e.to_string()))?,
+        Err(json) if text.trim_start().starts_with('{') => yaml(text).map_err(|_| fail(json.to_string()))?,
+        Err(_) => yaml(text).map_err(fail)?,
     };
     Ok(Some(value).filter(|value| !value.is_null()))
+}
+
+/// YAML, whose aliases may say again and again what is written once.
+fn yaml(text: &str) -> Result<Value, String> {
+    let budget = serde_saphyr::budget! { max_nodes: MAX_DOCUMENT, max_total_scalar_bytes: 16 * MAX_DOCUMENT };
+    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget }).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -218,5 +227,20 @@ mod tests {
         assert!(matches!(build(&big), Err(ConfigDriveError::TooLarge(_))));
         let empty = ConfigDrive { user_data: Some(Vec::new()), ..ConfigDrive::default() };
         assert!(build(&empty).is_ok());
+        let said_again = |what: &str, times: usize| format!("a: &a {what}\nb: [{}]", "*a,".repeat(times));
+        for (text, fits) in [
+            (said_again("[1,2,3]", 90), true),
+            (said_again(&format!("[{}]", "1,".repeat(1000)), 90), false),
+            (said_again(&"x".repeat(1000), 90), true),
+            (said_again(&"x".repeat(20_000), 90), false),
+        ] {
+            assert_eq!(meta_data("u", "n", "h", Some(text.as_bytes())).is_ok(), fits, "{}", &text[..20]);
+        }
+        // Read as YAML, a megabyte of the costliest kind would take the better part of a second.
+        let document = |length: usize| format!("a: {}", "x".repeat(length - 3));
+        for (length, fits) in [(MAX_DOCUMENT, true), (MAX_DOCUMENT + 1, false)] {
+            assert_eq!(meta_data("u", "n", "h", Some(document(length).as_bytes())).is_ok(), fits, "{length}");
+            assert_eq!(network_data(document(length).as_bytes()).is_ok(), fits, "{length}");
+        }
     }
 }

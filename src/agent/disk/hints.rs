@@ -32,7 +32,8 @@ pub fn choose<'a>(
     if disks.is_empty() {
         return Err(NoRootDisk::NoDisks);
     }
-    let Some(hints) = hints.filter(|hints| **hints != RootDeviceHints::default()) else {
+    let given = hints.map(given).filter(|hints| *hints != RootDeviceHints::default());
+    let Some(hints) = &given else {
         let fit = disks.iter().filter(|disk| disk.size_bytes > SMALLEST && !removable(disk));
         return fit.min_by_key(|disk| disk.size_bytes).ok_or_else(|| {
             let what = |disk: &Storage| if removable(disk) { ", removable" } else { "" };
@@ -49,6 +50,23 @@ pub fn choose<'a>(
         reasons.push(format!("{}: {}", shown(disk), wrong.join(", ")));
     }
     Err(NoRootDisk::NoMatch(reasons))
+}
+
+/// An empty text is no hint, as in Metal3: taken for one it would fit the disks that say nothing of themselves.
+fn given(hints: &RootDeviceHints) -> RootDeviceHints {
+    let text = |hint: &Option<String>| hint.clone().filter(|text| !text.trim().is_empty());
+    RootDeviceHints {
+        device_name: text(&hints.device_name),
+        hctl: text(&hints.hctl),
+        model: text(&hints.model),
+        vendor: text(&hints.vendor),
+        serial_number: text(&hints.serial_number),
+        wwn: text(&hints.wwn),
+        wwn_with_extension: text(&hints.wwn_with_extension),
+        wwn_vendor_extension: text(&hints.wwn_vendor_extension),
+        min_size_gigabytes: hints.min_size_gigabytes,
+        rotational: hints.rotational,
+    }
 }
 
 /// What keeps a disk from fitting the hints.
@@ -162,6 +180,35 @@ mod tests {
             }
         }
         assert_eq!(choose(&disks, None, fixed).map(shown), Ok("/dev/sdc".into()));
+    }
+
+    #[test]
+    fn an_empty_hint_is_none() {
+        let mut disks = disks();
+        // A virtual disk that says nothing of itself, before all others.
+        let silent = Storage { size_bytes: 8 * GIB, alternate_names: vec!["/dev/sd0".into()], ..Storage::default() };
+        disks.insert(0, silent);
+        type Set = fn(&mut RootDeviceHints) -> &mut Option<String>;
+        let texts: [Set; 8] = [
+            |h| &mut h.device_name,
+            |h| &mut h.hctl,
+            |h| &mut h.model,
+            |h| &mut h.vendor,
+            |h| &mut h.serial_number,
+            |h| &mut h.wwn,
+            |h| &mut h.wwn_with_extension,
+            |h| &mut h.wwn_vendor_extension,
+        ];
+        for (number, text) in texts.iter().enumerate() {
+            for empty in ["", " "] {
+                let mut hints = RootDeviceHints { rotational: Some(true), ..RootDeviceHints::default() };
+                *text(&mut hints) = Some(empty.into());
+                assert_eq!(choose(&disks, Some(&hints), fixed).map(shown), Ok("/dev/sdb".into()), "{number}");
+                hints.rotational = None;
+                let chosen = choose(&disks, Some(&hints), |disk| disk.model.is_empty()).map(shown);
+                assert_eq!(chosen, Ok("/dev/sdc".into()), "{number}");
+            }
+        }
     }
 
     #[test]

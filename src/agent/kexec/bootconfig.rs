@@ -9,6 +9,10 @@ use std::collections::HashMap;
 
 /// Most words looked at in one configuration.
 const MAX_WORDS: usize = 100_000;
+/// Longest word once its variables are put in, in bytes, more than a kernel takes; and most variables. Each may be made of
+/// others, so that a few lines could ask for more than the machine has.
+const MAX_EXPANDED: usize = 16 << 10;
+const MAX_VARIABLES: usize = 1000;
 
 /// A kernel with what it is given. Paths are those of the file system that the configuration lies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +59,9 @@ pub fn grub(text: &str, variables: &mut Variables) -> Option<Entry> {
                     {
                         default = number;
                     }
-                    variables.insert(name.to_owned(), value.to_owned());
+                    if variables.len() < MAX_VARIABLES || variables.contains_key(name) {
+                        variables.insert(name.to_owned(), value.to_owned());
+                    }
                 }
             }
             Some("linux" | "linuxefi" | "linux16") if entry_at.is_some() => {
@@ -180,7 +186,7 @@ impl Word {
                     let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                     after.split_at(end.unwrap_or(after.len()))
                 });
-                if let Some(value) = variables.get(name) {
+                if let Some(value) = variables.get(name).filter(|value| text.len() + value.len() <= MAX_EXPANDED) {
                     text.push_str(value);
                 }
                 rest = after;
@@ -358,5 +364,16 @@ mod tests {
         assert_eq!(found.options, "root=UUID=7 ro quiet");
         assert_eq!(entries(&[rescue], &variables), None);
         assert_eq!(entries(&[], &variables), None);
+    }
+
+    #[test]
+    fn variables_that_are_made_of_variables_come_to_an_end() {
+        let doubled = "set a=\"$a$a\"\n".repeat(64);
+        let text = format!("set a=0123456789\n{doubled}menuentry x {{\nlinux /k x$a\n}}\n");
+        let (kernel, _, options) = booted(&text).expect("an entry");
+        assert!(kernel == "/k" && options.starts_with("x0123456789") && options.len() <= MAX_EXPANDED + 1);
+        let mut variables = Variables::new();
+        grub(&(0..2 * MAX_VARIABLES).map(|number| format!("set v{number}=1\n")).collect::<String>(), &mut variables);
+        assert_eq!(variables.len(), MAX_VARIABLES);
     }
 }

@@ -1,5 +1,9 @@
 //! The way out (docs/design/host.md, "Deletion"): it always ends.
 
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::annotations;
 use super::{Access, Effect, Life, Next};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
@@ -7,6 +11,9 @@ use crate::bmc::PowerState;
 
 /// After this many failures, deleting goes on without what failed.
 const GIVE_UP_AFTER: i64 = 3;
+
+/// So long it waits at most for disks to be wiped: an agent that answers and comes to no end fails never.
+const WIPED_WITHIN: Duration = Duration::from_secs(6 * 3600);
 
 impl Life<'_> {
     /// Whether the BMC cannot even be tried.
@@ -39,7 +46,7 @@ impl Life<'_> {
                 self.give_up("DeprovisioningAbandoned", "the disks may still hold data");
                 State::Deleting
             }
-            State::Deprovisioning if failed.is_some() => {
+            State::Deprovisioning if failed.is_some() || self.wipes_for_ever() => {
                 self.give_up("DeprovisioningAbandoned", "the disks may still hold data");
                 State::PoweringOffBeforeDelete
             }
@@ -58,10 +65,20 @@ impl Life<'_> {
         Some(self.enter(next))
     }
 
+    /// Whether the disks are being wiped for longer than can be waited for. To wait for a place is no wiping.
+    fn wipes_for_ever(&self) -> bool {
+        let delayed = self.world.host.status.as_ref().map(|status| status.operational_status);
+        let deleted = self.world.host.metadata.deletion_timestamp.as_ref();
+        let began = self.status.operation_history.deprovision.start.as_ref().max(deleted);
+        let overdue = |began: &Time| self.world.now >= self.world.counted(began.0, WIPED_WITHIN) + WIPED_WITHIN;
+        delayed != Some(OperationalStatus::Delayed) && began.is_some_and(overdue)
+    }
+
     fn give_up(&mut self, reason: &'static str, consequence: &str) {
         let why = match self.world.access {
             Access::Broken(why) | Access::Taken(why) => why.as_str(),
             Access::None => "the host names no BMC",
+            Access::Ready { .. } if self.status.error_message.is_empty() => "it comes to no end",
             Access::Ready { .. } => self.status.error_message.as_str(),
         };
         let message = format!("The deletion goes on without it, {consequence}: {why}");

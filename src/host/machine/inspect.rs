@@ -5,7 +5,7 @@ use crate::api::metal3::{
     ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
     ProvisioningState as State,
 };
-use crate::api::slipway::{IntentStep, StepAction};
+use crate::api::slipway::{BootIntentSpec, IntentStep, StepAction};
 
 impl Life<'_> {
     pub(super) fn begin_inspection(&mut self) -> Next {
@@ -88,6 +88,12 @@ impl Life<'_> {
         self.status.provisioning.root_device_hints = profile::root_device_hints(&self.world.host.spec);
         if let Some(next) = self.wipe("prepare", ErrorType::Preparation) {
             return next;
+        }
+        // An agent that calls late would wipe disks all the same that are not to be wiped any more.
+        if self.has_work_for_an_agent()
+            && let Some(intent) = self.world.intent
+        {
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { steps: Vec::new(), ..intent.spec.clone() })));
         }
         self.enter(State::Available)
     }

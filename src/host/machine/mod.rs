@@ -87,6 +87,15 @@ pub struct World<'a> {
     pub settings: &'a HostConfig,
 }
 
+impl World<'_> {
+    /// From when a deadline counts that began with `noted`: from the start of this appliance at the earliest. What was noted
+    /// when the clock was further ahead than the deadline is long is of no use.
+    pub(super) fn counted(&self, noted: Timestamp, deadline: Duration) -> Timestamp {
+        let ahead = noted > self.now + deadline;
+        self.up_since.max(if ahead { Timestamp::UNIX_EPOCH } else { noted })
+    }
+}
+
 /// Whether a BMC can be spoken to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {

@@ -11,6 +11,9 @@ use crate::bmc::PowerState;
 use crate::config::FirstBoot;
 use crate::outbound::masked;
 
+/// The operation of the intent of a host that became externally provisioned.
+const ADOPT: &str = "adopt";
+
 impl Life<'_> {
     pub(super) fn available(&mut self) -> Next {
         let spec = &self.world.host.spec;
@@ -146,31 +149,45 @@ impl Life<'_> {
             .world
             .intent
             .is_some_and(|intent| intent.spec.target == BootTarget::Disk && intent.spec.operation == operation);
-        if !image_is_written {
-            let digest = self.library_image(image)?;
-            let hints = profile::root_device_hints(&self.world.host.spec);
-            let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
-            let mut steps = vec![IntentStep { image: Some(digest), ..on_root(StepAction::WriteImage) }];
-            if config_drive {
-                steps.push(on_root(StepAction::WriteConfigDrive));
-            }
-            steps.push(on_root(StepAction::SetBootEntry));
-            if self.starts_by_kexec() {
-                steps.push(on_root(StepAction::Kexec));
-            } else if !self.world.host.spec.disable_power_off {
-                // Otherwise the reset that starts the system ends the agent.
-                steps.push(one(StepAction::PowerOff));
-            }
-            match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
-                Stage::Done => {}
-                stage => return Ok(stage),
-            }
+        if image_is_written {
+            // How it starts was decided before.
+            return Ok(self.onto(BootTarget::Disk, operation));
         }
-        Ok(if self.starts_by_kexec() {
-            self.on_disk_already(operation)
-        } else {
-            self.onto(BootTarget::Disk, operation)
-        })
+        let digest = self.library_image(image)?;
+        // What the disks were wiped for: with other hints there would be two disks with a system in the end.
+        let hints = self.status.provisioning.root_device_hints.clone();
+        let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
+        let mut steps = vec![IntentStep { image: Some(digest.clone()), ..on_root(StepAction::WriteImage) }];
+        if config_drive {
+            steps.push(on_root(StepAction::WriteConfigDrive));
+        }
+        steps.push(on_root(StepAction::SetBootEntry));
+        let planned = self.planned(operation);
+        if planned.iter().any(|step| step.action == StepAction::WriteImage && step.image.as_ref() != Some(&digest)) {
+            let why = "Image provisioning begins again: the image has another content than what is being written";
+            return Err(self.begin_deprovisioning(why));
+        }
+        match self.end_under_way(&planned, &steps) {
+            Some(end) => steps.extend(end.iter().map(|step| (*step).clone())),
+            None if self.starts_by_kexec() => steps.push(on_root(StepAction::Kexec)),
+            // Otherwise the reset that starts the system ends the agent.
+            None if !self.world.host.spec.disable_power_off => steps.push(one(StepAction::PowerOff)),
+            None => {}
+        }
+        let by_kexec = steps.last().is_some_and(|step| step.action == StepAction::Kexec);
+        match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
+            Stage::Done if by_kexec => Ok(self.on_disk_already(operation)),
+            Stage::Done => Ok(self.onto(BootTarget::Disk, operation)),
+            stage => Ok(stage),
+        }
+    }
+
+    /// How the agent ends its work that has done everything before that: it may have the step already, so that another wish
+    /// comes too late.
+    fn end_under_way<'s>(&self, planned: &'s [&'s IntentStep], before: &[IntentStep]) -> Option<&'s [&'s IntentStep]> {
+        let (done, end) = planned.split_at_checked(before.len())?;
+        let same = done.iter().zip(before).all(|(done, wanted)| done.action == wanted.action);
+        (same && done.iter().all(|step| self.has_succeeded(step))).then_some(end)
     }
 
     fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
@@ -192,11 +209,17 @@ impl Life<'_> {
         self.onto(BootTarget::Disk, operation)
     }
 
-    /// The host carries somebody else's system from now on, so its disks are not clean.
+    /// The host carries somebody else's system from now on, so its disks are not clean, and no agent goes on with what it
+    /// was to do to them before.
     pub(super) fn adopt(&mut self) -> Next {
-        if let Some(intent) = self.world.intent.filter(|intent| intent.spec.disks_clean) {
-            let spec = BootIntentSpec { disks_clean: false, ..intent.spec.clone() };
-            return Next::Do(Effect::Intent(Box::new(spec)));
+        if let Some(intent) = self.world.intent
+            && (intent.spec.disks_clean || intent.spec.target != BootTarget::Disk)
+        {
+            let spec = match intent.spec.target {
+                BootTarget::Disk => intent.spec.clone(),
+                BootTarget::Ramdisk | BootTarget::LiveIso => self.fresh_intent(BootTarget::Disk, ADOPT, Vec::new()),
+            };
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })));
         }
         self.enter(State::ExternallyProvisioned)
     }

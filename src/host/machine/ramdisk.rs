@@ -124,6 +124,26 @@ impl Life<'_> {
         Effect::Intent(Box::new(BootIntentSpec { disks_clean: true, steps: Vec::new(), ..intent.spec.clone() }))
     }
 
+    /// The steps of an operation as they are planned.
+    pub(super) fn planned(&self, operation: &str) -> Vec<&IntentStep> {
+        let intent = self.world.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk);
+        let steps = intent.into_iter().flat_map(|intent| &intent.spec.steps);
+        steps.filter(|step| step.operation == operation).collect()
+    }
+
+    pub(super) fn has_succeeded(&self, step: &IntentStep) -> bool {
+        self.world.intent.is_some_and(|intent| succeeded(intent, step))
+    }
+
+    /// Whether an agent would still be given something to do with the disks.
+    pub(super) fn has_work_for_an_agent(&self) -> bool {
+        let Some(intent) = self.world.intent else { return false };
+        let ended = |step: &IntentStep| {
+            intent.status.as_ref().is_some_and(|status| status.results.iter().any(|result| result.id == step.id))
+        };
+        intent.spec.steps.iter().any(|step| step.action != StepAction::Inspect && !ended(step))
+    }
+
     /// Whether an agent is there and was heard lately.
     pub(super) fn agent_is_up(&self) -> bool {
         self.world.intent.is_some_and(|intent| self.session_alive(intent))
@@ -160,15 +180,20 @@ impl Life<'_> {
         }
     }
 
-    /// The same boot with further steps; those of the same operation that failed are replaced.
+    /// The same boot with further steps; those of the same operation that failed are replaced. Where only what ends the
+    /// agent's work is another, all before it stays as it is: it may have been done, or be under way.
     fn replan(&self, intent: &BootIntent, operation: &str, wanted: Vec<IntentStep>) -> Effect {
         let spec = &intent.spec;
         let known = spec.steps.iter().map(|s| &s.id);
         let ended = intent.status.iter().flat_map(|status| status.results.iter().map(|r| &r.id));
         let last = known.chain(ended).filter_map(|id| number(id, spec.generation)).max().unwrap_or(0);
         let writes = wanted.iter().any(|step| step.action == StepAction::WriteImage);
+        let planned: Vec<&IntentStep> = spec.steps.iter().filter(|step| step.operation == operation).collect();
+        let kept = kept(intent, &planned, &wanted);
+        let mut steps: Vec<IntentStep> = planned.into_iter().take(kept).cloned().collect();
+        steps.extend(numbered(spec.generation, last + 1, operation, wanted.into_iter().skip(kept).collect()));
         Effect::Intent(Box::new(BootIntentSpec {
-            steps: numbered(spec.generation, last + 1, operation, wanted),
+            steps,
             disks_clean: spec.disks_clean && !writes,
             host_generation: self.generation(),
             ..spec.clone()
@@ -211,12 +236,13 @@ impl Life<'_> {
 
     /// Until when a machine that was powered on then may take to its agent's first call.
     fn call_deadline(&self, started: Timestamp) -> Timestamp {
-        started.max(self.world.up_since) + self.world.settings.boot_deadline.0
+        self.world.counted(started, self.world.settings.boot_deadline.0) + self.world.settings.boot_deadline.0
     }
 
     fn last_heard(&self, intent: &BootIntent) -> Timestamp {
         let seen = session(intent).and_then(|session| session.last_seen.as_ref().or(session.opened.as_ref()));
-        seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0).max(self.world.up_since)
+        let seen = seen.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        self.world.counted(seen, self.world.settings.agent_deadline.0)
     }
 }
 
@@ -228,6 +254,21 @@ fn session(intent: &BootIntent) -> Option<&crate::api::slipway::SessionStatus> {
 
 fn succeeded(intent: &BootIntent, step: &IntentStep) -> bool {
     intent.status.as_ref().is_some_and(|status| status.results.iter().any(|r| r.id == step.id && r.succeeded))
+}
+
+/// How many of the planned steps need not be planned anew.
+fn kept(intent: &BootIntent, planned: &[&IntentStep], wanted: &[IntentStep]) -> usize {
+    let results = intent.status.as_ref().map_or(&[][..], |status| &status.results);
+    let failed = |step: &IntentStep| results.iter().any(|result| result.id == step.id && !result.succeeded);
+    let same = |planned: &IntentStep, wanted: &IntentStep| {
+        let IntentStep { id, operation, .. } = planned.clone();
+        *planned == IntentStep { id, operation, ..wanted.clone() }
+    };
+    let alike = planned.iter().zip(wanted).take_while(|(planned, wanted)| same(planned, wanted) && !failed(planned));
+    let alike = alike.count();
+    let ends = |step: &IntentStep| matches!(step.action, StepAction::Kexec | StepAction::PowerOff | StepAction::Reboot);
+    let only_the_end = planned[alike..].iter().all(|step| ends(step)) && wanted[alike..].iter().all(ends);
+    if only_the_end { alike } else { 0 }
 }
 
 fn numbered(generation: i64, first: i64, operation: &str, steps: Vec<IntentStep>) -> Vec<IntentStep> {

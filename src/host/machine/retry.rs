@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::{Access, Life};
 use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
+use crate::host::logins::LONGEST_PAUSE;
 
 /// How long to wait after this many failures: the first delay, doubled with each further failure, up to 512 times
 /// (docs/design/host.md, "Errors and back-off").
@@ -37,13 +38,16 @@ impl Life<'_> {
         if changed || secret_changed {
             return None;
         }
-        if let Some(until) = self.world.held_until {
+        let held = self.world.held_until.filter(|until| *until <= self.world.now + LONGEST_PAUSE);
+        if let Some(until) = held {
             return (until > self.world.now).then_some(until);
         }
         let failures = self.status.error_count.max(self.status.provisioning_fail_count + 1);
         let since = self.status.last_updated.as_ref()?.0;
-        let until = since + retry_delay(self.world.settings.retry.0, failures);
-        (until > self.world.now).then_some(until)
+        let delay = retry_delay(self.world.settings.retry.0, failures);
+        // A clock that was ahead then does not prolong the rest.
+        let until = since + delay;
+        (until > self.world.now && since <= self.world.now + delay).then_some(until)
     }
 
     /// Whether nothing else is done in the present state after this error. An image that was given up, for one, does

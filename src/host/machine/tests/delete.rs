@@ -176,3 +176,29 @@ fn a_machine_that_may_be_off_already_is_asked_before_it_is_switched_off() {
     way_out(&mut model);
     assert_eq!((model.gone, model.bmc), (true, vec!["read"]));
 }
+
+/// A machine that somebody else speaks for, or a disk that never answers.
+#[test]
+fn an_agent_that_answers_and_comes_to_no_end_does_not_hold_up_a_deletion() {
+    let mut model = Model::in_state("deprovisioning");
+    model.delete();
+    let deleted = model.now;
+    for minutes in 0..(7 * 60) {
+        model.settle();
+        if model.gone {
+            break;
+        }
+        model.now = deleted + Duration::from_secs(minutes * 60);
+        let session = model.intent.as_mut().and_then(|intent| {
+            let generation = intent.spec.generation;
+            let now = Some(Time(model.now));
+            let session = SessionStatus { generation, opened: now.clone(), last_seen: now, ..SessionStatus::default() };
+            intent.status.get_or_insert_default().session.replace(session)
+        });
+        assert!(session.is_none_or(|session| session.last_seen <= Some(Time(model.now))));
+    }
+    assert!(model.gone, "{:?}", model.status());
+    assert!(model.now >= deleted + Duration::from_secs(6 * 3600), "it has its time");
+    assert!(model.events.contains(&"DeprovisioningAbandoned"));
+    assert_eq!(model.power, PowerState::Off);
+}

@@ -2,7 +2,7 @@
 
 use super::transitions::{all_well, next_state};
 use super::*;
-use crate::api::metal3::{AutomatedCleaningMode, CustomDeploy};
+use crate::api::metal3::{AutomatedCleaningMode, CustomDeploy, InspectionMode};
 
 fn method(model: &mut Model, method: Option<&str>) {
     model.host.spec.custom_deploy = method.map(|method| CustomDeploy { method: method.into() });
@@ -218,4 +218,89 @@ fn a_live_iso_is_booted_at_each_power_on_and_touches_no_disk() {
     model.run_until("available");
     assert_eq!(model.intent.as_ref().expect("an intent").spec.target, BootTarget::Disk);
     assert!(model.bmc.contains(&"off"), "the system that nobody uses any more does not run on");
+}
+
+#[test]
+fn no_agent_does_to_the_disks_what_is_not_wanted_any_more() {
+    let mut model = Model::new();
+    model.host.spec.inspection_mode = Some(InspectionMode::Disabled);
+    model.walk_to("preparing");
+    model.settle();
+    let steps = |model: &Model| {
+        let intent = model.intent.as_ref().expect("an intent");
+        (intent.spec.target, intent.spec.steps.iter().map(|step| step.action).collect::<Vec<_>>())
+    };
+    assert_eq!(steps(&model), (BootTarget::Ramdisk, vec![StepAction::Erase]), "its machine boots to be wiped");
+    model.host.spec.automated_cleaning_mode = Some(AutomatedCleaningMode::Disabled);
+    model.edited();
+    model.settle();
+    assert_eq!((model.state(), steps(&model)), ("available", (BootTarget::Ramdisk, Vec::new())));
+    model.host.spec.externally_provisioned = true;
+    model.edited();
+    model.settle();
+    assert_eq!((model.state(), steps(&model)), ("externally provisioned", (BootTarget::Disk, Vec::new())));
+    assert!(!model.agent_acts() && model.wipes == 0);
+}
+
+#[test]
+fn what_is_written_is_not_written_again_for_another_end_or_other_hints() {
+    use crate::api::metal3::RootDeviceHints;
+    let planned = |model: &Model| {
+        let steps = &model.intent.as_ref().expect("an intent").spec.steps;
+        steps.iter().map(|step| (step.action, step.id.clone())).collect::<Vec<_>>()
+    };
+    let ended = |model: &Model, steps: usize| {
+        let status = model.intent.as_ref().and_then(|intent| intent.status.clone()).unwrap_or_default();
+        let done = |step: &IntentStep| status.results.iter().any(|result| result.id == step.id);
+        let provisions = |step: &&IntentStep| step.operation.starts_with("provision@");
+        let steps_of = model.intent.iter().flat_map(|intent| &intent.spec.steps).filter(provisions);
+        steps_of.filter(|step| done(step)).count() == steps
+    };
+    let writing = |steps: usize| {
+        let mut model = Model::in_state("available");
+        model.want_image(Some("http://x/a.qcow2"));
+        model.walk_until(|model| ended(model, steps) && model.state() == "provisioning");
+        model.forget_what_happened();
+        model
+    };
+    let kexec = |model: &mut Model| model.annotate("slipway.dev/first-boot", "kexec");
+
+    // The image is written, the rest is to come.
+    let mut model = writing(1);
+    let before = planned(&model);
+    assert_eq!(before.last().map(|step| step.0), Some(StepAction::PowerOff));
+    kexec(&mut model);
+    let hints = RootDeviceHints { model: Some("other".into()), ..RootDeviceHints::default() };
+    model.host.spec.root_device_hints = Some(hints);
+    model.edited();
+    model.settle();
+    let after = planned(&model);
+    assert_eq!((&after[..3], after[3].0), (&before[..3], StepAction::Kexec));
+    assert_ne!(after[3].1, before[3].1, "another step has another number");
+    let steps = model.intent.as_ref().expect("an intent").spec.steps.clone();
+    assert!(steps.iter().all(|step| step.root_device_hints.is_none()), "{steps:?}");
+    model.run_until("provisioned");
+    assert!(model.boots.is_empty() && !model.bmc.contains(&"off"), "{:?}", model.bmc);
+
+    // All is done, and the agent starts the system as it was told.
+    for (first, then, boots) in [("kexec", "firmware", 0), ("firmware", "kexec", 1)] {
+        let mut model = Model::in_state("available");
+        model.annotate("slipway.dev/first-boot", first);
+        model.want_image(Some("http://x/a.qcow2"));
+        model.walk_until(|model| ended(model, 3) && model.state() == "provisioning");
+        let before = planned(&model);
+        model.annotate("slipway.dev/first-boot", then);
+        model.settle();
+        assert_eq!(planned(&model), before, "{first}: it may be under way");
+        model.forget_what_happened();
+        model.run_until("provisioned");
+        assert_eq!(model.boots.len(), boots, "{first}");
+    }
+
+    // Another content under the same URL begins with clean disks.
+    let mut model = writing(1);
+    model.image.as_mut().and_then(|image| image.status.as_mut()).expect("a status").digest = Some("d2".into());
+    assert_eq!(next_state(&mut model, "provisioning"), "deprovisioning");
+    model.run_until("provisioned");
+    assert_eq!(model.wipes, 1);
 }

@@ -259,15 +259,6 @@ fn nothing_boots_a_live_iso_while_another_host_has_its_boot_address() {
 }
 
 #[test]
-fn a_step_back_in_time_is_no_end_of_a_rest() {
-    let mut model = Model::in_state("provisioned");
-    let (status, note) = fail(&model.status(), ErrorType::PowerManagement, "why");
-    model.store(status, vec![note]);
-    model.now -= Duration::from_secs(3600 * 24 * 365);
-    assert!(matches!(model.turn().next, Next::Wait { .. }));
-}
-
-#[test]
 fn what_a_host_is_registered_with_is_recorded_and_counts_for_nothing_else() {
     let record = |model: &Model| model.intent.as_ref().and_then(BootIntent::registration).unwrap_or_default();
     let fits = |model: &Model| {
@@ -305,4 +296,45 @@ fn what_a_host_is_registered_with_is_recorded_and_counts_for_nothing_else() {
     model.unannotate(ANNOTATION_DETACHED);
     model.settle();
     assert!(fits(&model) && record(&model).since == second.since);
+}
+
+/// Of what was noted, only what could have been noted since is believed.
+#[test]
+fn a_clock_that_is_set_back_prolongs_nothing() {
+    let day = Duration::from_secs(24 * 3600);
+    let rests =
+        |model: &Model| matches!(&model.turn().next, Next::Wait { reason, .. } if reason.starts_with("next try at"));
+
+    let mut failed = Model::in_state("provisioned");
+    let (status, note) = fail(&failed.status(), ErrorType::PowerManagement, "why");
+    failed.store(status, vec![note]);
+    assert!(rests(&failed));
+    failed.now -= Duration::from_secs(30);
+    assert!(rests(&failed), "a little is nothing");
+    failed.now -= day;
+    assert!(!rests(&failed));
+    failed.held_until = Some(failed.now + day);
+    assert!(!rests(&failed), "nobody is held up for so long");
+
+    // Powered on, and not called yet.
+    let mut booting = Model::in_state("inspecting");
+    booting.agent = false;
+    booting.settle();
+    assert!(booting.intent.as_ref().is_some_and(|intent| intent.spec.started.is_some()));
+    booting.now -= day;
+    let (reason, _) = booting.settle();
+    assert!(reason.starts_with("next try at"), "{reason}");
+
+    // An agent that was heard last when the clock was ahead.
+    let mut silent = Model::in_state("provisioning");
+    silent.walk_until(|model| {
+        let intent = model.intent.as_ref().expect("an intent");
+        let planned = intent.spec.steps.iter().any(|step| step.action == StepAction::WriteImage);
+        planned && intent.status.as_ref().is_some_and(|status| status.session.is_some())
+    });
+    let (reason, _) = silent.settle();
+    assert!(reason.ends_with("with the agent"), "{reason}");
+    silent.now -= day;
+    let (reason, _) = silent.settle();
+    assert!(!reason.ends_with("with the agent"), "{reason}");
 }
