@@ -39,14 +39,18 @@ struct Inner {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct HostKey {
     redfish: bool,
-    /// The first place, whatever name it has; as the address is spelled where it was not resolved.
+    /// Its places, whatever name they have; as the address is spelled where it was not resolved. All of them: who names the
+    /// BMC of others beside one of their own shares no lock with them, for their own may be slow.
     peer: String,
 }
 
 impl HostKey {
     fn of(address: &BmcAddress, places: &[SocketAddr]) -> Self {
-        let first = places.iter().map(|place| SocketAddr::new(place.ip().to_canonical(), place.port())).min();
-        let peer = first.map_or_else(|| address.peer(), |first| first.to_string());
+        let plain = |place: &SocketAddr| SocketAddr::new(place.ip().to_canonical(), place.port());
+        let mut places: Vec<_> = places.iter().map(plain).collect();
+        places.sort();
+        let all = places.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+        let peer = if all.is_empty() { address.peer() } else { all };
         Self { redfish: address.driver.is_redfish(), peer }
     }
 }
@@ -295,5 +299,32 @@ impl Bmc for Unusable {
     }
     async fn probe(&self) -> Result<Report, BmcError> {
         Err(BmcError::Address(self.0.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_shared_by_who_names_the_same_places_alone() {
+        let key = |address: &str, places: &[&str]| {
+            let places: Vec<SocketAddr> = places.iter().map(|place| place.parse().expect("a place")).collect();
+            HostKey::of(&BmcAddress::parse(address).expect("an address"), &places)
+        };
+        let owners = key("ipmi://10.0.0.9", &["10.0.0.9:623"]);
+        let rows = [
+            ("ipmi://bmc.example", &["10.0.0.9:623"][..], true),
+            ("ipmi://bmc.example", &["[::ffff:10.0.0.9]:623"], true),
+            ("ipmi://bmc.example", &["10.0.0.9:623", "[2001:db8::1]:623"], false),
+            ("ipmi://bmc.example:624", &["10.0.0.9:624"], false),
+            ("redfish://bmc.example", &["10.0.0.9:623"], false),
+        ];
+        for (address, places, same) in rows {
+            assert_eq!(key(address, places) == owners, same, "{address} {places:?}");
+        }
+        let both = ["10.0.0.9:443", "[2001:db8::1]:443"];
+        let turned = [both[1], both[0]];
+        assert!(key("redfish://bmc.example", &both) == key("redfish://bmc.example", &turned));
     }
 }
