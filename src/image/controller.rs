@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::brake::Brake;
 use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
-use super::{ImportError, ImportProgress, Imported, Library};
+use super::{ImportError, ImportProgress, Imported, Library, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::runtime::{Reconcile, Slim, run as run_controller};
 
@@ -75,6 +75,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(3600);
 /// How often what nothing names is removed, besides the times when an Image goes.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
+/// Longest message of a failure, in characters: the URLs in it may be long, and hosts repeat it.
+const MAX_MESSAGE: usize = 32 << 10;
 /// After the API failed.
 const API_RETRY: Duration = Duration::from_secs(5);
 
@@ -308,6 +310,7 @@ impl Context {
     /// Says why an import failed, and when it is tried again.
     async fn fail(&self, image: &Image, uid: &str, failures: i64, error: ImportError) -> Result<Action, kube::Error> {
         let ImportError { message, retry, .. } = error;
+        let message = clean(&message, MAX_MESSAGE);
         tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
         let pause = retry.then(|| pause(self.times.back_off, failures));
         let outlook = match pause {

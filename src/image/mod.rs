@@ -111,6 +111,16 @@ impl ImportError {
     }
 }
 
+/// Text of a server, fit for a message: at most so many characters, none that does something to a terminal.
+fn clean(text: &str, most: usize) -> String {
+    let safe = |c: char| if crate::log::is_safe(c) { c } else { ' ' };
+    let mut out: String = text.chars().take(most).map(safe).collect();
+    if text.chars().nth(most).is_some() {
+        out.push('…');
+    }
+    out
+}
+
 /// Lower-case hex.
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
