@@ -79,6 +79,8 @@ pub(super) struct Space {
     pub(super) below_limit: u64,
     /// What is in the library, imports under way included.
     pub(super) stored: u64,
+    /// Chunks that may be added.
+    pub(super) chunks: usize,
 }
 
 impl Space {
@@ -287,9 +289,11 @@ impl Inner {
     pub(super) fn space(&self) -> io::Result<Space> {
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-        let stored = self.lock().stored;
+        let state = self.lock();
+        let (stored, chunks) = (state.stored, self.sources.max_chunks.saturating_sub(state.chunks.len()));
+        drop(state);
         let below_limit = self.sources.max_library.saturating_sub(stored);
-        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored })
+        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, chunks })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {

@@ -48,6 +48,8 @@ pub const MAX_VIRTUAL_SIZE: u64 = 16 << 40;
 /// Most chunks that hold data: 256 GiB of it. Bounds the manifest that a node must hold in memory.
 pub const MAX_CHUNKS: usize = 1 << 18;
 
+/// Most chunks of all images together: 4 TiB of data, each part of it counted once. About 100 bytes of memory for each.
+pub const MAX_LIBRARY_CHUNKS: usize = 1 << 22;
 /// Largest live ISO, in bytes (16 GiB). Everybody on the network may ask for one that a host boots, so its manifest is in
 /// memory for whoever does.
 pub const MAX_LIVE_ISO: u64 = 16 << 30;
