@@ -31,7 +31,7 @@ pub async fn locate(address: &BmcAddress, guard: Option<&Guard>) -> Result<Vec<S
     let lookup = async {
         match guard {
             Some(guard) => guard.resolve(name, address.port).await,
-            None => Ok(tokio::net::lookup_host((name, address.port)).await?.collect()),
+            None => outbound::lookup(name, address.port).await,
         }
     };
     match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
