@@ -396,6 +396,7 @@ fn image_sources(config: &Config) -> image::Sources {
         data_dir: Some(config.data_dir.0.clone()),
         max_unpacked: image.max_unpacked_gib << 30,
         max_library: image.max_library_gib.map_or(u64::MAX, |most| most << 30),
+        max_chunks: image::MAX_LIBRARY_CHUNKS,
     }
 }
 

@@ -9,6 +9,8 @@
 //! the guard, because it resolves names itself, and literal addresses not at all: [`Guard::resolver`], and [`Guard::url`]
 //! for the first URL and for every redirect. The resolver is for one port: a redirect to another needs a client of its own.
 
+mod names;
+
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -20,6 +22,8 @@ use ipnetwork::IpNetwork;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::Deserialize;
+
+pub use names::lookup;
 
 /// One entry of a list in the configuration: `172.22.0.1`, `127.0.0.1:8000`, `[::1]:8000`, `10.0.0.0/8`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -280,7 +284,7 @@ impl Guard {
     ///
     /// When the name has no address, or only such that the appliance does not connect to ([`refusal`] finds which).
     pub async fn resolve(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let found: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
+        let found = lookup(name, port).await?;
         let (mut fine, mut refused) = (Vec::new(), None);
         for address in found {
             match self.judge_as(Some(name), address) {

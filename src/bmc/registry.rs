@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use secrecy::ExposeSecret;
@@ -16,6 +17,13 @@ use super::redfish::{self, RedfishBmc};
 use super::{
     Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
 };
+
+/// Connections that nobody used for so long are let go: of hosts that are gone, and of former passwords.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Shortest time between two looks for such.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long closing the session of one may take.
+const LOG_OUT: Duration = Duration::from_secs(60);
 
 /// Hands out connections; the same one for the same address, account and certificate check.
 ///
@@ -32,6 +40,8 @@ pub struct Registry {
 #[derive(Default)]
 struct Inner {
     clock: u64,
+    /// When idle ones were looked for last.
+    looked: Option<Instant>,
     hosts: HashMap<HostKey, Host>,
 }
 
@@ -39,14 +49,18 @@ struct Inner {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct HostKey {
     redfish: bool,
-    /// The first place, whatever name it has; as the address is spelled where it was not resolved.
+    /// Its places, whatever name they have; as the address is spelled where it was not resolved. All of them: who names the
+    /// BMC of others beside one of their own shares no lock with them, for their own may be slow.
     peer: String,
 }
 
 impl HostKey {
     fn of(address: &BmcAddress, places: &[SocketAddr]) -> Self {
-        let first = places.iter().map(|place| SocketAddr::new(place.ip().to_canonical(), place.port())).min();
-        let peer = first.map_or_else(|| address.peer(), |first| first.to_string());
+        let plain = |place: &SocketAddr| SocketAddr::new(place.ip().to_canonical(), place.port());
+        let mut places: Vec<_> = places.iter().map(plain).collect();
+        places.sort();
+        let all = places.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+        let peer = if all.is_empty() { address.peer() } else { all };
         Self { redfish: address.driver.is_redfish(), peer }
     }
 }
@@ -78,6 +92,8 @@ struct Connection {
     credentials: Credentials,
     verify: bool,
     used: u64,
+    /// The same by the clock.
+    at: Instant,
     bmc: Arc<dyn Bmc>,
 }
 
@@ -140,9 +156,10 @@ impl Registry {
         if let Some(bmc) = &self.always {
             return bmc.clone();
         }
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, at) = (self.lock(), Instant::now());
         inner.clock += 1;
         let now = inner.clock;
+        inner.forget_idle(at);
         let key = HostKey::of(address, places);
         let known = inner.hosts.get_mut(&key).and_then(|host| {
             let fits = |c: &&mut Connection| {
@@ -154,7 +171,7 @@ impl Registry {
             host.connections.iter_mut().find(fits)
         });
         if let Some(connection) = known {
-            connection.used = now;
+            (connection.used, connection.at) = (now, at);
             return connection.bmc.clone();
         }
         inner.make_room(self.settings.max_connections.max(1));
@@ -166,14 +183,19 @@ impl Registry {
             credentials: credentials.clone(),
             verify,
             used: now,
+            at,
             bmc: bmc.clone(),
         });
         bmc
     }
 
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// How many connections are kept.
     pub fn len(&self) -> usize {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.lock().len()
     }
 
     /// Whether none is kept.
@@ -183,7 +205,7 @@ impl Registry {
 
     /// Logs out everywhere, at most ten seconds for all, and forgets all connections.
     pub async fn close(&self) {
-        let hosts = std::mem::take(&mut *self.inner.lock().unwrap_or_else(PoisonError::into_inner)).hosts;
+        let hosts = std::mem::take(&mut *self.lock()).hosts;
         let services = hosts.into_values().flat_map(|host| host.services);
         let log_outs = services.map(|service| async move { service.client.log_out().await });
         let all = futures::future::join_all(log_outs);
@@ -198,24 +220,59 @@ impl Inner {
         self.hosts.values().map(|h| h.connections.len()).sum()
     }
 
-    /// Forgets the connections unused for longest that nobody holds. Those in use stay, whatever their number.
+    /// Forgets the connection unused for longest that nobody holds. Those in use stay, whatever their number.
     fn make_room(&mut self, max: usize) {
         if self.len() < max {
             return;
         }
-        let idle = |c: &Connection| Arc::strong_count(&c.bmc) == 1;
-        let oldest = self.hosts.values().flat_map(|h| &h.connections).filter(|c| idle(c)).map(|c| c.used).min();
+        let all = self.hosts.values().flat_map(|h| &h.connections);
+        let oldest = all.filter(|c| !c.is_used()).map(|c| c.used).min();
         let Some(oldest) = oldest else { return };
-        for host in self.hosts.values_mut() {
-            host.connections.retain(|c| c.used != oldest || !idle(c));
-            // A login goes with the last system that uses it; the session expires at the BMC.
-            host.services.retain(|s| Arc::strong_count(&s.client) > 1);
+        self.forget(|c| c.used == oldest);
+    }
+
+    /// Forgets what nobody used for long.
+    fn forget_idle(&mut self, now: Instant) {
+        if self.looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK_EVERY) {
+            return;
         }
-        self.hosts.retain(|_, host| !host.connections.is_empty());
+        self.looked = Some(now);
+        self.forget(|c| now.saturating_duration_since(c.at) >= IDLE);
+    }
+
+    /// Forgets these, but for those that somebody holds. A login goes with the last system that uses it.
+    fn forget(&mut self, which: impl Fn(&Connection) -> bool) {
+        for host in self.hosts.values_mut() {
+            host.connections.retain(|c| c.is_used() || !which(c));
+            host.let_go();
+        }
+        self.hosts.retain(|_, host| !host.connections.is_empty() || !host.services.is_empty());
+    }
+}
+
+impl Connection {
+    /// Whether somebody holds it.
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.bmc) > 1
+    }
+}
+
+/// Closes the sessions of clients that are not used any more: BMCs have few, and keep them for half an hour.
+fn log_out(clients: Vec<Arc<redfish::Client>>) {
+    // Nothing was sent where there is no runtime.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    for client in clients {
+        runtime.spawn(async move { tokio::time::timeout(LOG_OUT, client.log_out()).await });
     }
 }
 
 impl Host {
+    /// Lets go of logins that nothing uses any more.
+    fn let_go(&mut self) {
+        let unused = self.services.extract_if(.., |service| Arc::strong_count(&service.client) == 1);
+        log_out(unused.map(|service| service.client).collect());
+    }
+
     fn open(
         &mut self,
         address: &BmcAddress,
@@ -230,7 +287,7 @@ impl Host {
                 && c.credentials.username == credentials.username
                 && !same(&c.credentials, credentials))
         });
-        self.services.retain(|s| Arc::strong_count(&s.client) > 1);
+        self.let_go();
         let (system, base) = match (&address.endpoint, address.base_url()) {
             (Endpoint::Redfish { system, .. }, Some(base)) => (system.clone(), base),
             _ => return Arc::new(IpmiBmc::new(address, places, credentials, settings.clone(), self.lock.clone())),
@@ -295,5 +352,57 @@ impl Bmc for Unusable {
     }
     async fn probe(&self) -> Result<Report, BmcError> {
         Err(BmcError::Address(self.0.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials() -> Credentials {
+        Credentials { username: "admin".into(), password: "secret".to_owned().into() }
+    }
+
+    #[test]
+    fn a_lock_is_shared_by_who_names_the_same_places_alone() {
+        let key = |address: &str, places: &[&str]| {
+            let places: Vec<SocketAddr> = places.iter().map(|place| place.parse().expect("a place")).collect();
+            HostKey::of(&BmcAddress::parse(address).expect("an address"), &places)
+        };
+        let owners = key("ipmi://10.0.0.9", &["10.0.0.9:623"]);
+        let rows = [
+            ("ipmi://bmc.example", &["10.0.0.9:623"][..], true),
+            ("ipmi://bmc.example", &["[::ffff:10.0.0.9]:623"], true),
+            ("ipmi://bmc.example", &["10.0.0.9:623", "[2001:db8::1]:623"], false),
+            ("ipmi://bmc.example:624", &["10.0.0.9:624"], false),
+            ("redfish://bmc.example", &["10.0.0.9:623"], false),
+        ];
+        for (address, places, same) in rows {
+            assert_eq!(key(address, places) == owners, same, "{address} {places:?}");
+        }
+        let both = ["10.0.0.9:443", "[2001:db8::1]:443"];
+        let turned = [both[1], both[0]];
+        assert!(key("redfish://bmc.example", &both) == key("redfish://bmc.example", &turned));
+    }
+
+    #[test]
+    fn what_nobody_uses_for_an_hour_is_forgotten() {
+        let registry = Registry::default();
+        let address = |n: u8| BmcAddress::parse(&format!("redfish://192.0.2.{n}")).expect("an address");
+        let held = registry.connect(&address(1), &credentials(), true);
+        registry.connect(&address(2), &credentials(), true);
+        let now = Instant::now();
+        let look = |after: Duration| {
+            let mut inner = registry.lock();
+            inner.looked = None;
+            inner.forget_idle(now + after);
+            inner.len()
+        };
+        assert_eq!(look(IDLE - Duration::from_secs(60)), 2);
+        assert_eq!(look(IDLE), 1);
+        assert!(Arc::ptr_eq(&held, &registry.connect(&address(1), &credentials(), true)));
+        drop(held);
+        assert_eq!(look(IDLE * 2), 0);
+        assert!(registry.lock().hosts.is_empty());
     }
 }

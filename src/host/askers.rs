@@ -18,9 +18,15 @@ use crate::runtime::{Change, Key, Watches, key};
 #[derive(Clone, Default)]
 pub struct Askers(Arc<Shared>);
 
+/// Images of which is remembered whether hosts named them.
+const REMEMBERED: usize = 32_768;
+
 #[derive(Default)]
 struct Shared {
     known: Mutex<Known>,
+    /// Whether Images have the names that hosts give, by UID and generation: that takes two hashes of their URLs, and of all
+    /// that wait for their import it is asked every second.
+    of_hosts: Mutex<HashMap<(String, i64), bool>>,
     changed: Notify,
 }
 
@@ -78,12 +84,27 @@ impl Askers {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn is_of_hosts(&self, image: &Image) -> bool {
+        let Some(uid) = image.uid() else { return is_of_hosts(image) };
+        let which = (uid, image.metadata.generation.unwrap_or_default());
+        let mut remembered = self.0.of_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = remembered.get(&which) {
+            return *known;
+        }
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        let found = is_of_hosts(image);
+        remembered.insert(which, found);
+        found
+    }
 }
 
 impl Demands for Askers {
     fn of(&self, image: &Image) -> Demand {
         let nobody = |party| Demand { parties: vec![party], hosts: 0, unfinished: 0 };
-        if !is_of_hosts(image) {
+        if !self.is_of_hosts(image) {
             return nobody(Party::ByHand);
         }
         match self.known().images.get(&image.name_any()) {
@@ -123,8 +144,11 @@ impl Known {
                 count.provisioned -= usize::from(before.provisioned);
             }
             namespaces.retain(|_, count| count.hosts > 0);
+            // This one alone: the hosts of a first listing would look at each other's.
+            if namespaces.is_empty() {
+                self.images.remove(&before.image);
+            }
         }
-        self.images.retain(|_, namespaces| !namespaces.is_empty());
         if let Some(asked) = asked {
             let count = self.images.entry(asked.image).or_default().entry(key.0).or_default();
             count.hosts += 1;
@@ -219,6 +243,18 @@ mod tests {
         marked.annotations_mut().insert("slipway.dev/asked-by".into(), "victim".into());
         for image in [taken, marked] {
             assert_eq!(of(&askers, &image), [Party::ByHand], "{image:?}");
+        }
+        // What is remembered of an Image is of its spec at that time.
+        let mut turned = image("http://x/1");
+        turned.metadata.uid = Some("u".into());
+        for (generation, url, want) in [
+            (1, "http://x/1", Party::Namespace("victim".into())),
+            (2, "http://slow/", Party::ByHand),
+            (1, "http://x/1", Party::Namespace("victim".into())),
+        ] {
+            turned.metadata.generation = Some(generation);
+            turned.spec.url = url.into();
+            assert_eq!(of(&askers, &turned), [want], "{generation}");
         }
     }
 }

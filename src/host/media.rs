@@ -11,13 +11,13 @@ use kube::{Api, Client};
 
 use crate::api::metal3::BareMetalHost;
 use crate::apiserver::subdomain;
-use crate::bmc::address::BmcHost;
+use crate::bmc::locate::locate;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
 use crate::boot::{BootFiles, NetworkData, Tokens, live, script};
 use crate::network_data::Plan;
 
-/// How long the name of a BMC may take to be resolved, and the API to answer.
+/// How long the API may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes the URLs of media. Cheap to clone.
@@ -115,17 +115,11 @@ impl Media {
     }
 }
 
+/// Where the BMC is that is told the URL.
 async fn resolve(bmc: &BmcAddress) -> Result<IpAddr, BmcError> {
-    let name = match &bmc.host {
-        BmcHost::Ip(address) => return Ok(*address),
-        BmcHost::Name(name) => name.clone(),
-    };
-    let unreachable = |reason: String| BmcError::Unreachable { peer: bmc.peer(), reason };
-    let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((name, bmc.port))).await;
-    let mut found = found
-        .map_err(|_| unreachable("its name was not resolved in time".into()))?
-        .map_err(|error| unreachable(format!("its name cannot be resolved: {error}")))?;
-    found.next().map(|address| address.ip()).ok_or_else(|| unreachable("its name has no address".into()))
+    let found = locate(bmc, None).await?;
+    let none = || BmcError::Unreachable { peer: bmc.peer(), reason: "its name has no address".into() };
+    found.first().map(|place| place.ip()).ok_or_else(none)
 }
 
 /// `spec.preprovisioningNetworkDataName` of hosts, read from the API when it is needed and kept nowhere.

@@ -17,6 +17,9 @@ use crate::api::slipway::ImageSpec;
 /// Longest file of sums, in bytes; whole distributions' lists are under 1 MiB.
 const MAX_SUMS: usize = 4 << 20;
 
+/// Longest name of another file that an error repeats, in characters.
+const MAX_NAME: usize = 100;
+
 /// A hash algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Algorithm {
@@ -156,7 +159,9 @@ fn find(text: &str, image: &str, wanted: Option<Algorithm>) -> Result<Expected, 
         _ => entries.iter().filter(|(_, name)| *name == Some(image)).map(|(hash, _)| *hash).collect(),
     };
     if matching.is_empty() {
-        let mut others: Vec<&str> = entries.iter().filter_map(|(_, name)| *name).take(5).collect();
+        // Whoever publishes the file says what they are.
+        let short = |name: &str| super::clean(name, MAX_NAME);
+        let mut others: Vec<String> = entries.iter().filter_map(|(_, name)| *name).take(5).map(short).collect();
         others.dedup();
         return Err(format!("{image} is not named in it; it names {}", others.join(", ")));
     }
@@ -286,6 +291,8 @@ mod tests {
         for (text, part) in [
             (format!("{OTHER}  a.img\n"), "disk.img is not named in it; it names a.img"),
             (format!("{OTHER}  notdisk.img\n{OTHER}  disk.img.xz"), "is not named"),
+            (format!("{OTHER}  {}\u{1b}[2J\n", "a".repeat(1 << 20)), &*format!("it names {}…", "a".repeat(100))),
+            (format!("{OTHER}  a\u{1b}[2J"), "it names a [2J"),
             (String::new(), "no md5"),
             ("<html>404</html>".into(), "no md5"),
             (format!("{}  disk.img", "a".repeat(40)), "no md5"),

@@ -43,6 +43,16 @@ impl Drop for Held {
 pub(super) fn check_room(inner: &Inner, need: u64) -> Result<(), ImportError> {
     let folder = inner.folder().display();
     let space = inner.space().map_err(|e| ImportError::passing(format!("{folder}: {e}")))?;
+    if space.chunks == 0 {
+        let message = format!(
+            "no room in the image library: its images have {} parts of a MiB already, however little is in them, which \
+             is all that it keeps; remove images",
+            inner.sources.max_chunks
+        );
+        // Whatever nobody names gives way.
+        let lack = Some(Lack { room: 0, needed: need });
+        return Err(ImportError { lack, ..ImportError::passing(message) });
+    }
     if space.room() >= need {
         return Ok(());
     }

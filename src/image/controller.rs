@@ -11,17 +11,16 @@
 //! When there is no room for an image, others give way ([`super::room`]): their objects go, and what they are in the
 //! library. An Image that hosts asked for and none names any more is not imported further.
 //!
-//! What no Image and no boot intent names is removed from the library. That is decided while no import runs, and
-//! never when the objects cannot be listed.
+//! What no Image and no boot intent names is removed from the library: at once while no import runs, else when it has been
+//! there for a while; never when the objects cannot be listed.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -32,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::brake::Brake;
 use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
-use super::{ImportError, ImportProgress, Imported, Library};
+use super::{ImportError, ImportProgress, Imported, Library, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::runtime::{Reconcile, Slim, run as run_controller};
 
@@ -54,6 +53,8 @@ struct Times {
     unwanted: Duration,
     /// Shortest time between two looks at who wants images.
     look_pause: Duration,
+    /// So long an image whose files were all there is believed to have them.
+    checked: Duration,
 }
 
 const TIMES: Times = Times {
@@ -66,6 +67,7 @@ const TIMES: Times = Times {
     reading: Duration::from_secs(600),
     unwanted: Duration::from_secs(60),
     look_pause: Duration::from_secs(1),
+    checked: Duration::from_secs(300),
 };
 /// Imports that keep what they have read while others have their turn.
 const KEPT: usize = 8;
@@ -73,8 +75,8 @@ const KEPT: usize = 8;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often chunks of Images that are `Ready` are looked for.
 const CHECK_EVERY: Duration = Duration::from_secs(3600);
-/// How often what nothing names is removed, besides the times when an Image goes.
-const COLLECT_EVERY: Duration = Duration::from_secs(600);
+/// Longest message of a failure, in characters: the URLs in it may be long, and hosts repeat it.
+const MAX_MESSAGE: usize = 32 << 10;
 /// After the API failed.
 const API_RETRY: Duration = Duration::from_secs(5);
 
@@ -186,9 +188,7 @@ impl Reconcile for Context {
         let status = image.status.clone().unwrap_or_default();
         let current = status.observed_generation == Some(generation(&image));
         if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
-            let library = self.library.clone();
-            let holds = tokio::task::spawn_blocking(move || library.holds(&digest)).await.unwrap_or(false);
-            if holds {
+            if self.holds(&image.name_any(), digest).await {
                 return Ok(Action::requeue(CHECK_EVERY));
             }
             tracing::warn!(image = image.name_any(), "parts of an image are gone from the library; importing it again");
@@ -211,6 +211,21 @@ impl Reconcile for Context {
 }
 
 impl Context {
+    /// Whether the library holds all of an image. Looking at every file takes long, and hosts change their Image's status
+    /// as often as they like.
+    async fn holds(&self, name: &str, digest: String) -> bool {
+        let is_fresh = |(of, at): &(String, Instant)| *of == digest && at.elapsed() < self.times.checked;
+        if lock(&self.shared.checked).get(name).is_some_and(is_fresh) && self.library.knows(&digest) {
+            return true;
+        }
+        let (library, of) = (self.library.clone(), digest.clone());
+        let holds = tokio::task::spawn_blocking(move || library.holds(&of)).await.unwrap_or(false);
+        if holds {
+            lock(&self.shared.checked).insert(name.to_owned(), (digest, Instant::now()));
+        }
+        holds
+    }
+
     async fn import(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
         let (name, stop, give_way) = (image.name_any(), self.shutdown.child_token(), CancellationToken::new());
         let read = Arc::<AtomicU64>::default();
@@ -308,6 +323,7 @@ impl Context {
     /// Says why an import failed, and when it is tried again.
     async fn fail(&self, image: &Image, uid: &str, failures: i64, error: ImportError) -> Result<Action, kube::Error> {
         let ImportError { message, retry, .. } = error;
+        let message = clean(&message, MAX_MESSAGE);
         tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
         let pause = retry.then(|| pause(self.times.back_off, failures));
         let outlook = match pause {
@@ -409,48 +425,6 @@ impl Context {
         let patch = Patch::Merge(json!({ "status": status }));
         self.images.patch_status(&image.name_any(), &PatchParams::default(), &patch).await?;
         Ok(())
-    }
-
-    async fn collect_when_needed(&self) {
-        let mut tick = interval(COLLECT_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = self.shutdown.cancelled() => return,
-                () = self.shared.collect.notified() => {}
-                _ = tick.tick() => {}
-            }
-            // An import whose digest is in no status yet would lose it; its end brings us here again.
-            let Ok(_gate) = self.gate.try_write() else { continue };
-            match self.wanted().await {
-                Ok(keep) => {
-                    let library = self.library.clone();
-                    match tokio::task::spawn_blocking(move || library.collect(&keep)).await {
-                        Ok(Ok(gone)) if gone.images > 0 => {
-                            tracing::info!(
-                                images = gone.images,
-                                bytes = gone.bytes,
-                                "removed images that nothing names"
-                            );
-                        }
-                        Ok(Ok(_)) => {}
-                        Ok(Err(error)) => tracing::warn!(%error, "images that nothing names cannot be removed"),
-                        Err(error) => tracing::warn!(%error, "images that nothing names were not removed"),
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "images and boot intents cannot be listed; nothing is removed"),
-            }
-        }
-    }
-
-    /// Digests that an Image or a boot intent names.
-    async fn wanted(&self) -> Result<HashSet<String>, kube::Error> {
-        let all = ListParams::default();
-        let images = self.images.list(&all).await?.items.into_iter();
-        let mut keep: HashSet<String> = images.filter_map(|image| image.status?.digest).collect();
-        let intents = self.intents.list(&all).await?.items.into_iter();
-        keep.extend(intents.flat_map(|intent| digests(intent.spec)));
-        Ok(keep)
     }
 }
 

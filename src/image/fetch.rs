@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::ImportError;
-use super::source::Sources;
+use super::source::{Sources, URL_MAX};
 use crate::outbound::{Guard, refusal};
 
 /// What the appliance calls itself to the servers of images, whichever its version. Boot HTTP gives it nothing that is of
@@ -136,11 +136,13 @@ impl Fetcher {
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // What servers want to be remembered of sessions may be much, and an image is one connection.
+        tls.resumption = rustls::client::Resumption::disabled();
         Ok(Self { tls, guard: sources.guard(), sources: Arc::new(sources), timing })
     }
 
@@ -424,6 +426,9 @@ fn redirect(from: &Url, answer: &Response) -> Option<Result<Url, String>> {
         return None;
     }
     let location = answer.headers().get(LOCATION)?;
+    if location.len() > URL_MAX {
+        return Some(Err(format!("it redirects to a URL of more than {URL_MAX} bytes")));
+    }
     let joined = location.to_str().ok().and_then(|location| from.join(location).ok());
     Some(joined.ok_or_else(|| "it redirects to what is no URL".to_owned()).map(|mut to| {
         // The same server may want the same login.

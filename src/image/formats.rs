@@ -6,8 +6,10 @@ use bzip2::read::MultiBzDecoder;
 use flate2::read::MultiGzDecoder;
 use liblzma::read::XzDecoder;
 
-/// Memory that an xz stream may ask for, in bytes; `xz -9` asks for 65 MiB.
-const XZ_MEMORY: u64 = 256 << 20;
+/// Memory that an xz stream may ask for, in bytes; `xz -9` asks for 65 MiB. Imports that wait keep theirs.
+const XZ_MEMORY: u64 = 80 << 20;
+/// The same of zstd, as a power of two: 64 MiB. `zstd -19` asks for 8 MiB, and only `--ultra -22` and `--long` for 128.
+pub(super) const ZSTD_WINDOW: u32 = 26;
 /// `LZMA_CONCATENATED`: a file may hold several streams, as parallel compressors write.
 const XZ_CONCATENATED: u32 = 0x08;
 /// Compressed bytes read at once.
@@ -54,13 +56,25 @@ impl Outer {
             Self::None => Box::new(source),
             Self::Gzip => Box::new(MultiGzDecoder::new(source)),
             Self::Bzip2 => Box::new(MultiBzDecoder::new(source)),
-            Self::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(source)?),
+            Self::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(source)?;
+                decoder.window_log_max(ZSTD_WINDOW)?;
+                Box::new(decoder)
+            }
             Self::Xz => {
                 let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, XZ_CONCATENATED);
                 Box::new(XzDecoder::new_stream(source, stream.map_err(io::Error::other)?))
             }
         })
     }
+}
+
+/// Whether a decoder failed because it would need more memory than it may have.
+pub(super) fn wants_memory(error: &io::Error) -> bool {
+    let of_xz = |error: &(dyn std::error::Error + Send + Sync + 'static)| {
+        matches!(error.downcast_ref(), Some(liblzma::stream::Error::MemLimit))
+    };
+    error.get_ref().is_some_and(of_xz) || error.to_string().contains("too much memory")
 }
 
 /// How a disk is laid out in a file.

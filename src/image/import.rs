@@ -18,11 +18,11 @@ use super::brake::Brake;
 use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
 use super::fetch::shown;
-use super::formats::{HEAD, Layout, Outer, fill};
+use super::formats::{HEAD, Layout, Outer, fill, wants_memory};
 use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
-use super::{ImportError, ImportProgress, Imported, MAX_VIRTUAL_SIZE};
+use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE};
 use crate::api::slipway::ImageSpec;
 use crate::protocol::{CHUNK_SIZE, Manifest};
 
@@ -30,8 +30,8 @@ use crate::protocol::{CHUNK_SIZE, Manifest};
 const QUEUE: usize = 32;
 /// Shortest time between two calls of the progress function.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// Bytes spooled between two looks at the free room.
-const ROOM_EVERY: u64 = 64 << 20;
+/// Bytes spooled between two looks at the free room. What all imports write in between is little of what must stay free.
+const ROOM_EVERY: u64 = 8 << 20;
 /// Disks are made of whole sectors.
 const SECTOR: u64 = 512;
 
@@ -186,12 +186,22 @@ impl Job {
             return ImportError::passing(format!("{}: {error}", self.at));
         }
         self.unpacking_failed.set(true);
+        if wants_memory(error) {
+            return ImportError::lasting(format!(
+                "{}: unpacking its {outer} data takes more memory than it may: publish it with xz -9, zstd -19 or less, \
+                 and without --long",
+                self.at
+            ));
+        }
         ImportError::lasting(format!("{}: the {outer} data is damaged or cut short: {error}", self.at))
     }
 
     /// Early and rough; the exact look is taken while writing.
     fn room_for(&self, layout: Layout, outer: Outer) -> Result<(), ImportError> {
         let total = self.total.unwrap_or(0);
+        if layout == Layout::Iso && total > MAX_LIVE_ISO {
+            return Err(self.too_large_for_iso());
+        }
         check_room(
             &self.inner,
             match (layout, outer) {
@@ -224,6 +234,9 @@ impl Job {
             if size > MAX_VIRTUAL_SIZE {
                 return Err(self.too_large());
             }
+            if iso && size > MAX_LIVE_ISO {
+                return Err(self.too_large_for_iso());
+            }
             if size > most && outer != Outer::None {
                 return Err(self.over_limit(outer, most));
             }
@@ -253,6 +266,14 @@ impl Job {
 
     fn too_large(&self) -> ImportError {
         ImportError::lasting(format!("{}: the disk is larger than {} TiB", self.at, MAX_VIRTUAL_SIZE >> 40))
+    }
+
+    fn too_large_for_iso(&self) -> ImportError {
+        ImportError::lasting(format!(
+            "{}: a live-iso has at most {} GiB, and this file more",
+            self.at,
+            MAX_LIVE_ISO >> 30
+        ))
     }
 
     fn spool(&self, source: &mut impl Read, outer: Outer) -> Result<File, ImportError> {

@@ -18,8 +18,13 @@
 //! **Counting.** Every distinct chunk of a manifest, and every chunk an import under way has stored or found,
 //! counts one use. A chunk's file goes when its last use goes, under the same lock that hands out uses, so an
 //! import never relies on a chunk that is being removed.
+//!
+//! **Locks.** What is in memory has a lock that is held for moments, for those who serve take it. Whoever changes files
+//! holds another one over that, and takes it first.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod state;
+
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::num::NonZeroU32;
@@ -30,6 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
+use state::State;
 
 use super::fetch::Fetcher;
 use super::source::Sources;
@@ -38,8 +44,8 @@ use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
 /// Room that must stay free beside the library, in bytes: the database lives there too.
 pub(super) const RESERVE: u64 = 128 << 20;
-/// Manifests kept in memory after use.
-const CACHED_MANIFESTS: usize = 4;
+/// Chunks that are looked up in one go.
+const LOOKED_UP: usize = 4096;
 
 type Name = [u8; 32];
 
@@ -53,31 +59,13 @@ pub(super) struct Inner {
     folder: PathBuf,
     pub(super) fetcher: Fetcher,
     pub(super) sources: Arc<Sources>,
+    /// Held while files of chunks and manifests are put in place, removed, and counted.
+    files: Mutex<()>,
+    /// Held while a manifest is read: of a large one there is one copy, however many ask for it.
+    reading: Mutex<()>,
     state: Mutex<State>,
     opened: Instant,
     temporary: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
-    images: BTreeMap<String, Imported>,
-    /// Each chunk that is used.
-    chunks: HashMap<Name, Uses>,
-    /// Bytes of the chunks.
-    stored: u64,
-    /// When manifests were read last for somebody else.
-    read: HashMap<String, Instant>,
-    /// Manifests read last, newest first.
-    cache: VecDeque<(String, Arc<Manifest>)>,
-}
-
-/// Uses of a chunk.
-#[derive(Clone, Copy, Default)]
-struct Uses {
-    /// By manifests and by imports under way.
-    count: u32,
-    /// When it was read last for somebody else: seconds since the library was opened, and one.
-    read: Option<NonZeroU32>,
 }
 
 /// How full the library is, in bytes.
@@ -91,6 +79,8 @@ pub(super) struct Space {
     pub(super) below_limit: u64,
     /// What is in the library, imports under way included.
     pub(super) stored: u64,
+    /// Chunks that may be added.
+    pub(super) chunks: usize,
 }
 
 impl Space {
@@ -130,6 +120,8 @@ impl Library {
             folder,
             fetcher,
             sources,
+            files: Mutex::default(),
+            reading: Mutex::default(),
             state: Mutex::default(),
             opened: Instant::now(),
             temporary: AtomicU64::new(0),
@@ -138,25 +130,25 @@ impl Library {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The manifest with this digest; `None` when there is no such image.
+    /// The manifest with this digest; `None` when there is no such image. Blocks on the disk.
     pub fn manifest(&self, digest: &str) -> Option<Arc<Manifest>> {
-        let mut state = self.inner.lock();
-        if !state.images.contains_key(digest) {
-            return None;
+        if let Some(found) = self.inner.lock().manifest(digest)? {
+            return Some(found);
         }
-        let found = state.cache.iter().position(|(name, _)| name == digest);
-        if let Some(hit) = found.and_then(|index| state.cache.remove(index)) {
-            let manifest = hit.1.clone();
-            state.cache.push_front(hit);
-            return Some(manifest);
+        let _one = self.inner.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else may have read it meanwhile.
+        if let Some(found) = self.inner.lock().manifest(digest)? {
+            return Some(found);
         }
         match self.inner.read_manifest(digest) {
             Ok(manifest) => {
                 let manifest = Arc::new(manifest);
-                state.cache.push_front((digest.to_owned(), manifest.clone()));
-                state.cache.truncate(CACHED_MANIFESTS);
+                let mut state = self.inner.lock();
+                // It may have gone meanwhile.
+                state.images.contains_key(digest).then(|| state.keep(digest, &manifest))?;
                 Some(manifest)
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 tracing::error!(digest, %error, "a manifest of the image library cannot be read");
                 None
@@ -198,18 +190,27 @@ impl Library {
     /// Whether any part of an image was read for somebody during the last `time`.
     pub(super) fn is_read(&self, digest: &str, time: Duration) -> bool {
         let Some(manifest) = self.manifest(digest) else { return false };
-        let state = self.inner.lock();
-        if state.read.get(digest).is_some_and(|at| at.elapsed() < time) {
+        if self.inner.lock().read.get(digest).is_some_and(|at| at.elapsed() < time) {
             return true;
         }
         let now = self.inner.opened.elapsed();
         let recent = |read: NonZeroU32| now.saturating_sub(Duration::from_secs(u64::from(read.get()) - 1)) < time;
-        names(&manifest).any(|name| state.chunks.get(&name).and_then(|uses| uses.read).is_some_and(recent))
+        // Those who serve have their turn in between.
+        manifest.chunks.chunks(LOOKED_UP).any(|some| {
+            let some: Vec<Name> = some.iter().filter_map(|chunk| unhex(&chunk.sha256)).collect();
+            let state = self.inner.lock();
+            some.iter().any(|name| state.chunks.get(name).and_then(|uses| uses.read).is_some_and(recent))
+        })
     }
 
     /// How full it is.
     pub(super) fn space(&self) -> io::Result<Space> {
         self.inner.space()
+    }
+
+    /// Whether there is such an image. Looks at no file.
+    pub(super) fn knows(&self, digest: &str) -> bool {
+        self.inner.lock().images.contains_key(digest)
     }
 
     /// Whether an image is there with every chunk in its full length. Reads no chunk.
@@ -235,15 +236,16 @@ impl Library {
 
     /// Removes an image and the chunks that only it has. Whether there was one.
     pub fn remove(&self, digest: &str) -> io::Result<bool> {
-        self.inner.forget(digest).map(|gone| gone.is_some())
+        self.inner.forget(digest, Duration::ZERO).map(|gone| gone.is_some())
     }
 
-    /// Removes every image whose digest is not in `keep`.
-    pub fn collect(&self, keep: &HashSet<String>) -> io::Result<Collected> {
+    /// Removes every image whose digest is not in `keep`, but for those that were put in place during the last `settled`:
+    /// who imported them may not have said so yet.
+    pub fn collect(&self, keep: &HashSet<String>, settled: Duration) -> io::Result<Collected> {
         let mut sum = Collected::default();
         for image in self.list() {
             if !keep.contains(&image.digest)
-                && let Some(gone) = self.inner.forget(&image.digest)?
+                && let Some(gone) = self.inner.forget(&image.digest, settled)?
             {
                 sum.images += 1;
                 sum.chunks += gone.chunks;
@@ -258,6 +260,10 @@ impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is changed only by single inserts and removals, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_files(&self) -> MutexGuard<'_, ()> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn chunk_path(&self, name: &Name) -> PathBuf {
@@ -283,9 +289,11 @@ impl Inner {
     pub(super) fn space(&self) -> io::Result<Space> {
         let stat = nix::sys::statvfs::statvfs(&self.folder)?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size());
-        let stored = self.lock().stored;
+        let state = self.lock();
+        let (stored, chunks) = (state.stored, self.sources.max_chunks.saturating_sub(state.chunks.len()));
+        drop(state);
         let below_limit = self.sources.max_library.saturating_sub(stored);
-        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored })
+        Ok(Space { free, above_reserve: free.saturating_sub(RESERVE), below_limit, stored, chunks })
     }
 
     fn read_manifest(&self, digest: &str) -> io::Result<Manifest> {
@@ -367,6 +375,8 @@ impl Inner {
 
     /// Counts a use; whether the chunk had one. Its file may be cut short all the same, and is written again then.
     fn take(&self, name: &Name) -> bool {
+        // A chunk that has no use any more has no file either, once this is there.
+        let _files = self.lock_files();
         let mut state = self.lock();
         let uses = &mut state.chunks.entry(*name).or_default().count;
         *uses += 1;
@@ -377,22 +387,21 @@ impl Inner {
     pub(super) fn release(&self, names: impl IntoIterator<Item = Name>) -> Collected {
         let mut gone = Collected::default();
         for name in names {
-            let mut state = self.lock();
-            let Some(uses) = state.chunks.get_mut(&name) else { continue };
-            uses.count -= 1;
-            if uses.count == 0 {
-                state.chunks.remove(&name);
-                let path = self.chunk_path(&name);
-                let length = fs::metadata(&path).map_or(0, |meta| meta.len());
-                state.stored = state.stored.saturating_sub(length);
-                gone.bytes += length;
-                gone.chunks += 1;
-                if let Err(error) = fs::remove_file(&path)
-                    && error.kind() != io::ErrorKind::NotFound
-                {
-                    tracing::warn!(path = %path.display(), %error, "an unused chunk cannot be removed");
-                }
+            let _files = self.lock_files();
+            if !self.lock().give_back(&name) {
+                continue;
             }
+            let path = self.chunk_path(&name);
+            let length = fs::metadata(&path).map_or(0, |meta| meta.len());
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "an unused chunk cannot be removed");
+            }
+            let mut state = self.lock();
+            state.stored = state.stored.saturating_sub(length);
+            gone.bytes += length;
+            gone.chunks += 1;
         }
         gone
     }
@@ -407,16 +416,19 @@ impl Inner {
         nix::unistd::syncfs(root.as_fd()).map_err(|e| at(&self.folder, e.into()))?;
         let mut file = File::create(&temporary)?;
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| at(&temporary, e))?;
-        let mut state = self.lock();
+        let _files = self.lock_files();
         fs::rename(&temporary, &path).map_err(|e| at(&path, e))?;
         File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| at(&folder, e))?;
+        let mut state = self.lock();
+        state.placed.insert(digest.clone(), Instant::now());
         state.add(digest.clone(), manifest);
         Ok(state.images[&digest].clone())
     }
 
-    fn forget(&self, digest: &str) -> io::Result<Option<Collected>> {
-        let mut state = self.lock();
-        if !state.images.contains_key(digest) {
+    /// Removes an image, unless it was put in place later than so long ago.
+    fn forget(&self, digest: &str, settled: Duration) -> io::Result<Option<Collected>> {
+        let files = self.lock_files();
+        if !self.lock().is_settled(digest, settled) {
             return Ok(None);
         }
         let manifest = self.read_manifest(digest);
@@ -425,10 +437,8 @@ impl Inner {
         fs::remove_file(&path).map_err(|e| at(&path, e))?;
         let folder = self.folder.join("manifests");
         File::open(&folder).and_then(|f| f.sync_all()).map_err(|e| at(&folder, e))?;
-        state.images.remove(digest);
-        state.cache.retain(|(name, _)| name != digest);
-        state.read.remove(digest);
-        drop(state);
+        self.lock().forget(digest);
+        drop(files);
         Ok(Some(match manifest {
             Ok(manifest) => self.release(names(&manifest).collect::<HashSet<_>>()),
             // Its chunks stay until the next start, which removes what no manifest names.
@@ -437,28 +447,6 @@ impl Inner {
                 Collected::default()
             }
         }))
-    }
-}
-
-impl State {
-    fn add(&mut self, digest: String, manifest: &Manifest) {
-        if self.images.contains_key(&digest) {
-            return;
-        }
-        let mut seen = HashSet::new();
-        let mut stored_size = 0;
-        for chunk in &manifest.chunks {
-            if let Some(name) = unhex(&chunk.sha256)
-                && seen.insert(name)
-            {
-                let uses = &mut self.chunks.entry(name).or_default().count;
-                *uses += 1;
-                // What the import has stored is counted already.
-                self.stored += if *uses == 1 { u64::from(chunk.stored) } else { 0 };
-                stored_size += u64::from(chunk.stored);
-            }
-        }
-        self.images.insert(digest.clone(), Imported { digest, virtual_size: manifest.virtual_size, stored_size });
     }
 }
 

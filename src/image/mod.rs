@@ -48,6 +48,12 @@ pub const MAX_VIRTUAL_SIZE: u64 = 16 << 40;
 /// Most chunks that hold data: 256 GiB of it. Bounds the manifest that a node must hold in memory.
 pub const MAX_CHUNKS: usize = 1 << 18;
 
+/// Most chunks of all images together: 4 TiB of data, each part of it counted once. About 100 bytes of memory for each.
+pub const MAX_LIBRARY_CHUNKS: usize = 1 << 22;
+/// Largest live ISO, in bytes (16 GiB). Everybody on the network may ask for one that a host boots, so its manifest is in
+/// memory for whoever does.
+pub const MAX_LIVE_ISO: u64 = 16 << 30;
+
 /// How far an import is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportProgress {
@@ -105,6 +111,16 @@ impl ImportError {
     fn passing(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), retry: true, lack: None }
     }
+}
+
+/// Text of a server, fit for a message: at most so many characters, none that does something to a terminal.
+fn clean(text: &str, most: usize) -> String {
+    let safe = |c: char| if crate::log::is_safe(c) { c } else { ' ' };
+    let mut out: String = text.chars().take(most).map(safe).collect();
+    if text.chars().nth(most).is_some() {
+        out.push('…');
+    }
+    out
 }
 
 /// Lower-case hex.

@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use flate2::{Decompress, FlushDecompress};
 
 use super::MAX_VIRTUAL_SIZE;
+use super::formats::ZSTD_WINDOW;
 
 const MAGIC: u32 = 0x5146_49fb;
 /// Bytes of the version 3 header that are read, compression type included.
@@ -307,7 +308,8 @@ impl Qcow2 {
             self.file.read_exact_at(&mut packed, offset)?;
             let mut plain = vec![0; self.cluster_size() as usize];
             if self.zstd {
-                let decoder = zstd::stream::read::Decoder::with_buffer(packed.as_slice())?;
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(packed.as_slice())?;
+                decoder.window_log_max(ZSTD_WINDOW)?;
                 decoder.single_frame().read_exact(&mut plain).map_err(|e| fail(&e))?;
             } else {
                 let mut inflate = Decompress::new(false);

@@ -14,8 +14,8 @@ use reqwest::Url;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::ImportError;
 use super::formats::Layout;
+use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
 use crate::outbound::{Allowed, Guard};
 
@@ -34,12 +34,15 @@ pub struct Sources {
     pub max_unpacked: u64,
     /// Most bytes that the library takes.
     pub max_library: u64,
+    /// Most chunks that the library has: each takes memory, however little its content.
+    pub max_chunks: usize,
 }
 
 impl Default for Sources {
     fn default() -> Self {
         let (ca_file, allow, file_folder, data_dir) = (None, Vec::new(), None, None);
-        Self { ca_file, allow, file_folder, data_dir, max_unpacked: 256 << 30, max_library: u64::MAX }
+        let (max_unpacked, max_library, max_chunks) = (256 << 30, u64::MAX, MAX_LIBRARY_CHUNKS);
+        Self { ca_file, allow, file_folder, data_dir, max_unpacked, max_library, max_chunks }
     }
 }
 

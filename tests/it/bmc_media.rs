@@ -121,6 +121,29 @@ async fn a_service_without_a_drive_says_so() {
 }
 
 #[tokio::test]
+async fn the_drive_of_another_system_is_left_alone() {
+    let account = Account { username: "admin".into(), password: "secret".into(), privilege: Privilege::Administrator };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let token = CancellationToken::new();
+    let _stop = token.clone().drop_guard();
+    let named = |name: &str| Arc::new(Machine::new(Profile { name: name.into(), ..Profile::default() }));
+    let machines = vec![named("first"), named("second")];
+    let options = RedfishOptions { media: MediaStyle::Manager, ..RedfishOptions::default() };
+    tokio::spawn(RedfishSim::new(machines.clone(), account, options).run(listener, None, token));
+    machines[0].set_media(Some(OTHER.into()));
+    let address = format!("redfish-virtualmedia+http://127.0.0.1:{port}/redfish/v1/Systems/second");
+    let credentials = Credentials { username: "admin".into(), password: "secret".into() };
+    let bmc = Registry::default().connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
+    for result in [bmc.insert_media(URL).await, bmc.eject_media().await, bmc.media().await.map(drop)] {
+        let error = result.unwrap_err();
+        assert!(matches!(error, BmcError::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("no virtual drive for CDs of this system alone"), "{error}");
+    }
+    assert_eq!(machines[0].media().as_deref(), Some(OTHER));
+}
+
+#[tokio::test]
 async fn a_machine_boots_from_cd_or_url_once() {
     for cd_on_usb in [false, true] {
         for settings_resource in [false, true] {

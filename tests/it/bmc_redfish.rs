@@ -208,6 +208,30 @@ async fn systems_are_found_or_listed() {
 }
 
 #[tokio::test]
+async fn a_login_that_is_let_go_is_closed() {
+    let sim = sim(RedfishOptions::default()).await;
+    let registry = Registry::new(Settings { max_connections: 1, ..quick() });
+    let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{}", sim.port)).unwrap();
+    let closed = async || {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while sim.service.sessions() > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        sim.service.sessions() == 0
+    };
+    registry.connect(&address, &credentials("secret"), true).power().await.unwrap();
+    assert_eq!(sim.service.sessions(), 1);
+    // Another one needs its place.
+    registry.connect(&BmcAddress::parse("redfish://192.0.2.1").unwrap(), &credentials("secret"), true);
+    assert!(closed().await);
+    // The account has another password.
+    registry.connect(&address, &credentials("secret"), true).power().await.unwrap();
+    assert_eq!(sim.service.sessions(), 1);
+    registry.connect(&address, &credentials("other"), true);
+    assert!(closed().await);
+}
+
+#[tokio::test]
 async fn wrong_password_and_lost_sessions() {
     for sessions in [true, false] {
         let sim = sim(RedfishOptions { sessions, ..RedfishOptions::default() }).await;

@@ -11,18 +11,19 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::body::{self, MAX_BODY, Unread};
 use super::message::{self, Complaint};
 use super::tls;
 use crate::bmc::{BmcError, Credentials, Settings};
 use crate::outbound::{self, Refused};
 
-/// Largest body that is read, in bytes. Resources have some tens of thousands; read, one takes up to forty times its text.
-const MAX_BODY: usize = 256 << 10;
 /// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// Where sessions are when the service root does not say.
 const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
 const TOKEN: &str = "x-auth-token";
+/// Longest token of a session that is kept, in bytes: those of many services are.
+const MAX_TOKEN: usize = 4096;
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct Answer {
     pub status: StatusCode,
     /// `ETag`, or the `@odata.etag` of the body.
     pub etags: Vec<String>,
-    /// Body; null when there is none or it is not JSON.
+    /// What is kept of the body; null when there is none or it is not JSON.
     pub body: Value,
 }
 
@@ -261,6 +262,10 @@ impl Client {
         let (answer, headers) = self.send_full(Method::POST, &sessions, Some(&body), None, HeaderMap::new()).await?;
         let token = headers.get(TOKEN).and_then(|t| t.to_str().ok());
         match (answer.status, token) {
+            (status, Some(token)) if status.is_success() && token.len() > MAX_TOKEN => {
+                let reason = format!("to the login with a token of more than {MAX_TOKEN} bytes");
+                Err(BmcError::Protocol { peer: self.peer.clone(), reason })
+            }
             (status, Some(token)) if status.is_success() => {
                 let location = headers.get(LOCATION).and_then(|l| l.to_str().ok()).and_then(local_path);
                 let location = location.or_else(|| super::model::link(&answer.body));
@@ -366,7 +371,7 @@ impl Client {
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(Failure::Http)? {
             if bytes.len() + chunk.len() > MAX_BODY {
-                return Err(Failure::TooLarge);
+                return Err(Failure::Body(Unread::TooLarge));
             }
             bytes.extend_from_slice(&chunk);
         }
@@ -374,12 +379,13 @@ impl Client {
         if let Some(origin) = elsewhere(status, response.url(), &headers) {
             return Err(Failure::SentAway(origin));
         }
-        let body = match serde_json::from_slice(&bytes) {
+        let body = match body::parse(&bytes) {
             Ok(body) => body,
             // Refusals may be HTML; what we build on may not.
             Err(_) if bytes.is_empty() || !status.is_success() => Value::Null,
-            Err(error) => return Err(Failure::NotJson(error)),
+            Err(unread) => return Err(Failure::Body(unread)),
         };
+        drop(bytes);
         let mut etags: Vec<String> = Vec::new();
         let header = headers.get(ETAG).and_then(|e| e.to_str().ok());
         for tag in header.into_iter().chain(body["@odata.etag"].as_str()) {
@@ -397,14 +403,13 @@ impl Client {
         let (peer, reason) = (self.peer.clone(), self.explain(failure));
         match failure {
             Failure::Http(_) | Failure::Forbidden(_) => BmcError::Unreachable { peer, reason },
-            Failure::TooLarge | Failure::NotJson(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
+            Failure::Body(_) | Failure::SentAway(_) => BmcError::Protocol { peer, reason },
         }
     }
 
     fn explain(&self, failure: &Failure) -> String {
         let error = match failure {
-            Failure::TooLarge => return format!("with more than {MAX_BODY} bytes"),
-            Failure::NotJson(error) => return format!("with something that is not JSON: {error}"),
+            Failure::Body(unread) => return unread.to_string(),
             Failure::Forbidden(refused) => return refused.to_string(),
             Failure::SentAway(origin) => {
                 return format!(
@@ -434,8 +439,7 @@ impl Client {
 
 enum Failure {
     Http(reqwest::Error),
-    TooLarge,
-    NotJson(serde_json::Error),
+    Body(Unread),
     /// To this origin.
     SentAway(String),
     /// The appliance does not connect there.

@@ -36,6 +36,14 @@ pub(super) struct Found {
     pub quirks: RedfishQuirks,
 }
 
+/// The systems of a service.
+pub(super) struct Systems {
+    /// Of those that can be asked, on the first page of the list.
+    paths: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
 impl RedfishBmc {
     /// The system at `path`, or the service's only one.
     pub fn new(client: Arc<Client>, path: Option<String>, settings: Arc<Settings>) -> Self {
@@ -54,19 +62,16 @@ impl RedfishBmc {
     async fn look_up(&self) -> Result<Found, BmcError> {
         let path = match &self.wanted {
             Some(path) => path.clone(),
-            None => match self.systems().await?.as_slice() {
-                [only] => only.clone(),
-                [] => {
-                    return Err(BmcError::Protocol {
-                        peer: self.peer(),
-                        reason: "with an empty list of systems".into(),
-                    });
+            None => match self.systems().await? {
+                Systems { paths, count: 1 } if paths.len() == 1 => paths.concat(),
+                Systems { paths, .. } if paths.is_empty() => {
+                    return Err(self.protocol("with an empty list of systems".into()));
                 }
-                several => {
+                Systems { paths, .. } => {
                     return Err(BmcError::Address(format!(
                         "the BMC at {} has several systems; put the path of one into bmc.address: {}",
                         self.peer(),
-                        list(several)
+                        list(&paths)
                     )));
                 }
             },
@@ -83,10 +88,11 @@ impl RedfishBmc {
         Ok(Found { path, quirks })
     }
 
-    pub(super) async fn systems(&self) -> Result<Vec<String>, BmcError> {
+    pub(super) async fn systems(&self) -> Result<Systems, BmcError> {
         let root = self.client.get("/redfish/v1/").await?;
         let path = model::link(&root.body["Systems"]).unwrap_or_else(|| "/redfish/v1/Systems".into());
-        Ok(model::members(&self.client.get(&path).await?.body))
+        let listed = self.client.get(&path).await?.body;
+        Ok(Systems { paths: model::members(&listed), count: model::count(&listed) })
     }
 
     pub(super) async fn read_system(&self, path: &str) -> Result<Answer, BmcError> {
@@ -99,7 +105,7 @@ impl RedfishBmc {
                 return Err(BmcError::Address(format!(
                     "the BMC at {} has no system {path}; it has {}",
                     self.peer(),
-                    list(&systems)
+                    list(&systems.paths)
                 )));
             }
         }

@@ -12,12 +12,31 @@ use crate::bmc::BmcError;
 const MOST: usize = 8;
 
 impl RedfishBmc {
-    /// Every virtual drive: those of the system, then those of its managers.
+    /// Every virtual drive of the system: its own, then those of its managers.
     pub(super) async fn slots(&self, found: &Found) -> Result<Vec<Slot>, BmcError> {
         let system = self.read_system(&found.path).await?.body;
         let mut collections: Vec<String> = model::link(&system["VirtualMedia"]).into_iter().collect();
-        for manager in self.managers(&system).await?.iter().take(MOST) {
-            collections.extend(model::link(&self.client.get(manager).await?.body["VirtualMedia"]));
+        let named: Vec<String> =
+            system["Links"]["ManagedBy"].as_array().into_iter().flatten().filter_map(model::link).collect();
+        drop(system);
+        let managers = if named.is_empty() { self.managers().await? } else { named.clone() };
+        let mut alone = None;
+        for path in managers.iter().take(MOST) {
+            let manager = self.client.get(path).await?.body;
+            let Some(drives) = model::link(&manager["VirtualMedia"]) else { continue };
+            let is_its = match media::is_manager_of(&manager, &found.path, !named.is_empty()) {
+                Some(is_its) => is_its,
+                // Of the one system that there is, whatever the manager says.
+                None => match alone {
+                    Some(alone) => alone,
+                    None => *alone.insert(self.systems().await?.count < 2),
+                },
+            };
+            if is_its {
+                collections.push(drives);
+            } else {
+                tracing::debug!(bmc = %self.client.peer(), manager = %path, "its virtual drives may be another system's");
+            }
         }
         let mut slots: Vec<Slot> = Vec::new();
         for collection in collections {
@@ -34,12 +53,8 @@ impl RedfishBmc {
         Ok(Slot::read(path, &self.client.get(path).await?.body))
     }
 
-    async fn managers(&self, system: &serde_json::Value) -> Result<Vec<String>, BmcError> {
-        let named: Vec<String> =
-            system["Links"]["ManagedBy"].as_array().into_iter().flatten().filter_map(model::link).collect();
-        if !named.is_empty() {
-            return Ok(named);
-        }
+    /// Every manager of the service.
+    async fn managers(&self) -> Result<Vec<String>, BmcError> {
         let root = self.client.get("/redfish/v1/").await?;
         match model::link(&root.body["Managers"]) {
             Some(path) => Ok(model::members(&self.client.get(&path).await?.body)),
@@ -55,7 +70,7 @@ impl RedfishBmc {
             BmcError::Unsupported {
                 peer: self.peer(),
                 what: format!(
-                    "{what}: it shows no virtual drive for CDs (virtual drives: {has}); virtual media may need a licence, or be switched off in the BMC"
+                    "{what}: it shows no virtual drive for CDs of this system alone (virtual drives: {has}); virtual media may need a licence, or be switched off in the BMC"
                 ),
             }
         })

@@ -83,6 +83,18 @@ impl Slot {
     }
 }
 
+/// Whether a manager's drives are those of a system, which may name it. Nothing where that depends on there being other
+/// systems: a drive that several have leads to any of them, and a machine must not start from what was meant for another.
+pub fn is_manager_of(manager: &Value, system: &str, named: bool) -> Option<bool> {
+    let servers = manager["Links"]["ManagerForServers"].as_array().into_iter().flatten();
+    let servers: Vec<String> = servers.filter_map(link).collect();
+    match servers.as_slice() {
+        [] if named => Some(true),
+        [only] if only == system => Some(true),
+        _ => None,
+    }
+}
+
 /// The drive to use: the first that takes CDs, of a kind that the profile prefers.
 pub fn choose<'a>(slots: &'a [Slot], quirks: &RedfishQuirks) -> Option<&'a Slot> {
     let preferred = |slot: &&Slot| quirks.media_slot.as_ref().is_none_or(|wanted| *wanted == slot.id);
@@ -174,6 +186,26 @@ mod tests {
         }
         let foreign = json!({ "Actions": { "#VirtualMedia.InsertMedia": { "target": "http://evil/x" } } });
         assert_eq!(slot("/v/Cd", foreign).insert, None);
+    }
+
+    #[test]
+    fn a_drive_of_several_systems_is_none() {
+        const SYSTEM: &str = "/redfish/v1/Systems/1";
+        let manager = |systems: &[&str]| {
+            let links: Vec<Value> = systems.iter().map(|path| json!({ "@odata.id": path })).collect();
+            json!({ "Links": { "ManagerForServers": links } })
+        };
+        for (systems, named, want) in [
+            (&[SYSTEM][..], true, Some(true)),
+            (&["/redfish/v1/Systems/1/"], false, Some(true)),
+            (&[], true, Some(true)),
+            (&[], false, None),
+            (&["/redfish/v1/Systems/2"], true, None),
+            (&[SYSTEM, "/redfish/v1/Systems/2"], true, None),
+        ] {
+            assert_eq!(is_manager_of(&manager(systems), SYSTEM, named), want, "{systems:?} {named}");
+        }
+        assert_eq!(is_manager_of(&json!({ "Links": 7 }), SYSTEM, false), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Redfish (DMTF DSP0266): as thin a client as power, boot device, virtual media and an inventory need.
 
+mod body;
 pub mod client;
 pub mod controller;
 mod drives;

@@ -21,6 +21,12 @@ pub fn members(collection: &Value) -> Vec<String> {
     list.iter().take(64).filter_map(link).collect()
 }
 
+/// How many members a collection has, whether they are on this page of it and can be asked or not.
+pub fn count(collection: &Value) -> usize {
+    let said = collection["Members@odata.count"].as_u64().and_then(|count| count.try_into().ok());
+    said.unwrap_or(0).max(collection["Members"].as_array().map_or(0, Vec::len))
+}
+
 /// Who made the machine.
 pub fn identity(system: &Value) -> RedfishIdentity {
     let text = |key: &str| super::message::clean(system[key].as_str().unwrap_or_default(), 128);
@@ -213,6 +219,20 @@ mod tests {
         assert_eq!(link(&json!(null)), None);
         let many: Vec<_> = (0..500).map(|n| json!({"@odata.id": format!("/s/{n}")})).collect();
         assert_eq!(members(&json!({"Members": many})).len(), 64);
+    }
+
+    #[test]
+    fn a_system_is_the_only_one_when_no_other_is_told_of() {
+        let one = json!({"@odata.id": "/s/1"});
+        for (collection, want) in [
+            (json!({"Members": [one]}), 1),
+            (json!({"Members": [one], "Members@odata.count": 1}), 1),
+            (json!({"Members": [one], "Members@odata.count": 2}), 2),
+            (json!({"Members": [one, {"@odata.id": "/s/node 2"}], "Members@odata.count": 1}), 2),
+            (json!({"Members": "none", "Members@odata.count": -1}), 0),
+        ] {
+            assert_eq!(count(&collection), want, "{collection}");
+        }
     }
 
     #[test]

@@ -3,9 +3,15 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
+};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+/// Of so many BMCs is kept what their sessions are resumed from.
+const RESUMED: usize = 32;
 
 /// TLS settings that all connections share: the authorities of the system are many, and sessions are resumed from them.
 #[derive(Debug, Default)]
@@ -26,13 +32,56 @@ impl Configs {
     }
 }
 
+/// What sessions are resumed from: the last ticket of each of a few BMCs. With the certificates that it comes with, one
+/// has up to 128 KiB, and [`ClientSessionMemoryCache`] alone keeps eight of each.
+#[derive(Debug)]
+struct Tickets(ClientSessionMemoryCache);
+
+impl Tickets {
+    fn new() -> Self {
+        // It counts in tickets, eight for each server.
+        Self(ClientSessionMemoryCache::new(RESUMED * 8))
+    }
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, server: ServerName<'static>, group: NamedGroup) {
+        self.0.set_kx_hint(server, group);
+    }
+
+    fn kx_hint(&self, server: &ServerName<'_>) -> Option<NamedGroup> {
+        self.0.kx_hint(server)
+    }
+
+    fn set_tls12_session(&self, server: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.0.set_tls12_session(server, session);
+    }
+
+    fn tls12_session(&self, server: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.0.tls12_session(server)
+    }
+
+    fn remove_tls12_session(&self, server: &ServerName<'static>) {
+        self.0.remove_tls12_session(server);
+    }
+
+    fn insert_tls13_ticket(&self, server: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        while self.0.take_tls13_ticket(&server).is_some() {}
+        self.0.insert_tls13_ticket(server, ticket);
+    }
+
+    fn take_tls13_ticket(&self, server: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(server)
+    }
+}
+
 /// TLS settings. With `verify` the certificate must be signed by a known authority and name the host.
 fn config(verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     if !verify {
         let verifier = Arc::new(AnyCertificate(provider));
-        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
+        return Ok(resuming(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()));
     }
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -44,7 +93,12 @@ fn config(verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<Clien
     if bad > 0 {
         tracing::warn!(bad, "configured certificate authorities that cannot be read");
     }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(resuming(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+fn resuming(mut config: ClientConfig) -> ClientConfig {
+    config.resumption = Resumption::store(Arc::new(Tickets::new()));
+    config
 }
 
 /// What a certificate error means to the operator, if it is one.
@@ -103,5 +157,61 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+    use rustls_pki_types::PrivatePkcs8KeyDer;
+
+    use super::*;
+
+    #[test]
+    fn a_bmc_that_gives_many_tickets_has_one_kept() {
+        let made = rcgen::generate_simple_self_signed(["bmc.example".to_owned()]).expect("a certificate");
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server =
+            server.expect("versions").with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
+        let mut server = server.expect("a server");
+        server.send_tls13_tickets = 8;
+        let (tickets, name) = (Arc::new(Tickets::new()), ServerName::try_from("bmc.example").expect("a name"));
+        let mut config = config(false, &[]).expect("settings");
+        config.resumption = Resumption::store(tickets.clone());
+        for _ in 0..2 {
+            let mut client = ClientConnection::new(Arc::new(config.clone()), name.clone()).expect("a client");
+            let mut server = ServerConnection::new(Arc::new(server.clone())).expect("a server");
+            let mut wire = Vec::new();
+            for _ in 0..8 {
+                while client.wants_write() {
+                    client.write_tls(&mut wire).expect("written");
+                }
+                pass(&mut wire, |from| {
+                    server.read_tls(from).and_then(|_| server.process_new_packets().map_err(io::Error::other))
+                });
+                while server.wants_write() {
+                    server.write_tls(&mut wire).expect("written");
+                }
+                pass(&mut wire, |from| {
+                    client.read_tls(from).and_then(|_| client.process_new_packets().map_err(io::Error::other))
+                });
+            }
+            assert!(!client.is_handshaking());
+        }
+        assert!(tickets.take_tls13_ticket(&name).is_some());
+        assert!(tickets.take_tls13_ticket(&name).is_none());
+    }
+
+    /// Gives all of it to the other end.
+    fn pass<T>(wire: &mut Vec<u8>, mut take: impl FnMut(&mut &[u8]) -> io::Result<T>) {
+        let bytes = std::mem::take(wire);
+        let mut left = bytes.as_slice();
+        while !left.is_empty() {
+            take(&mut left).expect("taken");
+        }
     }
 }

@@ -301,10 +301,7 @@ impl RedfishSim {
                 self.state().tokens.retain(|(n, _)| n.to_string() != *id);
                 views::no_content()
             }
-            (&Method::GET, ["redfish", "v1", "Systems"]) => {
-                let names: Vec<&str> = self.machines.iter().map(|m| m.profile.name.as_str()).collect();
-                views::ok(&views::systems(&names))
-            }
+            (&Method::GET, ["redfish", "v1", "Systems"]) => views::ok(&views::systems(&self.names())),
             (method, ["redfish", "v1", "Managers", rest @ ..]) => {
                 self.manager(method, rest, headers, body, ignore).unwrap_or_else(not_found)
             }
@@ -402,7 +399,11 @@ impl RedfishSim {
         self.tagged(machine, views::system(machine, &self.options))
     }
 
-    /// `Managers` and what is below it. There is one, of all machines.
+    fn names(&self) -> Vec<&str> {
+        self.machines.iter().map(|machine| machine.profile.name.as_str()).collect()
+    }
+
+    /// `Managers` and what is below it. There is one, of all machines; its drive is the first one's.
     fn manager(
         &self,
         method: &Method,
@@ -413,7 +414,7 @@ impl RedfishSim {
     ) -> Option<Response<Body>> {
         match (method, rest) {
             (&Method::GET, []) => Some(views::ok(&views::managers())),
-            (&Method::GET, ["1"]) => Some(views::ok(&views::manager(&self.options))),
+            (&Method::GET, ["1"]) => Some(views::ok(&views::manager(&self.names(), &self.options))),
             (method, ["1", "VirtualMedia", rest @ ..])
                 if matches!(self.options.media, MediaStyle::Manager | MediaStyle::ManagerPatch) =>
             {

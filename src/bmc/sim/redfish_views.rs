@@ -69,10 +69,11 @@ pub(super) fn managers() -> Value {
     collection("/redfish/v1/Managers", "Manager", "Manager Collection", &[MANAGER.to_owned()])
 }
 
-pub(super) fn manager(options: &RedfishOptions) -> Value {
+pub(super) fn manager(names: &[&str], options: &RedfishOptions) -> Value {
+    let servers: Vec<Value> = names.iter().map(|name| value!({"@odata.id": path(name)})).collect();
     let mut manager = value!({
         "@odata.id": MANAGER, "@odata.type": "#Manager.v1_19_0.Manager", "Id": "1", "Name": "Simulated BMC",
-        "ManagerType": "BMC", "FirmwareVersion": env!("CARGO_PKG_VERSION"),
+        "ManagerType": "BMC", "FirmwareVersion": env!("CARGO_PKG_VERSION"), "Links": {"ManagerForServers": servers},
     });
     if matches!(options.media, MediaStyle::Manager | MediaStyle::ManagerPatch) {
         manager["VirtualMedia"] = value!({"@odata.id": format!("{MANAGER}/VirtualMedia")});

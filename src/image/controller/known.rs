@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub running: Mutex<HashMap<String, Running>>,
     /// By name.
     pub failed: Mutex<HashMap<String, Failed>>,
+    /// By name: the digest of which every file was there last, and when.
+    pub checked: Mutex<HashMap<String, (String, Instant)>>,
     /// Told when something may be named by nobody any more.
     pub collect: Notify,
     /// Told when an Image's status does not say who wants it.
@@ -88,6 +90,7 @@ impl Shared {
                     running.stop.cancel();
                 }
                 lock(&self.failed).remove(name);
+                lock(&self.checked).remove(name);
                 self.collect.notify_one();
             }
             Change::Listed => self.collect.notify_one(),

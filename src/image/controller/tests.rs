@@ -1,6 +1,6 @@
 //! The controller against an API in memory, with real imports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +25,7 @@ const SHORT: Times = Times {
     reading: Duration::ZERO,
     unwanted: Duration::ZERO,
     look_pause: Duration::from_millis(5),
+    checked: Duration::ZERO,
     ..TIMES
 };
 

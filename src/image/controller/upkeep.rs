@@ -20,6 +20,10 @@ use crate::image::{ImportError, ImportProgress, Lack};
 const NAMESPACES_SHOWN: usize = 8;
 /// How often Images that nobody wants are looked for, besides the times when hosts change.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// An image that was put in place so long ago is in its object's status, if there is one.
+const SETTLED: Duration = Duration::from_secs(900);
+/// How often what nothing names is removed, besides the times when an Image goes.
+const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// How long imports that were ended may take to give back what they stored.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
@@ -171,6 +175,59 @@ impl Context {
         }
     }
 
+    /// Removes what nothing names, when something may be named by nobody any more, and now and then.
+    pub(super) async fn collect_when_needed(&self) {
+        let mut tick = interval(COLLECT_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = self.shared.collect.notified() => {}
+                _ = tick.tick() => {}
+            }
+            // An import whose digest is in no status yet would lose it. While some run, which may be always, what was put in
+            // place lately stays; their end brings us here again.
+            let start = Instant::now();
+            let alone = self.gate.try_write();
+            let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
+            match self.wanted().await {
+                Ok(keep) => {
+                    let library = self.library.clone();
+                    match tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await {
+                        Ok(Ok(gone)) if gone.images > 0 => {
+                            tracing::info!(
+                                images = gone.images,
+                                bytes = gone.bytes,
+                                "removed images that nothing names"
+                            );
+                        }
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) => tracing::warn!(%error, "images that nothing names cannot be removed"),
+                        Err(error) => tracing::warn!(%error, "images that nothing names were not removed"),
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "images and boot intents cannot be listed; nothing is removed"),
+            }
+            drop(alone);
+            // Imports that end all the time do not keep this busy.
+            let pause = self.times.look_pause.max(start.elapsed() * 8);
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Digests that an Image or a boot intent names.
+    async fn wanted(&self) -> Result<HashSet<String>, kube::Error> {
+        let all = ListParams::default();
+        let images = self.images.list(&all).await?.items.into_iter();
+        let mut keep: HashSet<String> = images.filter_map(|image| image.status?.digest).collect();
+        let intents = self.intents.list(&all).await?.items.into_iter();
+        keep.extend(intents.flat_map(|intent| super::digests(intent.spec)));
+        Ok(keep)
+    }
+
     /// Keeps the statuses of Images as who wants them, and lets go of imports that nobody wants.
     pub(super) async fn look_after_users(&self) {
         let mut tick = interval(LOOK_EVERY);
@@ -182,15 +239,17 @@ impl Context {
                 () = self.shared.look.notified() => {}
                 _ = tick.tick() => {}
             }
+            let start = Instant::now();
             if self.demands.complete()
                 && let Err(error) = self.look_at_users().await
             {
                 tracing::warn!(%error, "the API failed while it was noted for whom images are");
             }
-            // Hosts that change all the time do not keep this busy.
+            // Hosts that change all the time do not keep this busy, however many Images there are.
+            let pause = self.times.look_pause.max(start.elapsed() * 8);
             tokio::select! {
                 () = self.shutdown.cancelled() => return,
-                () = sleep(self.times.look_pause) => {}
+                () = sleep(pause) => {}
             }
         }
     }

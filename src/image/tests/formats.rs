@@ -282,3 +282,38 @@ fn a_compressed_cluster_is_named_once() {
         }
     }
 }
+
+/// An xz file whose header asks for a dictionary of 128 MiB.
+fn greedy_xz() -> Vec<u8> {
+    let mut packed = Vec::new();
+    let mut xz = liblzma::write::XzEncoder::new(&mut packed, 1);
+    xz.write_all(&disk(1, 3)).expect("xz");
+    xz.finish().expect("xz");
+    // The header of the first block follows that of the stream: its size, flags, filter LZMA2, one byte of properties.
+    let block = &mut packed[12..];
+    let length = (usize::from(block[0]) + 1) * 4;
+    assert_eq!(block[2..4], [0x21, 1]);
+    block[4] = 30;
+    let mut sum = flate2::Crc::new();
+    sum.update(&block[..length - 4]);
+    block[length - 4..length].copy_from_slice(&sum.sum().to_le_bytes());
+    packed
+}
+
+#[tokio::test]
+async fn an_image_gets_the_memory_of_no_other_and_an_iso_is_no_larger_than_one_is() {
+    let (folder, library) = library();
+    let at = |name: &str| folder.path().join(name);
+    // A frame with a window of 128 MiB, and one raw block of 32 bytes, the last.
+    let zstd = [&[0x28, 0xb5, 0x2f, 0xfd, 0, 17 << 3, 1, 1, 0][..], &[7; 32]].concat();
+    for (name, data) in [("greedy.xz", greedy_xz()), ("greedy.zst", zstd)] {
+        fs::write(at(name), data).expect("written");
+        let error = import(&library, &spec(file_url(&at(name)))).await.expect_err(name);
+        assert!(error.message.contains("takes more memory than it may") && !error.retry, "{error}");
+    }
+    let large = fs::File::create(at("large.iso")).expect("made");
+    large.set_len((16 << 30) + 2048).expect("sparse");
+    let live = ImageSpec { format: Some("live-iso".into()), ..spec(file_url(&at("large.iso"))) };
+    let error = import(&library, &live).await.expect_err("too large");
+    assert!(error.message.contains("at most 16 GiB") && !error.retry, "{error}");
+}

@@ -82,3 +82,21 @@ async fn what_unpacks_to_more_than_the_limit_is_refused_whatever_it_holds() {
     std::fs::write(at("small.zst"), small).expect("written");
     import(&library, &spec(file_url(&at("small.zst")))).await.expect("imported");
 }
+
+#[tokio::test]
+async fn a_library_has_no_more_chunks_than_fit_the_memory() {
+    let (folder, library) = library_of(Sources { max_chunks: 12, ..Sources::of_tests() });
+    let made = async |name: &str, seed: u8, mib: usize| {
+        let path = folder.path().join(name);
+        // Of next to nothing each, and no two alike.
+        let content: Vec<u8> =
+            (0..mib * MIB).map(|at| if at % MIB == 0 { seed + (at / MIB) as u8 } else { 0 }).collect();
+        std::fs::write(&path, content).expect("written");
+        import(&library, &spec(file_url(&path))).await
+    };
+    let first = made("first", 1, 12).await.expect("imported");
+    let error = made("second", 100, 9).await.expect_err("full");
+    assert!(error.message.contains("12 parts of a MiB") && error.retry && error.lack.is_some(), "{error}");
+    assert!(library.remove(&first.digest).expect("removed"));
+    made("second", 100, 9).await.expect("imported");
+}

@@ -40,9 +40,13 @@ async fn equal_chunks_are_stored_once_and_go_with_their_last_image() {
     assert!(library.remove(&a.digest).expect("removed") && !library.remove(&a.digest).expect("gone"));
     assert_eq!(files(&chunks), in_b.len());
     assert!(library.manifest(&a.digest).is_none() && library.holds(&b.digest));
-    let kept = library.collect(&HashSet::from([b.digest.clone()])).expect("collected");
-    assert_eq!(kept, super::super::Collected::default());
-    let gone = library.collect(&HashSet::new()).expect("collected");
+    let named = HashSet::from([b.digest.clone()]);
+    // What came lately may be named soon.
+    for (keep, settled) in [(named, Duration::ZERO), (HashSet::new(), Duration::from_secs(3600))] {
+        let kept = library.collect(&keep, settled).expect("collected");
+        assert_eq!(kept, super::super::Collected::default());
+    }
+    let gone = library.collect(&HashSet::new(), Duration::ZERO).expect("collected");
     assert_eq!((gone.images, gone.chunks, gone.bytes), (1, in_b.len(), b.stored_size));
     assert_eq!(files(&folder.path().join("images")), 0);
 }
@@ -85,6 +89,32 @@ async fn a_restart_finds_whole_images_and_removes_what_is_not() {
     for name in ["", "..", "../tmp", "/etc/passwd", &"G".repeat(64), &"A".repeat(64), &"é".repeat(32)] {
         assert!(reopened.chunk_file(name).is_none() && reopened.manifest(name).is_none(), "{name}");
     }
+}
+
+#[tokio::test]
+async fn who_serves_waits_for_no_work_on_files_and_a_manifest_is_in_memory_once() {
+    let (folder, library) = library();
+    let [a, b] = two_images(folder.path(), &library).await;
+    let chunk = library.manifest(&a.digest).expect("manifest").chunks[0].sha256.clone();
+    // A slow disk: somebody puts files in place.
+    let files = library.inner.lock_files();
+    let (said, heard) = std::sync::mpsc::channel();
+    let asker = library.clone();
+    std::thread::spawn(move || {
+        let found = asker.chunk_file(&chunk).is_some() && asker.manifest_file(&b.digest).is_some();
+        said.send(found && asker.manifest(&b.digest).is_some())
+    });
+    assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(true));
+    drop(files);
+    let held = library.manifest(&a.digest).expect("manifest");
+    for number in 1..=5_u8 {
+        let path = folder.path().join("small");
+        fs::write(&path, [number; 512]).expect("written");
+        let small = import(&library, &spec(file_url(&path))).await.expect("imported");
+        assert!(library.manifest(&small.digest).is_some());
+    }
+    assert!(Arc::ptr_eq(&held, &library.manifest(&a.digest).expect("manifest")));
+    assert!(library.remove(&a.digest).expect("removed") && library.manifest(&a.digest).is_none());
 }
 
 #[tokio::test]

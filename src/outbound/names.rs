@@ -1,0 +1,126 @@
+//! Names, resolved a few at a time.
+//!
+//! A lookup takes one of the threads that the whole program has for what blocks, until DNS answers or the C library gives
+//! up, which is later than anybody waits; and whoever writes a host chooses whose DNS servers are asked. So few lookups
+//! are under way at once, and a name that was resolved before does not depend on those of others: when there is no answer
+//! in time, the last one counts.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Lookups under way at once.
+const AT_ONCE: usize = 64;
+/// How long an answer is waited for, where there is an older one.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long an answer is good for that.
+const GOOD_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Names whose last answer is remembered.
+const REMEMBERED: usize = 4096;
+
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(AT_ONCE, PATIENCE));
+
+/// The addresses of a name, with this port. Takes as long as DNS does, where there is no earlier answer.
+///
+/// # Errors
+///
+/// Those of the C library.
+pub async fn lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    NAMES.lookup(name, port).await
+}
+
+struct Names {
+    places: Arc<Semaphore>,
+    patience: Duration,
+    known: Arc<Mutex<HashMap<String, Answer>>>,
+}
+
+struct Answer {
+    at: Instant,
+    addresses: Vec<IpAddr>,
+}
+
+impl Names {
+    fn new(at_once: usize, patience: Duration) -> Self {
+        Self { places: Arc::new(Semaphore::new(at_once)), patience, known: Arc::default() }
+    }
+
+    async fn lookup(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let asked = self.ask(name, port);
+        tokio::pin!(asked);
+        if let Ok(found) = timeout(self.patience, &mut asked).await {
+            return found;
+        }
+        if let Some(answer) = lock(&self.known).get(name).filter(|answer| answer.at.elapsed() < GOOD_FOR) {
+            tracing::debug!(name, "DNS does not answer in time: the last answer counts");
+            return Ok(answer.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
+        }
+        asked.await
+    }
+
+    async fn ask(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let place = self.places.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (known, name) = (self.known.clone(), name.to_owned());
+        // Has its place for as long as it has its thread, also when whoever asked has gone.
+        let lookup = tokio::spawn(async move {
+            let found = tokio::net::lookup_host((name.as_str(), port)).await;
+            drop(place);
+            let found: Vec<SocketAddr> = found?.collect();
+            remember(&mut lock(&known), name, found.iter().map(SocketAddr::ip).collect());
+            Ok(found)
+        });
+        lookup.await.map_err(io::Error::other)?
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember(known: &mut HashMap<String, Answer>, name: String, addresses: Vec<IpAddr>) {
+    if addresses.is_empty() {
+        return;
+    }
+    if known.len() >= REMEMBERED && !known.contains_key(&name) {
+        let oldest = known.iter().min_by_key(|(_, answer)| answer.at).map(|(name, _)| name.clone());
+        oldest.map(|oldest| known.remove(&oldest));
+    }
+    known.insert(name, Answer { at: Instant::now(), addresses });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_name_that_was_resolved_does_not_wait_for_the_slow_names_of_others() {
+        let names = Names::new(1, Duration::from_millis(20));
+        let first = names.lookup("localhost", 80).await.expect("resolved");
+        assert!(first.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
+        // Another's lookup has the only place, for ever.
+        let place = names.places.clone().acquire_owned().await.expect("a place");
+        let again = names.lookup("localhost", 81).await.expect("remembered");
+        assert_eq!(again.len(), first.len());
+        assert!(again.iter().all(|address| address.ip().is_loopback() && address.port() == 81));
+        let other = names.lookup("127.0.0.2", 80);
+        tokio::pin!(other);
+        assert!(timeout(Duration::from_millis(50), &mut other).await.is_err(), "no answer yet, and none before");
+        drop(place);
+        assert!(timeout(Duration::from_secs(20), other).await.expect("in time").is_ok());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut known = HashMap::new();
+        for number in 0..REMEMBERED + 10 {
+            remember(&mut known, format!("n{number}"), vec![IpAddr::from([127, 0, 0, 1])]);
+        }
+        remember(&mut known, "none".into(), Vec::new());
+        assert_eq!((known.len(), known.contains_key("n9"), known.contains_key("n10")), (REMEMBERED, false, true));
+    }
+}
