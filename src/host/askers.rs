@@ -122,9 +122,14 @@ impl Known {
                 count.hosts -= 1;
                 count.provisioned -= usize::from(before.provisioned);
             }
-            namespaces.retain(|_, count| count.hosts > 0);
+            // Of this one only: there may be as many Images as hosts.
+            if namespaces.get(&key.0).is_some_and(|count| count.hosts == 0) {
+                namespaces.remove(&key.0);
+            }
+            if namespaces.is_empty() {
+                self.images.remove(&before.image);
+            }
         }
-        self.images.retain(|_, namespaces| !namespaces.is_empty());
         if let Some(asked) = asked {
             let count = self.images.entry(asked.image).or_default().entry(key.0).or_default();
             count.hosts += 1;

@@ -17,6 +17,8 @@ use crate::runtime::{Change, Key, Watches, key};
 
 /// More cards than any machine has.
 const MAX_CARDS: usize = 256;
+/// Addresses that a machine reported itself by, of which no more are written ([`ANNOTATION_REPORTED`]).
+const MAX_REPORTED: usize = 16;
 
 /// An intent as last seen, and a way to wait for its next change.
 type Latest = watch::Sender<Option<Arc<BootIntent>>>;
@@ -189,7 +191,7 @@ fn discovery(host: &BareMetalHost) -> Discovery {
     Discovery {
         waiting: super::discovery::waits(host),
         counts: super::discovery::counts(host),
-        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_CARDS).collect(),
+        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_REPORTED).collect(),
     }
 }
 

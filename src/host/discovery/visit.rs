@@ -77,7 +77,8 @@ impl Discovery {
             super::bmc::address(&sample, rule.bmc_scheme.as_deref())
                 .map_err(|reason| DiscoveryError::Scheme { number, reason })?;
         }
-        index.limit_waiting(config.limit);
+        let named = config.rules.iter().filter_map(|rule| rule.namespace.clone());
+        index.limit_waiting(config.limit, named.chain([config.namespace.clone(), "default".to_owned()]).collect());
         let journal = Journal::open(store)?;
         Ok(Self(Arc::new(Inner { client, index, config, journal, one: tokio::sync::Mutex::default() })))
     }
