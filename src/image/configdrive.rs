@@ -14,6 +14,10 @@ pub const LABEL: &str = "config-2";
 /// Largest user data, in bytes; a Secret holds at most 1 MiB.
 pub const MAX_CONTENT: usize = 16 << 20;
 
+/// Largest metadata, and largest network data, in bytes, as they are written: both are taken apart and written anew each time an
+/// agent asks for the drive.
+pub const MAX_DOCUMENT: usize = 64 << 10;
+
 const VERSIONS: [&str; 2] = ["2012-08-10", "latest"];
 
 /// Content of a config drive.
@@ -103,6 +107,9 @@ pub fn network_data(text: &[u8]) -> Result<Option<Value>, ConfigDriveError> {
 
 fn document(what: &'static str, text: &[u8]) -> Result<Option<Value>, ConfigDriveError> {
     let fail = |reason: String| ConfigDriveError::Document { what, reason };
+    if text.len() > MAX_DOCUMENT {
+        return Err(fail(format!("it has {} bytes, and {MAX_DOCUMENT} are the limit", text.len())));
+    }
     let text = std::str::from_utf8(text).map_err(|e| fail(e.to_string()))?;
     if text.trim().is_empty() {
         return Ok(None);
@@ -148,6 +155,14 @@ mod tests {
         for bad in [&b"- a"[..], b"just text", b"{\"a\":", b"a: [", &[0xff, 0xfe]] {
             let error = meta_data("u", "n", "h", Some(bad)).expect_err("refused").to_string();
             assert!(error.starts_with("metaData is not usable"), "{error}");
+        }
+        let long = |length: usize| format!("{{\"a\": \"{}\"}}", "x".repeat(length - 9));
+        assert!(network_data(long(MAX_DOCUMENT).as_bytes()).expect("ok").is_some());
+        for error in [
+            network_data(long(MAX_DOCUMENT + 1).as_bytes()).expect_err("too long"),
+            meta_data("u", "n", "h", Some(long(MAX_DOCUMENT + 1).as_bytes())).expect_err("too long"),
+        ] {
+            assert!(error.to_string().contains("65537 bytes"), "{error}");
         }
         assert_eq!(network_data(b" "), Ok(None));
         assert!(network_data(b"[1]").is_err());
