@@ -27,10 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const OPENING: usize = 8 << 20;
 const VISITORS: usize = 8 << 20;
 const HOSTS: usize = 32 << 20;
-/// Bodies of hosts that are being worked on at once, and of the others: what is read of one is some times larger than what
-/// came. Apart, because a report of an unknown machine takes long.
+/// Bodies that are being worked on at once, and those of unknown machines, apart, because their reports take long. What is
+/// read of one is some times larger than what came.
 const AT_ONCE: usize = 16;
-const OTHERS_AT_ONCE: usize = 4;
+const VISITORS_AT_ONCE: usize = 4;
 /// Values in a body, and in one of its lists: more than the largest server has to tell.
 const VALUES: usize = 20_000;
 const ENTRIES: usize = 1024;
@@ -98,7 +98,7 @@ pub(super) struct Intake {
 
 impl Default for Intake {
     fn default() -> Self {
-        let (opening, visitors) = (Door::new(OPENING, OTHERS_AT_ONCE), Door::new(VISITORS, OTHERS_AT_ONCE));
+        let (opening, visitors) = (Door::new(OPENING, AT_ONCE), Door::new(VISITORS, VISITORS_AT_ONCE));
         Self { patience: PATIENCE, opening, visitors, hosts: Door::new(HOSTS, AT_ONCE) }
     }
 }
@@ -131,7 +131,7 @@ impl Intake {
     /// It is longer, does not come in time, or comes with too many others.
     pub async fn bytes(&self, whose: &Whose, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
         let (value, place) = self.arrive(whose, body, most).await?;
-        place.arrived().map_err(|_| busy())?;
+        place.begins().map_err(|_| busy())?;
         Ok(Taken { value, _place: place, _turn: None })
     }
 
@@ -148,7 +148,7 @@ impl Intake {
             turn = tokio::time::timeout(self.patience, self.door(whose).turns.clone().acquire_owned()) => turn,
         };
         let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
-        place.arrived().map_err(|_| busy())?;
+        place.begins().map_err(|_| busy())?;
         let value = parse(&bytes).map_err(|error| {
             Refused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
         })?;
@@ -163,6 +163,7 @@ impl Intake {
             () = place.pushed_out() => return Err(busy()),
             bytes = tokio::time::timeout(self.patience, collect(&place, body, most)) => bytes.map_err(late)??,
         };
+        place.is_whole().map_err(|_| busy())?;
         Ok((bytes, place))
     }
 }
@@ -379,7 +380,7 @@ mod tests {
     async fn reports_of_unknown_machines_take_no_turn_of_hosts() {
         let intake = Intake::default();
         let mut held = Vec::new();
-        for number in 0..OTHERS_AT_ONCE {
+        for number in 0..VISITORS_AT_ONCE {
             let visitor = Whose::Visitor(stranger(number as u8));
             held.push(intake.json::<Value>(&visitor, Body::from("{}"), 100).await.expect("a turn"));
         }

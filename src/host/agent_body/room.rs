@@ -1,8 +1,8 @@
 //! The room that bodies of agents' calls have together, and who gives way when it is used up.
 //!
 //! Whoever sends half a body and then nothing would keep its room for as long as a body may take. So of those that are not
-//! there yet one gives way to who holds less: of the group (a namespace, or an address) that holds most the one that holds
-//! most, and of these the oldest. A body that is there is soon done with, and keeps its room until then.
+//! worked on yet one gives way to who holds less: of the group (a namespace, or an address) that holds most the one that holds
+//! most, and of these the oldest. A body that is worked on is soon done with, and keeps its room until then.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// Bodies that one sender may have here at once; an agent has three.
-pub(super) const OF_ONE: usize = 8;
+/// Bodies that one sender may have here at once. An agent has three; of an address there may be several, where programs play
+/// machines.
+pub(super) const OF_ONE: usize = 64;
 
 /// Whose a body is: a namespace and a host of it, or an address twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,8 +51,10 @@ struct Sums {
 struct Held {
     sender: Sender,
     bytes: usize,
-    /// Ends one that is not there yet.
-    arriving: Option<CancellationToken>,
+    /// Whether all of it is there.
+    whole: bool,
+    /// Ends one that is not worked on yet.
+    waiting: Option<CancellationToken>,
 }
 
 /// No room, and nobody who gives way.
@@ -76,8 +79,8 @@ impl Room {
     pub fn enter(&self, sender: Sender) -> Result<Place, Full> {
         let mut table = self.table();
         if table.senders.get(&sender).is_some_and(|sums| sums.bodies >= OF_ONE) {
-            // Its own oldest one goes, if that has not come by now.
-            let own = table.bodies.iter().find(|(_, held)| held.sender == sender && held.arriving.is_some());
+            // Its own oldest one goes that has not come by now.
+            let own = table.bodies.iter().find(|(_, held)| held.sender == sender && !held.whole);
             let own = own.map(|(number, _)| *number).ok_or(Full)?;
             table.push_out(own);
         }
@@ -85,7 +88,7 @@ impl Room {
         let (number, pushed_out) = (table.last, CancellationToken::new());
         table.senders.entry(sender.clone()).or_default().bodies += 1;
         table.groups.entry(sender.group.clone()).or_default().bodies += 1;
-        table.bodies.insert(number, Held { sender, bytes: 0, arriving: Some(pushed_out.clone()) });
+        table.bodies.insert(number, Held { sender, bytes: 0, whole: false, waiting: Some(pushed_out.clone()) });
         drop(table);
         Ok(Place { room: self.clone(), number, pushed_out })
     }
@@ -117,10 +120,17 @@ impl Place {
         self.pushed_out.cancelled().await;
     }
 
-    /// It is there and is worked on: nobody has its room before that is done.
-    pub fn arrived(&self) -> Result<(), Full> {
+    /// All of it is there, and waits for its turn.
+    pub fn is_whole(&self) -> Result<(), Full> {
+        self.room.table().bodies.get_mut(&self.number).ok_or(Full)?.whole = true;
+        Ok(())
+    }
+
+    /// It is worked on: nobody has its room before that is done.
+    pub fn begins(&self) -> Result<(), Full> {
         let mut table = self.room.table();
-        table.bodies.get_mut(&self.number).ok_or(Full)?.arriving = None;
+        let held = table.bodies.get_mut(&self.number).ok_or(Full)?;
+        (held.whole, held.waiting) = (true, None);
         Ok(())
     }
 }
@@ -153,7 +163,7 @@ impl Table {
             (group, self.senders.get(sender).copied().unwrap_or_default().bytes)
         };
         let own = of(sender);
-        let others = self.bodies.iter().filter(|(other, held)| **other != number && held.arriving.is_some());
+        let others = self.bodies.iter().filter(|(other, held)| **other != number && held.waiting.is_some());
         let judged = others.filter_map(|(other, held)| {
             let theirs = of(&held.sender);
             let may = if held.sender == *sender {
@@ -169,7 +179,7 @@ impl Table {
     }
 
     fn push_out(&mut self, number: u64) {
-        if let Some(token) = self.remove(number).and_then(|held| held.arriving) {
+        if let Some(token) = self.remove(number).and_then(|held| held.waiting) {
             token.cancel();
         }
     }
@@ -222,13 +232,13 @@ mod tests {
         );
         let d = enter("y", "d", 20).expect("x has 80, y will have 40");
         assert!(gone(&a) && !gone(&b) && !gone(&c), "the oldest of who has most");
-        assert_eq!((a.take(1), a.arrived()), (Err(Full), Err(Full)), "it is over");
+        assert_eq!((a.take(1), a.begins()), (Err(Full), Err(Full)), "it is over");
         assert_eq!(room.left(), 20);
         drop(a);
         assert_eq!(room.left(), 20, "once");
         let e = enter("z", "e", 20).expect("room");
         // Of one's own the oldest goes; what is there is done with first.
-        b.arrived().expect("there");
+        b.begins().expect("there");
         let more = enter("y", "c", 20).expect("its own");
         assert!(gone(&c) && !gone(&b));
         assert_eq!(enter("w", "w", 45).err(), Some(Full), "nobody has as much");
@@ -242,14 +252,14 @@ mod tests {
     fn one_sender_has_a_few_bodies_and_the_oldest_that_is_not_there_goes() {
         let room = Room::new(100);
         let mut places: Vec<_> = (0..OF_ONE).map(|_| room.enter(sender("x", "a")).expect("a place")).collect();
-        places[0].arrived().expect("there");
+        places[0].begins().expect("there");
         places.push(room.enter(sender("x", "a")).expect("the second one's"));
         let gone: Vec<_> = places.iter().map(|place| place.pushed_out.is_cancelled()).collect();
         assert_eq!(gone.iter().position(|gone| *gone), Some(1));
         assert_eq!(gone.iter().filter(|gone| **gone).count(), 1);
         room.enter(sender("x", "b")).expect("another's");
         // But for the one that is over.
-        assert_eq!(places.iter().filter(|place| place.arrived().is_ok()).count(), OF_ONE);
+        assert_eq!(places.iter().filter(|place| place.begins().is_ok()).count(), OF_ONE);
         assert_eq!(room.enter(sender("x", "a")).err(), Some(Full), "all are worked on");
     }
 }
