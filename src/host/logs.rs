@@ -245,7 +245,7 @@ fn measured(folder: &Path) -> Room {
             }
         }
     }
-    found.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+    found.sort_by_key(|(modified, ..)| *modified);
     found.iter().for_each(|(_, log, size)| room.put(log, *size));
     room
 }
