@@ -1,7 +1,7 @@
 //! BMC address and credentials of a host (docs/design/host.md, "Access to the BMC").
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use secrecy::SecretString;
 use serde_json::json;
@@ -13,6 +13,8 @@ use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 use crate::runtime::objects;
 
+/// Secrets that are looked at in one go.
+const PAGE: u32 = 100;
 /// Label that Metal3 puts on every secret that it reads.
 const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
 
@@ -103,19 +105,35 @@ pub(super) async fn release(context: &Context, host: &BareMetalHost) -> Result<(
     let namespace = host.namespace().unwrap_or_default();
     let uid = host.uid().unwrap_or_default();
     let api = context.api::<Secret>(&namespace);
-    for secret in api.list(&ListParams::default().labels(&format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1))).await? {
-        let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
-        if ours.is_empty() {
-            continue;
+    let label = format!("{}={}", SECRET_LABEL.0, SECRET_LABEL.1);
+    let mut page = ListParams::default().labels(&label).limit(PAGE);
+    loop {
+        // Without what is in them: a namespace may have many, and each of its hosts looks for its own.
+        let some = api.list_metadata(&page).await?;
+        let owned = some.items.iter().filter(|secret| secret.owner_references().iter().any(|owner| owner.uid == uid));
+        for name in owned.map(ResourceExt::name_any) {
+            if let Some(secret) = api.get_opt(&name).await? {
+                let_go(&api, secret, &uid).await?;
+            }
         }
-        let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
-        if !shared {
-            objects::release(&api, &secret, FINALIZER_SECRET).await?;
-            continue;
+        match some.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
         }
-        let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        api.patch(&secret.name_any(), &PatchParams::default(), &patch).await?;
     }
-    Ok(())
+}
+
+/// Takes the claim of the host with this UID off a secret.
+async fn let_go(api: &Api<Secret>, secret: Secret, uid: &str) -> Result<(), kube::Error> {
+    let (ours, others): (Vec<_>, Vec<_>) = secret.owner_references().iter().partition(|owner| owner.uid == uid);
+    if ours.is_empty() {
+        return Ok(());
+    }
+    let shared = others.iter().any(|owner| owner.kind == "BareMetalHost");
+    if !shared {
+        return objects::release(api, &secret, FINALIZER_SECRET).await;
+    }
+    let metadata = json!({ "resourceVersion": secret.resource_version(), "ownerReferences": others });
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    api.patch(&secret.name_any(), &PatchParams::default(), &patch).await.map(drop)
 }
