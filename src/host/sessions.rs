@@ -20,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -34,7 +35,7 @@ use super::watches::Intents;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
-    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
+    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepAction, StepProgress, StepResult,
 };
 use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::neighbour::{Neighbours, another_card};
@@ -58,6 +59,8 @@ const RESULTS: usize = 32;
 const MAX_REPORT: usize = MAX_RESULT / 4;
 /// Address of who has none.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// Config drives that are made at once.
+const DRIVES: usize = 4;
 /// Tries of a write that collides with another.
 const WRITE_TRIES: usize = 8;
 
@@ -76,6 +79,8 @@ struct Inner {
     discovery: OnceLock<Discovery>,
     lanes: Lanes,
     intake: Intake,
+    /// Config drives that are made at once: an agent may ask for its own again and again, and each takes some megabytes.
+    drives: Semaphore,
     metrics: OnceLock<Metrics>,
     neighbours: OnceLock<Neighbours>,
 }
@@ -153,7 +158,7 @@ impl Sessions {
         lanes: Lanes,
     ) -> Self {
         let (meter, discovery, metrics) = (Meter::default(), OnceLock::new(), OnceLock::new());
-        let (intake, neighbours) = (Intake::default(), OnceLock::new());
+        let (intake, drives, neighbours) = (Intake::default(), Semaphore::new(DRIVES), OnceLock::new());
         Self(Arc::new(Inner {
             client,
             index,
@@ -165,6 +170,7 @@ impl Sessions {
             discovery,
             lanes,
             intake,
+            drives,
             metrics,
             neighbours,
         }))
@@ -500,6 +506,10 @@ async fn next_step(
         if let Some(step) = next_of(&intent, &after).filter(|_| !paused) {
             let metrics = inner.metrics.get_or_init(Metrics::default);
             let (namespace, name) = (&caller.namespace, &caller.name);
+            let _turn = match step.action {
+                StepAction::WriteConfigDrive => inner.drives.acquire().await.ok(),
+                _ => None,
+            };
             match payload::render(&inner.client, metrics, namespace, name, caller.generation, step).await {
                 Ok(step) => return Ok(Json(step).into_response()),
                 Err(payload::PayloadError::Api(error)) => return Err(error.into()),
