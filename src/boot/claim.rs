@@ -1,6 +1,7 @@
 //! Whose machine a MAC address is: one rule for DHCP, booting, sessions and the reconciler.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// How good a host's claim of a MAC address is. Of two the smaller one has the address.
 ///
@@ -24,10 +25,16 @@ pub struct Claim {
     /// When the host was made, Unix time in seconds.
     pub created: i64,
     /// UID of the host.
-    pub uid: String,
+    pub uid: Arc<str>,
 }
 
 impl Claim {
+    /// One that no other is better than.
+    pub(super) fn best() -> Self {
+        let (waiting, card, unregistered) = (false, false, false);
+        Self { waiting, card, unregistered, registered: i64::MIN, since: 0, created: i64::MIN, uid: "".into() }
+    }
+
     fn parts(&self) -> (bool, bool, bool, i64, u64, i64, &str) {
         (self.waiting, self.card, self.unregistered, self.registered, self.since, self.created, &self.uid)
     }

@@ -236,8 +236,10 @@ pub(super) struct Shared {
     pub tokens: Arc<Tokens>,
     pub files: BootFiles,
     pub lanes: Lanes,
-    /// Who asked first for a boot's script, where another server gives the addresses, and for a medium.
+    /// Who asked first for a boot's script, where another server gives the addresses.
     pub firsts: Firsts,
+    /// Who asked first for a medium. Apart: a machine can have as many tickets as it likes, and they push out no others' boots.
+    pub media: Firsts,
 }
 
 /// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
@@ -251,7 +253,15 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/explain", get(explanation).layer(from_fn(no_image)))
         .route("/boot/explain/dhcp", get(dhcp).layer(from_fn(no_image)))
         .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
-        .with_state(Arc::new(Shared { site, hosts, tokens, files, lanes, firsts: Firsts::default() }))
+        .with_state(Arc::new(Shared {
+            site,
+            hosts,
+            tokens,
+            files,
+            lanes,
+            firsts: Firsts::default(),
+            media: Firsts::default(),
+        }))
 }
 
 /// What is of one machine is no image: an appliance that fetches images for its users, this one or another, is refused.

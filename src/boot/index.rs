@@ -1,6 +1,7 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use crate::api::MacAddress;
 use crate::api::slipway::{BootTarget, Registration};
@@ -8,6 +9,9 @@ use crate::bmc::BootInterface;
 
 use super::Stranger;
 use super::claim::{Claim, ClaimOrder};
+
+/// Where the claims of an address begin; made once, for it is asked for at each packet.
+static BEST: OnceLock<Claim> = OnceLock::new();
 
 /// What booting needs to know of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +79,7 @@ impl BootHost {
     }
 
     /// How good its claim of an address is.
-    fn claim(&self, mac: MacAddress, since: u64) -> Claim {
+    fn claim(&self, mac: MacAddress, uid: &Arc<str>, since: u64) -> Claim {
         let boots = self.standing.boot_mac == Some(mac);
         let reported = self.standing.reported(mac).filter(|_| !boots);
         let registered = if boots { self.standing.since() } else { reported.unwrap_or_default() };
@@ -86,8 +90,13 @@ impl BootHost {
             registered,
             since: if boots { since } else { 0 },
             created: self.created,
-            uid: self.uid.clone(),
+            uid: uid.clone(),
         }
+    }
+
+    /// The live ISO that it boots.
+    fn live(&self) -> Option<&Arc<str>> {
+        self.intent.as_ref().filter(|intent| intent.target == BootTarget::LiveIso)?.live_iso.as_ref()
     }
 }
 
@@ -113,21 +122,52 @@ pub struct HostIndex {
     waiting_limit: Arc<AtomicUsize>,
 }
 
+/// What is asked for is looked up, or counted as it changes: strangers ask, at each packet, and somebody may have many hosts
+/// with the same addresses.
 #[derive(Default)]
 struct Hosts {
     /// All that claim an address, the best claim first. It is nearly always one.
-    by_mac: HashMap<MacAddress, Vec<Arc<BootHost>>>,
-    by_name: HashMap<(String, String), Arc<BootHost>>,
-    by_uid: HashMap<String, Arc<BootHost>>,
-    /// By UID: the number of the host's claim of its boot address.
-    since: HashMap<String, u64>,
+    by_mac: BTreeMap<Place, Arc<BootHost>>,
+    by_name: HashMap<(String, String), Entry>,
+    by_uid: HashMap<Arc<str>, Entry>,
+    /// Addresses of unknown machines that turned out to be a host, with the host's number.
+    reported: BTreeMap<(MacAddress, u64), Arc<BootHost>>,
+    /// Hosts of each namespace that count towards the limit of discovery.
+    counted: HashMap<String, usize>,
+    /// The namespaces where discovery makes hosts.
+    discovered_in: BTreeSet<String>,
+    /// Registered hosts of each namespace.
+    namespaces: HashMap<String, usize>,
+    /// Hosts that boot each live ISO.
+    live: HashMap<Arc<str>, usize>,
     order: ClaimOrder,
+    last: u64,
+}
+
+/// A claim of an address, with the host's number.
+type Place = (MacAddress, Claim, u64);
+
+/// A host that was put in.
+#[derive(Clone)]
+struct Entry {
+    host: Arc<BootHost>,
+    uid: Arc<str>,
+    /// The number of its claim of its boot address.
+    since: u64,
+    /// Which one of all that were ever put in.
+    number: u64,
+}
+
+impl Entry {
+    fn places(&self) -> impl Iterator<Item = Place> {
+        self.host.macs.iter().map(|mac| (*mac, self.host.claim(*mac, &self.uid, self.since), self.number))
+    }
 }
 
 impl HostIndex {
     /// The host with this hardware address: the one with the best [`Claim`].
     pub fn by_mac(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
-        self.read().by_mac.get(&mac)?.first().cloned()
+        self.read().claims(mac).next().map(|(_, host)| host.clone())
     }
 
     /// Whether an address is the boot address of a registered host, that is of one whose BMC let the appliance in.
@@ -144,9 +184,7 @@ impl HostIndex {
 
     /// The namespaces that have registered hosts.
     pub fn namespaces(&self) -> BTreeSet<String> {
-        let hosts = self.read();
-        let registered = hosts.by_name.values().filter(|host| host.is_registered());
-        registered.map(|host| host.namespace.as_str()).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
+        self.read().namespaces.keys().cloned().collect()
     }
 
     /// Whether all hosts are in it: the first list was complete.
@@ -159,9 +197,11 @@ impl HostIndex {
         self.write().order.settle();
     }
 
-    /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1): as many strangers are let in.
-    pub fn limit_waiting(&self, limit: usize) {
+    /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1), in these namespaces: as many
+    /// strangers are let in. Who may write hosts elsewhere can write into them what discovery does.
+    pub fn limit_waiting(&self, limit: usize, namespaces: BTreeSet<String>) {
         self.waiting_limit.store(limit.max(1), Ordering::Relaxed);
+        self.write().discovered_in = namespaces;
     }
 
     /// What is done about this hardware address if it is no host's, on a network where `discovery` is on or off.
@@ -170,80 +210,75 @@ impl HostIndex {
             return Stranger::Ignored;
         }
         let hosts = self.read();
-        if hosts.by_mac.contains_key(&mac) {
+        if hosts.claims(mac).next().is_some() {
             return Stranger::Ignored;
         }
-        if let Some(host) = hosts.by_name.values().find(|host| host.discovery.reported.contains(&mac)) {
+        if let Some((_, host)) = hosts.reported.range((mac, 0)..=(mac, u64::MAX)).next() {
             return Stranger::Reported(format!("{}/{}", host.namespace, host.name));
         }
         let limit = self.waiting_limit.load(Ordering::Relaxed);
-        let full = limit > 0 && hosts.by_name.values().filter(|host| host.discovery.counts).count() >= limit;
-        if full { Stranger::TooMany(limit) } else { Stranger::Discovered }
+        let counted = || hosts.discovered_in.iter().filter_map(|name| hosts.counted.get(name)).sum::<usize>();
+        if limit > 0 && counted() >= limit { Stranger::TooMany(limit) } else { Stranger::Discovered }
     }
 
     /// The host with this name.
     pub fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<BootHost>> {
-        self.read().by_name.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        self.read().by_name.get(&(namespace.to_owned(), name.to_owned())).map(|entry| entry.host.clone())
     }
 
     /// The host with this UID.
     pub fn by_uid(&self, uid: &str) -> Option<Arc<BootHost>> {
-        self.read().by_uid.get(uid).cloned()
+        self.read().by_uid.get(uid).map(|entry| entry.host.clone())
     }
 
     /// The host that goes before the one with this UID at an address: the one with the best [`Claim`], when that is better
     /// than its own. Who is not registered keeps nobody of another namespace from an address: anybody can name one.
     pub fn before(&self, mac: MacAddress, uid: &str, namespace: &str) -> Option<Arc<BootHost>> {
         let hosts = self.read();
-        // One that is not known yet comes last.
-        let others = hosts.by_mac.get(&mac)?.iter().take_while(|host| host.uid != uid);
-        let keeps = |host: &&Arc<BootHost>| {
-            let claim = host.claim(mac, 0);
-            !claim.waiting && !claim.card && (!claim.unregistered || host.namespace == namespace)
-        };
-        others.into_iter().find(keeps).cloned()
+        // One that is not known yet comes last. Behind the first that waits or has no more than a card there is none.
+        let others = hosts.claims(mac).take_while(|(claim, host)| host.uid != uid && !claim.waiting && !claim.card);
+        let mut others = others.filter(|(claim, host)| !claim.unregistered || host.namespace == namespace);
+        others.next().map(|(_, host)| host.clone())
     }
 
     /// Another host than this one that is registered and has one of these addresses as its boot address, with the address.
     pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
         let hosts = self.read();
         macs.iter().find_map(|mac| {
-            let has_it = |host: &&Arc<BootHost>| {
+            let has_it = |(_, host): &(&Claim, &Arc<BootHost>)| {
                 host.uid != uid && host.standing.registered && host.standing.boot_mac == Some(*mac)
             };
-            Some((*mac, hosts.by_mac.get(mac)?.iter().find(has_it)?.clone()))
+            let (_, rival) = hosts.claims(*mac).find(has_it)?;
+            Some((*mac, rival.clone()))
         })
     }
 
     /// Whether a host's boot intent is this live ISO.
     pub fn boots_live(&self, digest: &str) -> bool {
-        let names = |host: &BootHost| {
-            let intent = host.intent.as_ref().filter(|intent| intent.target == BootTarget::LiveIso)?;
-            intent.live_iso.as_deref().map(|named| named == digest)
-        };
-        self.read().by_name.values().any(|host| names(host) == Some(true))
+        self.read().live.contains_key(digest)
     }
 
     /// Puts a host in, in the place of its former self.
     pub fn insert(&self, host: BootHost) {
         let mut hosts = self.write();
         let key = (host.namespace.clone(), host.name.clone());
-        let boot_mac = host.standing.boot_mac;
-        let same = hosts.by_uid.get(&host.uid).is_some_and(|former| former.standing.boot_mac == boot_mac);
-        let already = hosts.since.get(&host.uid).copied().filter(|_| same);
+        let former = hosts.by_uid.get(host.uid.as_str());
+        let same = former.filter(|former| former.host.standing.boot_mac == host.standing.boot_mac);
+        let already = same.map(|former| former.since);
         hosts.forget(&key);
-        let Hosts { by_mac, by_name, by_uid, since, order } = &mut *hosts;
+        hosts.last += 1;
+        let (since, number) = (hosts.order.since(already), hosts.last);
         let host = Arc::new(host);
-        by_name.insert(key, host.clone());
-        by_uid.insert(host.uid.clone(), host.clone());
-        since.insert(host.uid.clone(), order.since(already));
-        for mac in &host.macs {
-            let claim = |host: &BootHost| host.claim(*mac, since.get(&host.uid).copied().unwrap_or_default());
-            let claims = by_mac.entry(*mac).or_insert_with(|| Vec::with_capacity(1));
-            let own = claim(&host);
-            let better = claims.partition_point(|other| claim(other) <= own);
-            claims.insert(better, host.clone());
+        let entry = Entry { uid: host.uid.as_str().into(), since, number, host };
+        hosts.count(&entry.host);
+        for place in entry.places() {
+            hosts.by_mac.insert(place, entry.host.clone());
         }
+        for mac in &entry.host.discovery.reported {
+            hosts.reported.insert((*mac, number), entry.host.clone());
+        }
+        hosts.by_uid.insert(entry.uid.clone(), entry.clone());
+        hosts.by_name.insert(key, entry);
     }
 
     /// Takes a host out.
@@ -261,20 +296,55 @@ impl HostIndex {
 }
 
 impl Hosts {
+    /// Who claims an address, the best claim first.
+    fn claims(&self, mac: MacAddress) -> impl Iterator<Item = (&Claim, &Arc<BootHost>)> {
+        let from = BEST.get_or_init(Claim::best);
+        let all = self.by_mac.range((mac, from.clone(), 0)..);
+        all.take_while(move |((of, ..), _)| *of == mac).map(|((_, claim, _), host)| (claim, host))
+    }
+
     fn forget(&mut self, key: &(String, String)) {
         let Some(old) = self.by_name.remove(key) else { return };
         // A host that was made anew under the same name is another one.
-        if self.by_uid.get(&old.uid).is_some_and(|held| Arc::ptr_eq(held, &old)) {
+        if self.by_uid.get(&old.uid).is_some_and(|held| held.number == old.number) {
             self.by_uid.remove(&old.uid);
-            self.since.remove(&old.uid);
         }
-        for mac in &old.macs {
-            let Some(claims) = self.by_mac.get_mut(mac) else { continue };
-            claims.retain(|held| !Arc::ptr_eq(held, &old));
-            if claims.is_empty() {
-                self.by_mac.remove(mac);
-            }
+        for place in old.places() {
+            self.by_mac.remove(&place);
         }
+        for mac in &old.host.discovery.reported {
+            self.reported.remove(&(*mac, old.number));
+        }
+        if old.host.discovery.counts {
+            less(&mut self.counted, old.host.namespace.as_str());
+        }
+        if old.host.is_registered() {
+            less(&mut self.namespaces, old.host.namespace.as_str());
+        }
+        if let Some(digest) = old.host.live() {
+            less(&mut self.live, digest);
+        }
+    }
+
+    fn count(&mut self, host: &BootHost) {
+        if host.discovery.counts {
+            *self.counted.entry(host.namespace.clone()).or_default() += 1;
+        }
+        if host.is_registered() {
+            *self.namespaces.entry(host.namespace.clone()).or_default() += 1;
+        }
+        if let Some(digest) = host.live() {
+            *self.live.entry(digest.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// One less of this.
+fn less<K: Eq + Hash + std::borrow::Borrow<str>>(counts: &mut HashMap<K, usize>, of: &str) {
+    let Some(count) = counts.get_mut(of) else { return };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(of);
     }
 }
 
@@ -374,7 +444,7 @@ mod tests {
     fn strangers_are_let_in_up_to_a_limit_and_never_twice() {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
-        index.limit_waiting(2);
+        index.limit_waiting(2, ["ns".to_owned()].into());
         let waiting = |reported: &[u8]| Discovery {
             waiting: true,
             counts: true,
@@ -387,12 +457,108 @@ mod tests {
         assert_eq!(index.stranger(mac(1), true), Stranger::Ignored, "it is a host's");
         assert!(index.by_mac(mac(9)).is_none(), "what only reported itself is not the host");
         assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
+        // What somebody writes elsewhere keeps no machine from being discovered.
+        for number in 0..5 {
+            let plain = host(&format!("c{number}"), &[3]);
+            index.insert(BootHost { discovery: waiting(&[]), namespace: "other".into(), ..plain });
+        }
+        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
         index.insert(BootHost { discovery: waiting(&[]), ..host("b", &[2]) });
         assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2));
         index.insert(BootHost { discovery: Discovery { counts: true, ..Discovery::default() }, ..host("b", &[2]) });
         assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2), "b was accepted, and not seen yet");
         index.insert(host("b", &[2]));
         assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted and inspected");
+    }
+
+    /// Whatever is put in, changed and taken out: what is counted and looked up is that of the hosts that are there.
+    #[test]
+    fn nothing_is_left_of_former_hosts() {
+        let index = HostIndex::default();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let digests: Vec<Arc<str>> = ["x", "y"].map(Into::into).to_vec();
+        let mut random = 7_u32;
+        let mut draw = |most: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) % most
+        };
+        let mut model: BTreeMap<String, BootHost> = BTreeMap::new();
+        for step in 0..5_000 {
+            if step == 100 {
+                index.settle();
+            }
+            let name = format!("h{}", draw(12));
+            if draw(4) == 0 {
+                index.remove("ns", &name);
+                model.remove(&name);
+            } else {
+                let cards = [(); 3].map(|()| draw(8) as u8);
+                let live = (draw(2) == 0).then(|| digests[draw(2) as usize].clone());
+                let target = if draw(3) == 0 { BootTarget::Disk } else { BootTarget::LiveIso };
+                let plain = host(&name, &cards);
+                let made = BootHost {
+                    // Made anew under the same name, now and then.
+                    uid: format!("{name}-{}", draw(2)),
+                    created: i64::from(draw(3)),
+                    intent: Some(IndexedIntent { generation: 1, target, session_open: false, live_iso: live }),
+                    discovery: Discovery {
+                        waiting: draw(3) == 0,
+                        counts: draw(2) == 0,
+                        reported: vec![mac(20 + draw(4) as u8); draw(3) as usize],
+                    },
+                    standing: Standing { registered: draw(2) == 0, ..plain.standing.clone() },
+                    ..plain
+                };
+                index.insert(made.clone());
+                model.insert(name, made);
+            }
+            let hosts = index.read();
+            let of_mac = |last| model.values().filter(|host| host.macs.contains(&mac(last))).count();
+            assert!((0..8).all(|last| hosts.claims(mac(last)).count() == of_mac(last)), "{step}");
+            for last in 0..8 {
+                assert!(hosts.claims(mac(last)).is_sorted_by(|(one, _), (next, _)| one <= next), "{step}");
+                assert!(hosts.claims(mac(last)).all(|(_, host)| model.get(&host.name) == Some(host)), "{step}");
+            }
+            for last in 20..24 {
+                let reported = hosts.reported.range((mac(last), 0)..=(mac(last), u64::MAX)).count();
+                let wanted = model.values().filter(|host| host.discovery.reported.contains(&mac(last))).count();
+                assert_eq!(reported, wanted, "{step}");
+            }
+            let counted = model.values().filter(|host| host.discovery.counts).count();
+            assert_eq!(hosts.counted.get("ns").copied().unwrap_or_default(), counted, "{step}");
+            assert_eq!(hosts.by_name.len(), model.len(), "{step}");
+            assert_eq!(hosts.by_uid.len(), model.len(), "{step}");
+            drop(hosts);
+            let registered = model.values().any(BootHost::is_registered);
+            assert_eq!(index.namespaces().contains("ns"), registered, "{step}");
+            for digest in &digests {
+                assert_eq!(index.boots_live(digest), model.values().any(|host| host.live() == Some(digest)), "{step}");
+            }
+        }
+    }
+
+    /// Somebody has as many hosts as there can be, all with the same cards: none of this may grow with their square.
+    #[test]
+    fn many_hosts_with_the_same_cards_cost_no_more_than_others() {
+        let index = HostIndex::default();
+        let cards: Vec<u8> = (0..64).collect();
+        let reported: Vec<_> = (100..116).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
+        for round in 0..2 {
+            for number in 0..4_000 {
+                let discovery = Discovery { counts: true, reported: reported.clone(), ..Discovery::default() };
+                index.insert(BootHost { created: round, discovery, ..host(&number.to_string(), &cards) });
+            }
+        }
+        index.limit_waiting(5_000, ["ns".to_owned()].into());
+        for _ in 0..100_000 {
+            assert_eq!(index.stranger(MacAddress([2, 0, 0, 0, 1, 1]), true), Stranger::Discovered);
+            assert!(!index.boots_live("none"));
+        }
+        for number in 0..4_000 {
+            index.remove("ns", &number.to_string());
+        }
+        let hosts = index.read();
+        assert!(hosts.by_mac.is_empty() && hosts.reported.is_empty() && hosts.counted.is_empty());
     }
 
     #[test]

@@ -50,6 +50,16 @@ pub enum Client {
     Machine(IpAddr),
 }
 
+impl Client {
+    /// The namespace of a host.
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Host(name) => name.split_once('/').map_or("", |(namespace, _)| namespace),
+            Self::Machine(_) => "",
+        }
+    }
+}
+
 /// The places. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
 pub struct Lanes(Arc<Mutex<State>>);
@@ -67,7 +77,7 @@ pub struct Place {
 #[error("{WAITING_OF_A_CLIENT} requests from the same address wait in line already")]
 pub struct TooMany;
 
-/// A boot file on its way.
+/// A boot file or a chunk on its way.
 struct Sending {
     client: Client,
     rank: Rank,
@@ -115,13 +125,21 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// Who goes next, when the line has a place for him: the best known of those who may have more, of them one who has
-    /// least, and of them the first in line.
+    /// Who goes next, when the line has a place for him: the best known of those who may have more, of them one of the
+    /// namespace that has least, then one who has least, and of them the first in line.
     fn next(&mut self, places: usize, of_a_client: usize) -> Option<Waiting<T>> {
         let has = |client: &Client| self.running.get(client).copied().unwrap_or_default();
+        let mut namespaces: HashMap<&str, usize> = HashMap::new();
+        for (client, count) in &self.running {
+            *namespaces.entry(client.namespace()).or_default() += count;
+        }
+        let shares = |client: &Client| match client {
+            Client::Host(_) => namespaces.get(client.namespace()).copied().unwrap_or_default(),
+            Client::Machine(_) => 0,
+        };
         let waiting = self.waiting.iter().enumerate().filter(|(_, one)| self.shares.may_take(one.rank, places));
-        let waiting = waiting.map(|(index, one)| (one.rank, has(&one.client), index));
-        let (_, _, index) = waiting.filter(|(_, count, _)| *count < of_a_client).min()?;
+        let waiting = waiting.map(|(index, one)| (one.rank, shares(&one.client), has(&one.client), index));
+        let (.., index) = waiting.filter(|(_, _, count, _)| *count < of_a_client).min()?;
         let next = self.waiting.remove(index)?;
         *self.running.entry(next.client.clone()).or_default() += 1;
         self.shares.add(next.rank);
@@ -188,19 +206,28 @@ impl<T> Table<T> {
         admitted
     }
 
-    /// Takes the places of boots that take next to nothing, if others wait for one who are as well known.
+    /// Takes the places of those who take next to nothing, if others wait for one who are as well known.
     fn hang_up(&mut self, now: Instant) {
         self.sending.retain(|one| !one.left.load(Ordering::Relaxed));
-        let Some(best) = self.boot.best_waiting() else { return };
+        let (boot, deploy) = (self.boot.best_waiting(), self.deploy.best_waiting());
+        if boot.is_none() && deploy.is_none() {
+            return;
+        }
+        let best = |client: &Client| if matches!(client, Client::Host(_)) { deploy } else { boot };
         let (slow, good): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sending)
             .into_iter()
-            .map(|mut one| (best <= one.rank && one.is_slow(now), one))
+            .map(|mut one| (best(&one.client).is_some_and(|best| best <= one.rank) && one.is_slow(now), one))
             .partition(|one| one.0);
         self.sending = good.into_iter().map(|(_, one)| one).collect();
         for (_, one) in slow {
             if !one.left.swap(true, Ordering::Relaxed) {
-                if let Client::Machine(peer) = &one.client {
-                    warn!(%peer, "a boot file is taken too slowly, and others wait: the connection is ended");
+                match &one.client {
+                    Client::Machine(peer) => {
+                        warn!(%peer, "a boot file is taken too slowly, and others wait: the connection is ended");
+                    }
+                    Client::Host(host) => {
+                        warn!(host, "a chunk of an image is taken too slowly, and others wait: it is broken off");
+                    }
                 }
                 self.leave(&one.client, one.rank, now);
                 one.hangup.cancel();
@@ -310,22 +337,28 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// The answer's body, which keeps the place until it is sent or given up. A boot file that is taken too slowly while
-    /// others wait loses it, and `hangup` is cancelled.
+    /// The answer's body, which keeps the place until it is sent or given up. One that is taken too slowly while others wait
+    /// loses it: `hangup` is cancelled, and the body is broken off.
     pub fn hold(self, body: Body, hangup: CancellationToken) -> Body {
         let taken = Arc::<AtomicU64>::default();
-        if matches!(self.client, Client::Machine(_)) {
-            let (client, rank) = (self.client.clone(), self.rank);
-            let (left, taken, looked) = (self.left.clone(), taken.clone(), (Instant::now(), 0));
-            self.lanes.state().sending.push(Sending { client, rank, left, taken, looked, hangup });
-        }
-        Body::new(Holding { body, taken, _place: self })
+        let (client, rank) = (self.client.clone(), self.rank);
+        let sending = Sending {
+            client,
+            rank,
+            left: self.left.clone(),
+            taken: taken.clone(),
+            looked: (Instant::now(), 0),
+            hangup: hangup.clone(),
+        };
+        self.lanes.state().sending.push(sending);
+        Body::new(Holding { body, taken, hangup, _place: self })
     }
 }
 
 struct Holding {
     body: Body,
     taken: Arc<AtomicU64>,
+    hangup: CancellationToken,
     _place: Place,
 }
 
@@ -337,6 +370,9 @@ impl HttpBody for Holding {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.hangup.is_cancelled() {
+            return Poll::Ready(Some(Err(axum::Error::new("taken too slowly"))));
+        }
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &polled
             && let Some(data) = frame.data_ref()
@@ -522,6 +558,37 @@ mod tests {
         table.hang_up(now + RATE_OVER);
         assert_eq!(cut().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!((table.boot.shares.taken(), table.sending.len()), (BOOT_PLACES - 1, BOOT_PLACES - 3));
+    }
+
+    #[test]
+    fn hosts_of_one_namespace_keep_no_others_waiting_however_many_and_slow_they_are() {
+        let begin = Instant::now();
+        let of = |namespace: &str, number: usize| Client::Host(format!("{namespace}/{number}"));
+        let mut table = Table::<u8>::default();
+        let all = || (0..100).flat_map(|number| std::iter::repeat_n(number, OF_A_HOST));
+        table.deploy.waiting.extend(all().map(|number| waits(of("bad", number), 0)));
+        assert_eq!(table.admit(begin).len(), DEPLOY_PLACES);
+        let taking: Vec<_> = table.deploy.running.keys().cloned().collect();
+        for client in taking {
+            for _ in 0..table.deploy.running[&client] {
+                table.sending.push(Sending {
+                    client: client.clone(),
+                    rank: Rank::Known,
+                    left: Arc::default(),
+                    taken: Arc::default(),
+                    looked: (begin, 0),
+                    hangup: CancellationToken::new(),
+                });
+            }
+        }
+        // It came last, and has what is left of places before all that wait.
+        table.deploy.waiting.extend((0..OF_A_HOST).map(|_| waits(of("good", 1), 1)));
+        table.leave(&of("bad", 0), Rank::Known, begin);
+        assert_eq!(table.admit(begin).iter().map(|one| one.waiter).collect::<Vec<_>>(), [1]);
+        table.hang_up(begin + RATE_OVER);
+        assert!(table.sending.is_empty(), "nobody took anything");
+        let next: Vec<_> = table.admit(begin + RATE_OVER).iter().map(|one| one.waiter).collect();
+        assert_eq!(next.iter().filter(|one| **one == 1).count(), OF_A_HOST - 1);
     }
 
     #[tokio::test]

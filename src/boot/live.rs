@@ -15,27 +15,88 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, StatusCode};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::condition::if_range_holds;
 use super::{Ends, HostIndex};
 use crate::image::{self, Library};
-use crate::protocol::{CHUNK_SIZE, Manifest};
+use crate::protocol::{Chunk, Manifest};
 
 /// Images of which is remembered whether they are ISOs.
 const KNOWN_ISOS: usize = 64;
+/// Bytes that are sent at once, and that wait for a client that takes none.
+const PIECE: u64 = 256 << 10;
+/// Chunks that are kept unpacked: whoever reads an ISO asks for small parts of one, again and again.
+const KEPT_CHUNKS: usize = 32;
+/// Chunks that are unpacked at once, whoever asks for how many: strangers may, and each takes a processor.
+const AT_ONCE: usize = 2;
+static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
 #[derive(Clone)]
 struct Shared {
     hosts: HostIndex,
     library: Library,
+    chunks: Arc<Chunks>,
     /// Whether the last that were looked at are ISOs: a digest never stands for anything else.
     isos: Arc<Mutex<VecDeque<(String, bool)>>>,
 }
 
+/// The chunks that were unpacked last, under the names that they have in the library.
+struct Chunks {
+    turns: Semaphore,
+    // std's lock: held for a look, never across an await.
+    kept: Mutex<VecDeque<(String, Bytes)>>,
+}
+
+impl Default for Chunks {
+    fn default() -> Self {
+        Self { turns: Semaphore::new(AT_ONCE), kept: Mutex::default() }
+    }
+}
+
+impl Chunks {
+    fn kept(&self, name: &str) -> Option<Bytes> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(known, _)| known == name)?;
+        let found = kept.remove(at)?;
+        let bytes = found.1.clone();
+        kept.push_front(found);
+        Some(bytes)
+    }
+
+    fn keep(&self, name: &str, bytes: &Bytes) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.truncate(KEPT_CHUNKS - 1);
+        kept.push_front((name.to_owned(), bytes.clone()));
+    }
+
+    /// A chunk, unpacked.
+    async fn get(&self, library: &Library, chunk: &Chunk) -> io::Result<Bytes> {
+        if let Some(bytes) = self.kept(&chunk.sha256) {
+            return Ok(bytes);
+        }
+        let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
+        // Others may have asked for the same.
+        if let Some(bytes) = self.kept(&chunk.sha256) {
+            return Ok(bytes);
+        }
+        let (library, wanted) = (library.clone(), chunk.clone());
+        let bytes = tokio::task::spawn_blocking(move || unpacked(&library, &wanted)).await;
+        let bytes = bytes.map_err(io::Error::other).flatten()?;
+        self.keep(&chunk.sha256, &bytes);
+        Ok(bytes)
+    }
+}
+
 /// `GET /boot/live/DIGEST.iso`.
 pub fn router(hosts: HostIndex, library: Library) -> Router {
-    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared { hosts, library, isos: Arc::default() })
+    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared {
+        hosts,
+        library,
+        chunks: Arc::default(),
+        isos: Arc::default(),
+    })
 }
 
 /// Where a live ISO is, below the address of boot HTTP.
@@ -85,7 +146,7 @@ async fn iso(
             return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
         }
     };
-    let mut answer = Body::from_stream(read(shared.library, manifest, part.clone(), peer)).into_response();
+    let mut answer = Body::from_stream(read(shared.clone(), manifest, part.clone(), peer)).into_response();
     *answer.status_mut() = status;
     let mut fields = vec![
         (CONTENT_TYPE, "application/x-iso9660-image".to_owned()),
@@ -112,11 +173,9 @@ async fn is_iso(shared: &Shared, digest: &str, manifest: &Arc<Manifest>) -> io::
     if let Some(known) = known {
         return Ok(known);
     }
-    let (library, manifest) = (shared.library.clone(), manifest.clone());
-    // A chunk is larger than where the identifier stands; an ISO is, too.
-    let head =
-        tokio::task::spawn_blocking(move || piece(&library, &manifest, 0, manifest.virtual_size.min(CHUNK_SIZE)));
-    let found = image::is_iso(&head.await.map_err(io::Error::other).flatten()?);
+    // A piece is larger than where the identifier stands; an ISO is, too.
+    let head = piece(shared, manifest, 0, manifest.virtual_size).await?;
+    let found = image::is_iso(&head);
     let mut isos = lock();
     // Several may have looked at once.
     if isos.iter().all(|(known, _)| known != digest) {
@@ -161,44 +220,52 @@ fn range(text: &str, total: u64) -> Asked {
 
 /// The bytes of this part, a piece at a time.
 fn read(
-    library: Library,
+    shared: Shared,
     manifest: Arc<Manifest>,
     part: Range<u64>,
     peer: Option<SocketAddr>,
 ) -> impl futures::Stream<Item = io::Result<Bytes>> + Send {
     futures::stream::try_unfold(part.start, move |at| {
-        let (library, manifest, end) = (library.clone(), manifest.clone(), part.end);
+        let (shared, manifest, end) = (shared.clone(), manifest.clone(), part.end);
         async move {
             if at >= end {
                 return Ok(None);
             }
-            let read = tokio::task::spawn_blocking(move || piece(&library, &manifest, at, end)).await;
-            let bytes = read.map_err(io::Error::other).flatten().inspect_err(|error| cannot_be_read(peer, error))?;
+            let read = piece(&shared, &manifest, at, end).await;
+            let bytes = read.inspect_err(|error| cannot_be_read(peer, error))?;
             let next = at + bytes.len() as u64;
             Ok(Some((bytes, next)))
         }
     })
 }
 
-/// The bytes from here to the end of the chunk or the hole that they are in, at most to `end`. At least one.
-fn piece(library: &Library, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
+/// The bytes from here to the end of the chunk or the hole that they are in, at most to `end` and no more than a piece. At least
+/// one.
+async fn piece(shared: &Shared, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
+    let end = end.min(at + PIECE);
     let after = manifest.chunks.partition_point(|chunk| chunk.offset <= at);
     let within = after.checked_sub(1).and_then(|index| manifest.chunks.get(index));
     let Some(chunk) = within.filter(|chunk| at < chunk.offset + u64::from(chunk.length)) else {
         let next = manifest.chunks.get(after).map_or(end, |chunk| chunk.offset.min(end));
-        let length = (next - at).min(CHUNK_SIZE);
-        return Ok(Bytes::from(vec![0; usize::try_from(length).map_err(io::Error::other)?]));
+        let length = usize::try_from(next - at).map_err(io::Error::other)?;
+        return Ok(Bytes::from_static(&ZEROS[..length.min(ZEROS.len())]));
     };
+    let plain = shared.chunks.get(&shared.library, chunk).await?;
+    let last = (chunk.offset + u64::from(chunk.length)).min(end);
+    let skip = usize::try_from(at - chunk.offset).map_err(io::Error::other)?;
+    let until = usize::try_from(last - chunk.offset).map_err(io::Error::other)?;
+    // A copy: who takes nothing keeps no more than this.
+    Ok(Bytes::copy_from_slice(&plain[skip..until]))
+}
+
+fn unpacked(library: &Library, chunk: &Chunk) -> io::Result<Bytes> {
     let path = library.chunk_file(&chunk.sha256).ok_or_else(|| io::Error::other("a chunk is missing"))?;
     let length = usize::try_from(chunk.length).map_err(io::Error::other)?;
     let plain = zstd::bulk::decompress(&std::fs::read(path)?, length)?;
     if plain.len() != length {
         return Err(io::Error::other(format!("chunk {} has {} bytes", chunk.sha256, plain.len())));
     }
-    let last = (chunk.offset + u64::from(chunk.length)).min(end);
-    let skip = usize::try_from(at - chunk.offset).map_err(io::Error::other)?;
-    let until = usize::try_from(last - chunk.offset).map_err(io::Error::other)?;
-    Ok(Bytes::from(plain).slice(skip..until))
+    Ok(plain.into())
 }
 
 #[cfg(test)]

@@ -130,3 +130,24 @@ async fn what_is_no_iso_is_not_served_and_what_no_host_boots_any_more_neither() 
     hosts.insert(BootHost { intent: Some(ended), ..booted });
     assert_eq!(get(&router, &iso, None).await.0, StatusCode::NOT_FOUND, "it boots from its disk now");
 }
+
+/// Whoever asks for small parts again and again makes nobody unpack the chunk again, and who takes nothing keeps little.
+#[tokio::test]
+async fn a_chunk_is_unpacked_once_for_all_who_read_it_and_sent_in_pieces() {
+    let (folder, router, hosts, digest, iso) = setup().await;
+    hosts.insert(host(&digest));
+    assert_eq!(get(&router, &digest, Some("bytes=0-0")).await.2, iso[..1]);
+    // What is unpacked needs no file any more.
+    std::fs::remove_dir_all(folder.path().join("images/chunks")).unwrap();
+    for at in 0..500_usize {
+        let (status, _, body) = get(&router, &digest, Some(&format!("bytes={}-{}", at * 2_000, at * 2_000 + 9))).await;
+        assert!(status == StatusCode::PARTIAL_CONTENT && body == iso[at * 2_000..at * 2_000 + 10], "{at}");
+    }
+    let request = Request::get(path(&digest)).header(RANGE, "bytes=0-1048575").body(Body::empty()).unwrap();
+    let mut body = router.clone().oneshot(request).await.unwrap().into_body();
+    let mut pieces = Vec::new();
+    while let Some(frame) = body.frame().await {
+        pieces.push(frame.unwrap().into_data().unwrap().len());
+    }
+    assert_eq!(pieces, [PIECE as usize; 4]);
+}

@@ -106,7 +106,7 @@ async fn claim(shared: &Shared, ends: Ends, claims: &Claims, host: &BootHost) ->
         _ => None,
     };
     let proven = card.is_some_and(|card| host.macs.contains(&card));
-    let asked = shared.firsts.ask(&claims.nonce_hex(), peer, BOOT_TOKEN_LIFE, proven, Instant::now());
+    let asked = shared.media.ask(&claims.nonce_hex(), peer, BOOT_TOKEN_LIFE, proven, Instant::now());
     asked.map_err(|taken| Refused::new(StatusCode::FORBIDDEN, format!("this medium is another's: {taken}")))
 }
 

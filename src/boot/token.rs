@@ -24,6 +24,9 @@ use crate::api::MacAddress;
 /// How long a boot token can be used: firmware, iPXE and ramdisk of a slow machine, several times over.
 pub const BOOT_TOKEN_LIFE: Duration = Duration::from_secs(30 * 60);
 
+/// How long a session can be used, from its token on: longer than any boot takes.
+pub const SESSION_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// How long whoever asked first keeps others out, where nothing else says who the machine is.
 pub const FIRST_HOLDS: Duration = Duration::from_secs(2 * 60);
 
@@ -78,6 +81,9 @@ pub enum TokenError {
     /// Older than [`BOOT_TOKEN_LIFE`].
     #[error("the token is older than 30 minutes")]
     Expired,
+    /// Older than [`SESSION_LIFE`], or that much younger than the clock says.
+    #[error("the session has ended: it was opened more than 30 days ago, or the clock has been changed by as much")]
+    SessionEnded,
 }
 
 /// A token cannot be made.
@@ -308,7 +314,21 @@ impl Tokens {
 
     /// Checks a session token. Whether its session is still the current one is the caller's to see.
     pub fn verify_session(&self, token: &str) -> Result<Claims, TokenError> {
-        self.open_sealed(SESSION, token)
+        self.verify_session_at(token, unix_now())
+    }
+
+    /// Checks a session token at this Unix time, in seconds.
+    pub fn verify_session_at(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
+        self.session_of(SESSION, token, now)
+    }
+
+    fn session_of(&self, label: &[u8], token: &str, now: i64) -> Result<Claims, TokenError> {
+        let claims = self.open_sealed(label, token)?;
+        // Of a clock that was ahead, too: else it would not end before that time has come.
+        if now.abs_diff(claims.issued_at) > SESSION_LIFE.as_secs() {
+            return Err(TokenError::SessionEnded);
+        }
+        Ok(claims)
     }
 
     /// The session token that belongs to a visitor's token.
@@ -318,7 +338,7 @@ impl Tokens {
 
     /// Checks a visitor's session token. Whether the visit goes on is the caller's to see.
     pub fn verify_visit_session(&self, token: &str) -> Result<Claims, TokenError> {
-        self.open_sealed(VISIT_SESSION, token)
+        self.session_of(VISIT_SESSION, token, unix_now())
     }
 
     fn seal(&self, label: &[u8], claims: &Claims) -> String {
@@ -409,6 +429,20 @@ mod tests {
         assert_eq!(tokens.verify_at(&token, claims.issued_at + life + 1), Err(TokenError::Expired));
         let other = tokens.verify(&tokens.mint(UID, 7).expect("token")).expect("good");
         assert_ne!(claims.nonce, other.nonce);
+    }
+
+    #[test]
+    fn a_session_ends_after_thirty_days_or_when_the_clock_goes_back_as_far() {
+        let tokens = tokens(1);
+        let claims = tokens.verify(&tokens.mint(UID, 7).expect("token")).expect("good");
+        let (session, life) = (tokens.session(&claims), SESSION_LIFE.as_secs() as i64);
+        for (passed, good) in [(0, true), (life, true), (-life, true), (life + 1, false), (-life - 1, false)] {
+            let verified = tokens.verify_session_at(&session, claims.issued_at + passed);
+            let wanted = if good { Ok(claims.clone()) } else { Err(TokenError::SessionEnded) };
+            assert_eq!(verified, wanted, "{passed}");
+        }
+        let old = Claims { issued_at: claims.issued_at - life - 1, ..claims };
+        assert_eq!(tokens.verify_visit_session(&tokens.visit_session(&old)), Err(TokenError::SessionEnded));
     }
 
     #[test]

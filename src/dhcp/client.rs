@@ -68,6 +68,10 @@ pub fn same_machine(one: [u8; 16], other: [u8; 16]) -> bool {
     one == other || one == swapped
 }
 
+/// The longest client identifier that names anybody, in bytes: what one instance of the option holds. Those of RFC 4361 have
+/// 135 at most; a longer one is somebody's who wants it kept.
+const LONGEST_ID: usize = 255;
+
 /// A client as leases know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseClient {
@@ -95,7 +99,7 @@ impl LeaseClient {
         let id = request.client_id();
         // Hardware type and address: says nothing that chaddr does not.
         let is_mac = |id: &[u8]| id.first() == Some(&1) && id[1..] == request.mac.0;
-        let id = id.filter(|id| !is_mac(id)).map(|id| id.into_owned().into_boxed_slice());
+        let id = id.filter(|id| !is_mac(id) && id.len() <= LONGEST_ID).map(|id| id.into_owned().into_boxed_slice());
         Self { mac: request.mac, id, known }
     }
 

@@ -15,7 +15,7 @@ use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::record::{self, RecordError};
 use super::seen::{Message, Seen};
-use super::table::{Known, Lease, LeaseState, LeaseTable};
+use super::table::{Known, Lease, LeaseState, LeaseTable, QUARANTINE};
 
 /// Name of the store's table.
 const TABLE: &str = "leases";
@@ -84,6 +84,13 @@ impl Leases {
     /// When the store cannot be read or holds leases of a newer version. A damaged record is left out with a line in
     /// the log.
     pub fn load(store: &Store, networks: &[NetworkConfig]) -> Result<Self, LoadError> {
+        Self::load_at(store, networks, unix_now())
+    }
+
+    /// As [`Leases::load`], at this time, in seconds since 1970. The clock may be wrong yet, ahead or back: no lease lasts
+    /// longer than one that is given now, and the one that ended last counts as one that ends now, so that those of machines that
+    /// are there are not forgotten all at once.
+    fn load_at(store: &Store, networks: &[NetworkConfig], now: u64) -> Result<Self, LoadError> {
         let networks: Arc<[_]> = networks
             .iter()
             .filter(|config| config.mode != NetworkMode::Off)
@@ -106,9 +113,17 @@ impl Leases {
         // A machine's last address is the one it had longest.
         leases.sort_by_key(|lease| lease.ends);
         let mut elsewhere = 0_usize;
+        let later = now.saturating_sub(leases.last().map_or(now, |lease| lease.ends));
         for lease in leases {
             match networks.iter().find(|network| network.config.subnet.contains(lease.address)) {
-                Some(network) => network.table().put(lease),
+                Some(network) => {
+                    let longest = match lease.state {
+                        LeaseState::Declined => QUARANTINE,
+                        _ => network.config.lease.0.as_secs(),
+                    };
+                    let ends = lease.ends.saturating_add(later).min(now.saturating_add(longest));
+                    network.table().put(Lease { ends, ..lease });
+                }
                 None => elsewhere += 1,
             }
         }
@@ -181,6 +196,13 @@ impl Leases {
         let mut table = network.table();
         let ended = twice.into_iter().filter(|(address, mac)| table.end_claim(*address, *mac) == Some(true));
         ended.map(|(address, _)| LeaseWrite { address, record: None }).collect()
+    }
+
+    /// The time of day jumped by so many seconds: the leases of a network move with it. Returns the records to write.
+    pub(super) fn shift(&self, index: usize, by: i64) -> Vec<LeaseWrite> {
+        let Some(network) = self.networks.get(index) else { return Vec::new() };
+        let shifted = network.table().shift(by);
+        shifted.iter().map(|lease| LeaseWrite { address: lease.address, record: Some(record::encode(lease)) }).collect()
     }
 
     /// Puts changes on disk; returns when they are there. Their order and that of calls is kept.
@@ -344,7 +366,7 @@ mod tests {
             (LeaseState::Bound, 9_000, &[], false),
         ];
         for (state, ends, attached, expected) in rows {
-            let leases = Leases::load(&store, &networks).expect("loads");
+            let leases = Leases::load_at(&store, &networks, 1_000).expect("loads");
             let address = Ipv4Addr::new(10, 0, 0, 100);
             let client = LeaseClient { mac, id: None, known: true };
             leases.networks()[0].table().put(Lease { address, client, state, ends, hostname: None, stored: true });
@@ -352,6 +374,46 @@ mod tests {
             let found = leases.also_at(mac, &networks[1], 2_000, &is_attached);
             assert_eq!(found, expected.then_some(address), "{state:?} {ends} {attached:?}");
         }
+    }
+
+    /// A box without a battery starts years back; or somebody sets its clock ahead.
+    #[tokio::test]
+    async fn a_clock_that_is_wrong_at_the_start_ends_no_lease_and_keeps_none_for_ever() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let networks = Config::parse(NETWORKS, Path::new("x.toml")).expect("good").networks;
+        let (store, lasts) = (open(folder.path()), networks[0].lease.0.as_secs());
+        let now = 1_800_000_000;
+        let address = |last| Ipv4Addr::new(10, 0, 0, last);
+        let leases = Leases::load_at(&store, &networks, now).expect("loads");
+        let writes = vec![
+            write(address(100), 1, LeaseState::Bound, now + 3_000),
+            write(address(101), 2, LeaseState::Bound, now + 1_000),
+            write(address(102), 3, LeaseState::Declined, now + 500),
+        ];
+        leases.commit(writes).await.expect("writes");
+        const YEARS: u64 = 300_000_000;
+        let rows = [(now, [3_000, 1_000, 500]), (now - YEARS, [lasts, lasts, QUARANTINE]), (now + YEARS, [0, 0, 0])];
+        for (start, lefts) in rows {
+            let leases = Leases::load_at(&store, &networks, start).expect("loads");
+            let table = leases.networks()[0].table();
+            for (last, left) in (100..).zip(lefts) {
+                let ends = table.get(address(last)).expect("there").ends;
+                assert!(ends <= start + left && (left > 0 || ends + 3_000 >= start), "{start} {last} {ends}");
+                assert!(left == 0 || ends == start + left, "{start} {last} {ends}");
+            }
+            drop(table);
+            let gone = leases.networks()[0].table().advance(start + 60, &|_| false);
+            assert!(!gone.contains(&address(100)) && !gone.contains(&address(101)), "{start} {gone:?}");
+        }
+        // And it is set right while it runs.
+        let leases = Leases::load_at(&store, &networks, now - YEARS).expect("loads");
+        let before = leases.networks()[0].table().get(address(100)).expect("there").ends;
+        let writes = leases.shift(0, YEARS as i64);
+        assert_eq!(writes.len(), 3);
+        leases.commit(writes).await.expect("writes");
+        let leases = Leases::load_at(&store, &networks, now).expect("loads");
+        assert_eq!(leases.networks()[0].table().get(address(100)).expect("there").ends, before + YEARS);
+        store.close().await;
     }
 
     /// A stranger can ask in known machines' names through a relay of a network where they are not.
@@ -375,7 +437,7 @@ mod tests {
         let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
         let store = open(folder.path());
         for (used, present, freed) in [(5_u8, 5_u8, 0), (10, 10, 10), (10, 4, 4), (10, 0, 0)] {
-            let leases = Leases::load(&store, &networks).expect("loads");
+            let leases = Leases::load_at(&store, &networks, 1_000).expect("loads");
             let put = |network: usize, address: [u8; 4], last: u8, state, ends| {
                 let client = LeaseClient { mac: mac(last), id: None, known: true };
                 let lease = Lease { address: address.into(), client, state, ends, hostname: None, stored: true };
@@ -395,7 +457,7 @@ mod tests {
         }
         // Hosts that are gone.
         for (used, cut) in [(5_u8, false), (10, true)] {
-            let leases = Leases::load(&store, &networks).expect("loads");
+            let leases = Leases::load_at(&store, &networks, 1_000).expect("loads");
             for last in 0..used {
                 let client = LeaseClient { mac: mac(last), id: None, known: true };
                 let address = [10, 0, 0, 100 + last].into();
@@ -421,7 +483,7 @@ mod tests {
         let at = |last: u8| Ipv4Addr::new(10, 0, 0, last);
         let elsewhere = Ipv4Addr::new(10, 1, 0, 1);
         let store = open(folder.path());
-        let leases = Leases::load(&store, &networks).expect("loads");
+        let leases = Leases::load_at(&store, &networks, 1_000).expect("loads");
         let writes = vec![
             write(at(100), 1, LeaseState::Bound, 2_000),
             // The later one of two is the machine's.
@@ -442,7 +504,7 @@ mod tests {
         drop((leases, store));
 
         let store = open(folder.path());
-        let leases = Leases::load(&store, &networks).expect("loads");
+        let leases = Leases::load_at(&store, &networks, 1_000).expect("loads");
         let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
         assert_eq!(leases.address_of(mac(1)), Some(at(101)));
         assert_eq!(leases.address_of(mac(2)), Some(at(102)), "what it had last");
@@ -514,7 +576,7 @@ mod tests {
             .write(record::key(at(105)), Some(Bytes::from_static(b"\x02")))
             .await
             .expect("writes");
-        let error = Leases::load(&store, &networks).err().expect("a newer version").to_string();
+        let error = Leases::load_at(&store, &networks, 1_000).err().expect("a newer version").to_string();
         assert!(error.contains("10.0.0.105") && error.contains("newer"), "{error}");
         store.close().await;
     }

@@ -5,6 +5,7 @@
 //! together share the store's flushes, the wake-ups and the system calls. When too many leases wait, the thread stops
 //! reading, and the kernel's queue drops what does not fit, as any full queue on the way does; clients ask again.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::api::MacAddress;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 
+use super::clock::Clock;
 use super::doubt::{Doubts, is_anothers, set_aside};
 use super::interface::interfaces;
 use super::leases::{CommitError, Leases, unix_now};
@@ -65,7 +67,8 @@ impl Line {
     pub fn new(place: Place, sockets: Opened, leases: Leases, hosts: HostIndex) -> Self {
         let log = Log::new(place.interface.clone());
         let (doubts, cards): (_, Cards) = (Doubts::default(), Arc::new(|_| None));
-        let desk = Desk { port: place.port, networks: Vec::new(), leases, hosts, log, doubts, cards, reviewed: 0 };
+        let (networks, clock) = (Vec::new(), Clock::default());
+        let desk = Desk { port: place.port, networks, leases, hosts, log, doubts, cards, reviewed: 0, clock };
         Self { place, sockets, desk }
     }
 
@@ -128,7 +131,8 @@ impl Line {
                 () = stop.politely.cancelled() => break,
                 written = &mut under_way => desk.finish(written, &mut tray.ready),
                 _ = housekeeping.tick() => {
-                    tray.writes.extend(desk.let_leases_end());
+                    let now = desk.now(&mut tray.writes);
+                    tray.writes.extend(desk.let_leases_end(now));
                     tray.writes.extend(desk.settle_doubts());
                     post.follow_interface();
                 }
@@ -236,7 +240,7 @@ fn take(post: &mut Post, desk: &mut Desk, inbox: &mut Inbox, tray: &mut Tray) ->
         post.receive_failed(&error, &mut desk.log);
         0
     });
-    let now = unix_now();
+    let now = desk.now(&mut tray.writes);
     for (message, source) in inbox.messages() {
         desk.answer(now, message, source, tray);
     }
@@ -303,6 +307,7 @@ struct Desk {
     cards: Cards,
     /// When all leases were looked at, seconds since 1970.
     reviewed: u64,
+    clock: Clock,
 }
 
 impl Desk {
@@ -347,14 +352,18 @@ impl Desk {
     /// Decides about the addresses that were looked at. Returns the records of those that others have.
     fn settle_doubts(&mut self) -> Vec<LeaseWrite> {
         let now = unix_now();
-        let mut writes = Vec::new();
+        let (mut writes, mut own_addresses) = (Vec::new(), None);
         for doubt in self.doubts.ripe(now) {
             let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == doubt.network) else { continue };
             let Some(leases) = self.leases.networks().get(doubt.network) else { continue };
             let host = self.hosts.by_mac(doubt.mac);
             let own = [&[doubt.mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
-            let ours = || interfaces().is_ok_and(|all| all.values().any(|one| one.addresses.contains(&doubt.address)));
-            let taken = is_anothers((self.cards)(doubt.address), &own) || ours();
+            // Once for all of them.
+            let ours = own_addresses.get_or_insert_with(|| {
+                let all = interfaces().unwrap_or_default();
+                all.into_values().flat_map(|one| one.addresses).collect::<HashSet<Ipv4Addr>>()
+            });
+            let taken = is_anothers((self.cards)(doubt.address), &own) || ours.contains(&doubt.address);
             let write = taken.then(|| set_aside(now, &doubt, &mut leases.table())).flatten();
             self.log.doubt(network, host.as_deref(), &doubt, write.is_some());
             writes.extend(write);
@@ -369,9 +378,19 @@ impl Desk {
         }
     }
 
-    /// Lets leases end. Returns the records to remove.
-    fn let_leases_end(&mut self) -> Vec<LeaseWrite> {
+    /// Seconds since 1970. When that has jumped, all leases move with it, and their records are to be written anew.
+    fn now(&mut self, writes: &mut Vec<LeaseWrite>) -> u64 {
         let now = unix_now();
+        let jump = self.clock.look(now, Instant::now());
+        if let Some(by) = jump.filter(|_| self.port == Port::Server) {
+            tracing::warn!(seconds = by, "the clock jumped: DHCP leases last as long as their clients believe");
+            writes.extend(self.networks.iter().flat_map(|(index, _)| self.leases.shift(*index, by)));
+        }
+        now
+    }
+
+    /// Lets leases end. Returns the records to remove.
+    fn let_leases_end(&mut self, now: u64) -> Vec<LeaseWrite> {
         let mut all = Vec::new();
         // Before the first list of hosts is complete, nobody is known.
         let reviews = self.hosts.is_settled() && now.abs_diff(self.reviewed) >= REVIEW;

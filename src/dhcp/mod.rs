@@ -7,6 +7,7 @@
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
 
 mod client;
+mod clock;
 mod doubt;
 mod explain;
 mod frame;

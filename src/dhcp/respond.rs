@@ -228,12 +228,18 @@ impl Exchange<'_> {
     fn anothers_claim(&mut self) -> Option<Ipv4Addr> {
         let namespace = self.ground.namespace(self.client.mac)?;
         self.share();
+        if !self.leases.shares().may_look(namespace) {
+            return None;
+        }
         let hosts = self.ground.hosts;
         let of_more = |shares: &Shares, mac: MacAddress| {
             let reserved = self.ground.network.reservation(mac).is_some();
             !reserved && hosts.registered(mac).is_some_and(|host| shares.has_more(&host.namespace, namespace))
         };
-        let address = self.leases.find_claimed(of_more)?;
+        let Some(address) = self.leases.find_claimed(of_more) else {
+            self.leases.shares().looked_in_vain(namespace);
+            return None;
+        };
         let before = self.leases.get(address).and_then(|lease| hosts.registered(lease.client.mac));
         if let Some(before) = before {
             self.leases.shares().take(&before.namespace);

@@ -1,6 +1,6 @@
 //! How the namespaces of known hosts share a pool that is nearly used up. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Leases of one pool that the registered hosts of each namespace have.
 #[derive(Debug, Default)]
@@ -8,6 +8,8 @@ pub struct Shares {
     /// When they were counted, seconds since 1970.
     at: Option<u64>,
     held: HashMap<String, usize>,
+    /// Namespaces for which nobody had an address to give up in this second.
+    in_vain: HashSet<String>,
 }
 
 impl Shares {
@@ -24,7 +26,7 @@ impl Shares {
                 None => drop(held.insert(namespace.as_ref().to_owned(), 1)),
             }
         }
-        Self { at: Some(now), held }
+        Self { at: Some(now), held, in_vain: HashSet::new() }
     }
 
     /// Whether they were counted in this second; what was given since then is in them.
@@ -58,6 +60,16 @@ impl Shares {
         let fewer = self.held.values().filter(|leases| **leases < own).count();
         let parts = kept.saturating_mul(fewer).div_ceil(self.held.len().max(1));
         parts.max(usize::from(own > 0 && kept > 1))
+    }
+
+    /// Whether it is worth to look for an address that another namespace gives up to this one: all that ended are looked at.
+    pub fn may_look(&self, namespace: &str) -> bool {
+        !self.in_vain.contains(namespace)
+    }
+
+    /// There is none in this second.
+    pub fn looked_in_vain(&mut self, namespace: &str) {
+        self.in_vain.insert(namespace.to_owned());
     }
 
     /// Whether the first namespace has more leases than the second.

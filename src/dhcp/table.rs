@@ -33,6 +33,12 @@ pub const QUARANTINE: u64 = 600;
 pub const REMEMBER: u64 = 7 * 86_400;
 /// Offers looked at when a known machine needs the address of one.
 const OFFERS_LOOKED_AT: usize = 256;
+/// Addresses of a pool that count, however large it is: strangers who take one after the other fill no more of the memory.
+const MOST_COUNTED: usize = 1 << 17;
+/// Ended leases that are found free beyond those that are asked for, so that the next packets need not look again.
+const FOUND_BEYOND: usize = 1024;
+/// Known machines of which the UUID is remembered.
+const MOST_MACHINES: usize = 1 << 16;
 
 /// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +79,16 @@ struct Entry {
     alarm: u64,
 }
 
+/// Ended leases that are free. Looked for once in a second, because every packet of a stranger asks when the pool is short.
+#[derive(Debug)]
+struct Left {
+    free: BTreeSet<(u64, u32)>,
+    /// What ended since then and was not looked at.
+    new: Vec<(u64, u32)>,
+    /// Whether there are no others.
+    all: bool,
+}
+
 /// Who is known: has a reservation, or is the boot address of a registered host.
 pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
 
@@ -80,7 +96,7 @@ pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
 #[derive(Debug, Default)]
 pub struct LeaseTable {
     pool: Vec<AddressRange>,
-    /// Addresses of the pool.
+    /// Addresses of the pool, as far as they count; 0 when nobody counted.
     size: usize,
     /// Addresses of the pool that must stay free of guests.
     kept: usize,
@@ -98,8 +114,11 @@ pub struct LeaseTable {
     ended: BTreeSet<(u64, u32)>,
     /// Declined addresses, the one first whose quarantine ends first.
     declined: BTreeSet<(u64, u32)>,
-    /// Addresses behind the cursor that became free.
+    /// Addresses behind the cursor that became free, and the same as a set: each is there once.
     freed: VecDeque<u32>,
+    in_freed: HashSet<u32>,
+    /// Ended leases of the pool that nobody needs, as far as they were looked for.
+    left: Option<Left>,
     /// The range, and the number in it, that was never given yet.
     cursor: (usize, u64),
     /// Addresses whose public view is out of date.
@@ -120,7 +139,7 @@ impl LeaseTable {
     /// Keeps a tenth of the pool, at least one address of at least two, free of guests: whatever those take, a known
     /// machine that comes for the first time gets an address.
     pub fn keep_from_guests(&mut self) {
-        let size = self.count();
+        let size = self.count().min(MOST_COUNTED);
         self.size = size;
         self.kept = if size > 1 { (size / 10).max(1) } else { 0 };
     }
@@ -143,28 +162,48 @@ impl LeaseTable {
     }
 
     /// Whether there are free addresses beside those that are kept for known machines.
-    pub fn guests_may_take(&self, known: Known<'_>) -> bool {
+    pub fn guests_may_take(&mut self, known: Known<'_>) -> bool {
         self.kept == 0 || !self.is_short(known)
     }
 
     /// Whether no address is left beside those that are kept for known machines.
-    pub fn is_short(&self, known: Known<'_>) -> bool {
+    pub fn is_short(&mut self, known: Known<'_>) -> bool {
         !self.has_left(self.kept + 1, known)
     }
 
     /// Whether so many addresses of the pool are nobody's.
-    fn has_left(&self, wanted: usize, known: Known<'_>) -> bool {
+    fn has_left(&mut self, wanted: usize, known: Known<'_>) -> bool {
         let never_given = self.size.saturating_sub(self.with_lease);
-        let Some(missing) = wanted.checked_sub(never_given).filter(|missing| *missing > 0) else {
-            return true;
+        match wanted.checked_sub(never_given) {
+            None | Some(0) => true,
+            Some(missing) => self.left(missing, known).len() >= missing,
+        }
+    }
+
+    /// Ended leases of the pool that nobody needs; so many, if there are.
+    fn left(&mut self, wanted: usize, known: Known<'_>) -> &BTreeSet<(u64, u32)> {
+        let is_free = |table: &Self, (_, number): &(u64, u32)| {
+            table.in_pool(Ipv4Addr::from_bits(*number)) && table.is_free(*number, known)
         };
-        let ended = self.ended.iter().map(|(_, number)| *number);
-        let left = ended.filter(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
-        left.take(missing).count() == missing
+        let mut left = match self.left.take() {
+            Some(left) if left.all || left.free.len() >= wanted => left,
+            _ => {
+                let most = wanted.saturating_add(FOUND_BEYOND);
+                let free: BTreeSet<_> =
+                    self.ended.iter().filter(|one| is_free(self, one)).take(most).copied().collect();
+                Left { all: free.len() < most, free, new: Vec::new() }
+            }
+        };
+        for one in std::mem::take(&mut left.new) {
+            if self.ended.contains(&one) && is_free(self, &one) {
+                left.free.insert(one);
+            }
+        }
+        &self.left.insert(left).free
     }
 
     /// Whether a registered host of a namespace may take an address that is nobody's. [`LeaseTable::share`] comes before.
-    pub fn namespace_may_take(&self, namespace: &str, known: Known<'_>) -> bool {
+    pub fn namespace_may_take(&mut self, namespace: &str, known: Known<'_>) -> bool {
         let for_others = self.shares.left_for_others(namespace, self.kept);
         for_others == 0 || self.has_left(for_others + 1, known)
     }
@@ -220,12 +259,12 @@ impl LeaseTable {
     /// it again.
     pub fn cut_short(&mut self, now: u64, lasts: u64, known: Known<'_>) -> usize {
         let ends = now.saturating_add(lasts);
-        let long = |lease: &Lease| {
-            lease.state == LeaseState::Bound && lease.client.known && lease.ends > ends && !known(lease.client.mac)
-        };
         if !self.is_short(known) {
             return 0;
         }
+        let long = |lease: &Lease| {
+            lease.state == LeaseState::Bound && lease.client.known && lease.ends > ends && !known(lease.client.mac)
+        };
         let leases = self.leases.values().map(|entry| &entry.lease).filter(|lease| long(lease));
         let cut: Vec<_> = leases.map(|lease| Lease { ends, ..lease.clone() }).collect();
         let number = cut.len();
@@ -305,22 +344,24 @@ impl LeaseTable {
         if let Some(address) = wish.filter(|address| self.may_take(*address, known)) {
             return Some(address);
         }
-        while let Some(number) = self.freed.pop_front() {
-            let address = Ipv4Addr::from_bits(number);
-            if !self.leases.contains_key(&number) && self.in_pool(address) {
-                // Stays at hand until it is really given.
-                self.freed.push_front(number);
-                return Some(address);
+        // Beyond what counts, what others left goes first.
+        if self.size == 0 || self.with_lease < self.size || known(client.mac) {
+            while let Some(number) = self.freed.front().copied() {
+                let address = Ipv4Addr::from_bits(number);
+                if !self.leases.contains_key(&number) && self.in_pool(address) {
+                    // Stays at hand until it is really given.
+                    return Some(address);
+                }
+                self.freed.pop_front();
+                self.in_freed.remove(&number);
+            }
+            if let Some(number) = self.fresh() {
+                return Some(Ipv4Addr::from_bits(number));
             }
         }
-        if let Some(number) = self.fresh() {
-            return Some(Ipv4Addr::from_bits(number));
-        }
-        let left = self
-            .ended
-            .iter()
-            .map(|(_, number)| *number)
-            .find(|number| self.in_pool(Ipv4Addr::from_bits(*number)) && self.is_free(*number, known));
+        let oldest = self.left(1, known).first().map(|(_, number)| *number);
+        // It may be a known machine's since it was found.
+        let left = oldest.filter(|number| self.is_free(*number, known));
         left.map(Ipv4Addr::from_bits).or_else(|| self.find_for_known(client, known))
     }
 
@@ -337,6 +378,12 @@ impl LeaseTable {
         let offered = offers.find(|number| self.at(*number).is_some_and(is_strangers));
         let declined = || self.declined.iter().map(|(_, number)| *number).find(in_pool);
         offered.or_else(declined).map(Ipv4Addr::from_bits)
+    }
+
+    /// Notes of addresses that became free.
+    #[cfg(test)]
+    pub fn noted_free(&self) -> usize {
+        self.freed.len()
     }
 
     /// The next address that nobody had. The cursor stays on it until it is given.
@@ -368,6 +415,9 @@ impl LeaseTable {
         let over = matches!(lease.state, LeaseState::Released | LeaseState::Expired);
         if over {
             self.ended.insert((lease.ends, number));
+            if let Some(left) = &mut self.left {
+                left.new.push((lease.ends, number));
+            }
         }
         if lease.state == LeaseState::Declined {
             self.declined.insert((lease.ends, number));
@@ -389,7 +439,9 @@ impl LeaseTable {
         let stored = self.unlink(number);
         if self.leases.remove(&number).is_some() && self.in_pool(address) {
             self.with_lease = self.with_lease.saturating_sub(1);
-            self.freed.push_back(number);
+            if self.in_freed.insert(number) {
+                self.freed.push_back(number);
+            }
         }
         if stored {
             self.changed.insert(number);
@@ -409,6 +461,9 @@ impl LeaseTable {
         }
         self.timers.remove(&(*alarm, number));
         self.ended.remove(&(old.ends, number));
+        if let Some(left) = &mut self.left {
+            left.free.remove(&(old.ends, number));
+        }
         self.declined.remove(&(old.ends, number));
         old.stored
     }
@@ -421,6 +476,7 @@ impl LeaseTable {
             return gone;
         }
         self.now = now;
+        self.left = None;
         while let Some(&(when, number)) = self.timers.first().filter(|(when, _)| *when <= now) {
             let Some(lease) = self.at(number).cloned() else {
                 self.timers.remove(&(when, number));
@@ -447,8 +503,24 @@ impl LeaseTable {
         gone
     }
 
+    /// The time of day jumped by so many seconds: all leases last as long as before. Returns those that have a record on disk.
+    pub fn shift(&mut self, by: i64) -> Vec<Lease> {
+        let mut leases: Vec<_> = self.leases.values().map(|entry| entry.lease.clone()).collect();
+        // In this order the address that a machine had last stays that one.
+        leases.sort_by_key(|lease| self.by_mac.get(&lease.client.mac) == Some(&lease.address.to_bits()));
+        let shifted = leases.into_iter().map(|lease| Lease { ends: lease.ends.saturating_add_signed(by), ..lease });
+        let stored: Vec<_> = shifted.inspect(|lease| self.put(lease.clone())).filter(|lease| lease.stored).collect();
+        self.now = self.now.saturating_add_signed(by);
+        (self.left, self.shares) = (None, Shares::default());
+        stored
+    }
+
     /// Remembers the UUID a known machine shows. Returns the one it showed before when that is another machine's.
     pub fn meet(&mut self, mac: MacAddress, uuid: [u8; 16]) -> Option<[u8; 16]> {
+        if self.machines.len() >= MOST_MACHINES && !self.machines.contains_key(&mac) {
+            // Hosts come and go: twins show again.
+            self.machines.clear();
+        }
         self.machines.insert(mac, uuid).filter(|before| !super::client::same_machine(*before, uuid))
     }
 

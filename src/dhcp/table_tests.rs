@@ -63,7 +63,8 @@ fn a_known_machines_address_is_kept_after_its_lease() {
         assert_eq!(table.find(Some(at(10)), &client(2, false), &known), None, "at {now}");
         assert_eq!(table.get(at(10)).map(|lease| (lease.state, lease.ends)), Some((LeaseState::Expired, 100)));
     }
-    // Nobody knows it any more.
+    // Nobody knows it any more; that is looked at once in a second.
+    table.advance(201 + 3 * REMEMBER, &nobody);
     assert_eq!(table.find(None, &client(2, false), &nobody), Some(at(10)));
 }
 
@@ -119,6 +120,94 @@ fn changes_are_told_once_and_offers_are_not() {
     assert_eq!(table.take_changed(9), [at(10)], "it expired");
     table.put(lease(10, client(2, false), LeaseState::Offered, 100));
     assert_eq!(table.take_changed(9), [at(10)], "the former lease has no view now");
+}
+
+/// Anybody can ask for an address and then take another server's offer, again and again.
+#[test]
+fn an_address_that_becomes_free_is_noted_once() {
+    let mut table = LeaseTable::new(vec![range(10, 12)]);
+    table.keep_from_guests();
+    for number in 0..1000_u32 {
+        let address = at(10 + (number % 3) as u8);
+        assert_eq!(table.find(Some(address), &client(1, false), &nobody), Some(address));
+        table.put(lease(address.octets()[3], client(1, false), LeaseState::Offered, 50));
+        table.remove(address);
+        assert!(table.noted_free() <= 3, "{number}");
+    }
+    assert_eq!(table.find(None, &client(1, false), &nobody), Some(at(10)), "in the order in which they became free");
+}
+
+#[test]
+fn what_ended_is_found_as_it_comes_and_goes_without_looking_at_all_of_it_again() {
+    let looks = std::cell::Cell::new(0);
+    let known = |mac: MacAddress| {
+        looks.set(looks.get() + 1);
+        mac.0[4] == 1
+    };
+    let at = |number: u16| Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + u32::from(number));
+    let client = |number: u16, known: bool| {
+        let [high, low] = number.to_be_bytes();
+        LeaseClient { mac: MacAddress([2, 0, 0, high, u8::from(known), low]), id: None, known }
+    };
+    let mut table = LeaseTable::new(vec![AddressRange { first: at(0), last: at(9_999) }]);
+    table.keep_from_guests();
+    let ended = |number: u16, known: bool, ends: u64| Lease {
+        address: at(number),
+        client: client(number, known),
+        state: LeaseState::Expired,
+        ends,
+        hostname: None,
+        stored: true,
+    };
+    // All was given once; the first half is kept for known machines.
+    for number in 0..10_000 {
+        table.put(ended(number, number < 5_000, u64::from(number)));
+    }
+    let guest = client(20_000, false);
+    assert!(table.guests_may_take(&known) && !table.is_short(&known));
+    assert_eq!(table.find(None, &guest, &known), Some(at(5_000)));
+    looks.set(0);
+    for number in 0..1_000 {
+        assert!(table.guests_may_take(&known));
+        let address = table.find(None, &client(20_000 + number, false), &known).expect("one is left");
+        assert_eq!(address, at(5_000 + number));
+        table.put(Lease { address, state: LeaseState::Bound, ..ended(20_000 + number, false, 90_000) });
+    }
+    assert!(looks.get() < 20_000, "{} looks", looks.get());
+    // What ends now is found at once.
+    table.put(Lease { address: at(5_007), ..ended(20_007, false, 1) });
+    assert_eq!(table.find(None, &guest, &known), Some(at(5_007)));
+    // When all is taken but what is kept, guests get nothing, and known machines what is left.
+    for number in 5_000..9_000 {
+        table.put(Lease { state: LeaseState::Bound, ..ended(number, false, 90_000) });
+    }
+    assert!(table.is_short(&known) && !table.guests_may_take(&known));
+    assert_eq!(table.find(None, &client(1, true), &known), Some(at(9_000)));
+}
+
+#[test]
+fn leases_move_with_the_time_of_day() {
+    let known = |mac: MacAddress| mac == client(1, true).mac;
+    let mut table = LeaseTable::new(vec![range(10, 19)]);
+    table.advance(100, &known);
+    table.put(lease(10, client(1, true), LeaseState::Expired, 90));
+    table.put(lease(11, client(1, true), LeaseState::Bound, 160));
+    table.put(lease(12, client(2, false), LeaseState::Offered, 130));
+    table.put(lease(13, client(3, false), LeaseState::Declined, 700));
+    table.take_changed(9);
+    for (by, now) in [(1_000_000, 1_000_100), (-1_000_050, 50)] {
+        let stored: HashSet<_> = table.shift(by).into_iter().map(|lease| lease.address).collect();
+        assert_eq!(stored, HashSet::from([at(10), at(11), at(13)]));
+        let ends = |last| table.get(at(last)).expect("there").ends;
+        assert_eq!([ends(11), ends(12), ends(13)], [now + 60, now + 30, now + 600]);
+        assert_eq!(table.of_client(&client(1, true)).map(|lease| lease.address), Some(at(11)));
+        assert!(table.advance(now + 1, &known).is_empty());
+        assert_eq!(table.get(at(11)).expect("there").state, LeaseState::Bound);
+    }
+    assert!(table.advance(80, &known).is_empty(), "the offer is over");
+    assert_eq!((table.get(at(12)), table.get(at(11)).map(|lease| lease.state)), (None, Some(LeaseState::Bound)));
+    table.advance(110, &known);
+    assert_eq!(table.get(at(11)).map(|lease| lease.state), Some(LeaseState::Expired));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::apiserver::subdomain;
 use crate::bmc::{BmcAddress, Credentials};
 use crate::runtime::objects;
 
+/// Secrets that are looked at in one go.
 /// Label that Metal3 puts on every secret that it reads.
 const SECRET_LABEL: (&str, &str) = ("environment.metal3.io", "baremetal");
 

@@ -1,8 +1,9 @@
 //! Bodies of agents' calls: bounded in bytes, in time, in what all of them hold together and in what is made of them. Who
-//! calls is known before anything is read, except where the body says it.
+//! calls is known before anything is read, except where the body says it. Who holds most gives way to others ([`room`]).
 
 use std::cell::Cell;
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::sessions::Refused;
 
+mod room;
+
+use room::{Place, Room, Sender};
+
 /// How long a body may take to arrive, and how long one that is there may wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of all bodies together that arrive or are being worked on: of machines that show a boot token, of unknown
@@ -22,38 +27,79 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const OPENING: usize = 8 << 20;
 const VISITORS: usize = 8 << 20;
 const HOSTS: usize = 32 << 20;
-/// Bodies that are being worked on at once. What is read of one is some times larger than what came.
+/// Bodies that are being worked on at once, and those of unknown machines, apart, because their reports take long. What is
+/// read of one is some times larger than what came.
 const AT_ONCE: usize = 16;
+const VISITORS_AT_ONCE: usize = 4;
 /// Values in a body, and in one of its lists: more than the largest server has to tell.
 const VALUES: usize = 20_000;
 const ENTRIES: usize = 1024;
 
 /// Whose body it is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Whose {
-    /// It shows a boot token, which may be good.
-    Opening,
-    /// An unknown machine's that reports itself.
-    Visitor,
+    /// It shows a boot token, which may be good, from this address.
+    Opening(IpAddr),
+    /// An unknown machine's that reports itself, from this address.
+    Visitor(IpAddr),
     /// A host's.
-    Host,
+    Host {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Whose {
+    fn sender(&self) -> Sender {
+        match self {
+            Self::Opening(address) | Self::Visitor(address) => {
+                let group = network(*address).to_string();
+                Sender { one: group.clone(), group }
+            }
+            Self::Host { namespace, name } => Sender { group: namespace.clone(), one: name.clone() },
+        }
+    }
+}
+
+/// An address; of IPv6 its network, since one machine may have any address of it.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        other => other,
+    }
+}
+
+/// Room and turns of one kind of callers.
+#[derive(Debug)]
+struct Door {
+    room: Room,
+    turns: Arc<Semaphore>,
+}
+
+impl Door {
+    fn new(bytes: usize, at_once: usize) -> Self {
+        Self { room: Room::new(bytes), turns: Arc::new(Semaphore::new(at_once)) }
+    }
 }
 
 /// Takes bodies in.
 #[derive(Debug)]
 pub(super) struct Intake {
     patience: Duration,
-    opening: Arc<Semaphore>,
-    visitors: Arc<Semaphore>,
-    hosts: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+    opening: Door,
+    visitors: Door,
+    hosts: Door,
 }
 
 impl Default for Intake {
     fn default() -> Self {
-        let room = |bytes| Arc::new(Semaphore::new(bytes));
-        let (opening, visitors, hosts, turns) = (room(OPENING), room(VISITORS), room(HOSTS), room(AT_ONCE));
-        Self { patience: PATIENCE, opening, visitors, hosts, turns }
+        let (opening, visitors) = (Door::new(OPENING, AT_ONCE), Door::new(VISITORS, VISITORS_AT_ONCE));
+        Self { patience: PATIENCE, opening, visitors, hosts: Door::new(HOSTS, AT_ONCE) }
     }
 }
 
@@ -62,7 +108,7 @@ impl Default for Intake {
 pub(super) struct Taken<T> {
     /// The body.
     pub value: T,
-    _room: Option<OwnedSemaphorePermit>,
+    _place: Place,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -71,58 +117,73 @@ fn busy() -> Refused {
 }
 
 impl Intake {
+    fn door(&self, whose: &Whose) -> &Door {
+        match whose {
+            Whose::Opening(_) => &self.opening,
+            Whose::Visitor(_) => &self.visitors,
+            Whose::Host { .. } => &self.hosts,
+        }
+    }
+
     /// The bytes of a body, at most so many.
     ///
     /// # Errors
     /// It is longer, does not come in time, or comes with too many others.
-    pub async fn bytes(&self, whose: Whose, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
-        let late = |_| Refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".into());
-        let room = match whose {
-            Whose::Opening => &self.opening,
-            Whose::Visitor => &self.visitors,
-            Whose::Host => &self.hosts,
-        };
-        tokio::time::timeout(self.patience, collect(room, body, most)).await.map_err(late)?
+    pub async fn bytes(&self, whose: &Whose, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
+        let (value, place) = self.arrive(whose, body, most).await?;
+        place.begins().map_err(|_| busy())?;
+        Ok(Taken { value, _place: place, _turn: None })
     }
 
     /// A body of JSON.
     ///
     /// # Errors
     /// As [`Intake::bytes`]; or it is no such value, or larger than any machine's.
-    pub async fn json<T: DeserializeOwned>(&self, whose: Whose, body: Body, most: usize) -> Result<Taken<T>, Refused> {
-        let bytes = self.bytes(whose, body, most).await?;
+    pub async fn json<T: DeserializeOwned>(&self, whose: &Whose, body: Body, most: usize) -> Result<Taken<T>, Refused> {
+        let (bytes, place) = self.arrive(whose, body, most).await?;
         // Only now: who sends slowly takes nobody's turn.
-        let turn = tokio::time::timeout(self.patience, self.turns.clone().acquire_owned()).await;
+        let turn = tokio::select! {
+            biased;
+            () = place.pushed_out() => return Err(busy()),
+            turn = tokio::time::timeout(self.patience, self.door(whose).turns.clone().acquire_owned()) => turn,
+        };
         let turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
-        let value = parse(&bytes.value).map_err(|error| {
+        place.begins().map_err(|_| busy())?;
+        let value = parse(&bytes).map_err(|error| {
             Refused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
         })?;
-        Ok(Taken { value, _room: bytes._room, _turn: Some(turn) })
+        Ok(Taken { value, _place: place, _turn: Some(turn) })
+    }
+
+    async fn arrive(&self, whose: &Whose, body: Body, most: usize) -> Result<(Bytes, Place), Refused> {
+        let late = |_| Refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".into());
+        let place = self.door(whose).room.enter(whose.sender()).map_err(|_| busy())?;
+        let bytes = tokio::select! {
+            biased;
+            () = place.pushed_out() => return Err(busy()),
+            bytes = tokio::time::timeout(self.patience, collect(&place, body, most)) => bytes.map_err(late)??,
+        };
+        place.is_whole().map_err(|_| busy())?;
+        Ok((bytes, place))
     }
 }
 
-async fn collect(room: &Arc<Semaphore>, mut body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
+async fn collect(place: &Place, mut body: Body, most: usize) -> Result<Bytes, Refused> {
     let too_long = || Refused(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is longer than {most} bytes"));
     if body.size_hint().lower() > most as u64 {
         return Err(too_long());
     }
     let mut bytes = BytesMut::new();
-    let mut held: Option<OwnedSemaphorePermit> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refused(StatusCode::BAD_REQUEST, "the body was cut off".into()))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > most {
             return Err(too_long());
         }
-        let count = u32::try_from(data.len()).map_err(|_| too_long())?;
-        let more = room.clone().try_acquire_many_owned(count).map_err(|_| busy())?;
-        match &mut held {
-            Some(held) => held.merge(more),
-            None => held = Some(more),
-        }
+        place.take(data.len()).map_err(|_| busy())?;
         bytes.extend_from_slice(&data);
     }
-    Ok(Taken { value: bytes.freeze(), _room: held, _turn: None })
+    Ok(bytes.freeze())
 }
 
 /// Measures first, and escapes what could rule a terminal: a list of empty entries becomes a hundred times as large as its text.
@@ -225,6 +286,18 @@ mod tests {
     use super::*;
     use crate::protocol::{MAX_CALL, MAX_RESULT, StepOutcome};
 
+    fn stranger(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn opening(last: u8) -> Whose {
+        Whose::Opening(stranger(last))
+    }
+
+    fn host(namespace: &str, number: usize) -> Whose {
+        Whose::Host { namespace: namespace.into(), name: number.to_string() }
+    }
+
     /// A body that comes in these pieces, and then never ends.
     fn endless(pieces: Vec<&'static [u8]>) -> Body {
         let pieces = futures::stream::iter(pieces).map(|piece| Ok::<_, std::io::Error>(Bytes::from_static(piece)));
@@ -234,15 +307,15 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_never_comes_is_not_waited_for() {
         let intake = Intake { patience: Duration::from_millis(50), ..Intake::default() };
-        let refused = intake.bytes(Whose::Opening, endless(vec![b"x"]), 100).await.expect_err("refused");
+        let refused = intake.bytes(&opening(1), endless(vec![b"x"]), 100).await.expect_err("refused");
         assert_eq!(refused.0, StatusCode::REQUEST_TIMEOUT);
-        assert_eq!(intake.opening.available_permits(), OPENING);
+        assert_eq!(intake.opening.room.left(), OPENING);
         // Nor one that comes letter by letter.
         let slow = futures::stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
         });
-        let refused = intake.json::<Value>(Whose::Host, Body::from_stream(slow), 100).await.expect_err("refused");
+        let refused = intake.json::<Value>(&host("a", 1), Body::from_stream(slow), 100).await.expect_err("refused");
         assert_eq!(refused.0, StatusCode::REQUEST_TIMEOUT);
     }
 
@@ -251,24 +324,81 @@ mod tests {
         let intake = Intake::default();
         let mut held = Vec::new();
         let piece: &'static [u8] = &[b' '; MAX_CALL];
-        for _ in 0..OPENING / MAX_CALL {
-            held.push(intake.bytes(Whose::Opening, Body::from(piece), MAX_CALL).await.expect("room"));
+        for number in 0..OPENING / MAX_CALL {
+            held.push(intake.bytes(&opening(number as u8), Body::from(piece), MAX_CALL).await.expect("room"));
         }
-        let refused = intake.bytes(Whose::Opening, Body::from("x"), MAX_CALL).await.expect_err("full");
+        let refused = intake.bytes(&opening(200), Body::from("x"), MAX_CALL).await.expect_err("full");
         assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
-        intake.bytes(Whose::Host, Body::from(piece), MAX_CALL).await.expect("room of its own");
+        intake.bytes(&host("a", 1), Body::from(piece), MAX_CALL).await.expect("room of its own");
         held.pop();
-        intake.bytes(Whose::Opening, Body::from("x"), MAX_CALL).await.expect("room again");
+        intake.bytes(&opening(200), Body::from("x"), MAX_CALL).await.expect("room again");
+    }
+
+    /// So many bodies of each of these that begin and never end, on tasks of their own.
+    async fn half_bodies(intake: &Arc<Intake>, callers: Vec<Whose>, length: usize) -> tokio::task::JoinSet<()> {
+        let mut tasks = tokio::task::JoinSet::new();
+        let piece: &'static [u8] = vec![b' '; length].leak();
+        for whose in callers {
+            let intake = intake.clone();
+            tasks.spawn(async move {
+                drop(intake.bytes(&whose, endless(vec![piece]), length + 1).await);
+                std::future::pending::<()>().await;
+            });
+        }
+        tasks
+    }
+
+    async fn is_full(room: &Room, but: usize) {
+        let full = async {
+            while room.left() > but {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), full).await.expect("the room is full");
+    }
+
+    #[tokio::test]
+    async fn half_bodies_of_a_few_keep_nobody_out() {
+        let intake = Arc::new(Intake::default());
+        // Strangers before they show a token, as many bodies as there is room for.
+        let callers = (0..OPENING / MAX_CALL).map(|number| opening((number / 8) as u8)).collect();
+        let _strangers = half_bodies(&intake, callers, MAX_CALL - 1).await;
+        is_full(&intake.opening.room, MAX_CALL).await;
+        let piece: &'static [u8] = &[b' '; MAX_CALL];
+        intake.bytes(&opening(200), Body::from(piece), MAX_CALL).await.expect("a machine that means well");
+        // Hosts of one namespace.
+        let callers = (0..HOSTS / MAX_RESULT).map(|number| host("bad", number)).collect();
+        let _hosts = half_bodies(&intake, callers, MAX_RESULT - 1).await;
+        is_full(&intake.hosts.room, MAX_RESULT).await;
+        let report: &'static [u8] = vec![b' '; MAX_RESULT].leak();
+        for number in 0..4 {
+            intake.bytes(&host("good", number), Body::from(report), MAX_RESULT).await.expect("another namespace's");
+        }
+    }
+
+    #[tokio::test]
+    async fn reports_of_unknown_machines_take_no_turn_of_hosts() {
+        let intake = Intake::default();
+        let mut held = Vec::new();
+        for number in 0..VISITORS_AT_ONCE {
+            let visitor = Whose::Visitor(stranger(number as u8));
+            held.push(intake.json::<Value>(&visitor, Body::from("{}"), 100).await.expect("a turn"));
+        }
+        let intake = Intake { patience: Duration::from_millis(20), ..intake };
+        let refused = intake.json::<Value>(&Whose::Visitor(stranger(99)), Body::from("{}"), 100).await;
+        assert_eq!(refused.expect_err("no turn").0, StatusCode::SERVICE_UNAVAILABLE);
+        intake.json::<Value>(&opening(1), Body::from("{}"), 100).await.expect("a turn");
+        intake.json::<Value>(&host("a", 1), Body::from("{}"), 100).await.expect("a turn");
     }
 
     #[tokio::test]
     async fn what_is_too_long_is_refused_unread_and_in_the_middle() {
         let intake = Intake::default();
         for body in [Body::from("x".repeat(101)), endless(vec![&[b'x'; 60], &[b'x'; 60]])] {
-            let refused = intake.bytes(Whose::Host, body, 100).await.expect_err("refused");
+            let refused = intake.bytes(&host("a", 1), body, 100).await.expect_err("refused");
             assert_eq!(refused.0, StatusCode::PAYLOAD_TOO_LARGE);
         }
-        assert_eq!(intake.bytes(Whose::Host, Body::empty(), 0).await.expect("nothing").value, Bytes::new());
+        assert_eq!(intake.bytes(&host("a", 1), Body::empty(), 0).await.expect("nothing").value, Bytes::new());
     }
 
     #[tokio::test]
@@ -285,7 +415,7 @@ mod tests {
         let large = json!({ "nics": vec![nic; 512], "storage": vec![disk; 512], "cpu": { "flags": flags } });
         let read = |value: Value| {
             let intake = &intake;
-            async move { intake.json::<StepOutcome>(Whose::Host, Body::from(value.to_string()), MAX_RESULT).await }
+            async move { intake.json::<StepOutcome>(&host("a", 1), Body::from(value.to_string()), MAX_RESULT).await }
         };
         let taken = read(outcome(large)).await.expect("taken").value.inventory.expect("an inventory");
         assert_eq!((taken.nics.len(), taken.storage.len()), (512, 512));
@@ -300,10 +430,10 @@ mod tests {
         }
         let deep = format!("{}1{}", "[".repeat(500), "]".repeat(500));
         for bad in ["", "{", "{} {}", &deep, "\u{fffd}"] {
-            let read = intake.json::<Value>(Whose::Host, Body::from(bad.to_owned()), 1 << 20).await;
+            let read = intake.json::<Value>(&host("a", 1), Body::from(bad.to_owned()), 1 << 20).await;
             assert_eq!(read.expect_err("refused").0, StatusCode::BAD_REQUEST, "{bad:.20}");
         }
-        assert_eq!(intake.hosts.available_permits(), HOSTS);
-        assert_eq!(intake.turns.available_permits(), AT_ONCE);
+        assert_eq!(intake.hosts.room.left(), HOSTS);
+        assert_eq!(intake.hosts.turns.available_permits(), AT_ONCE);
     }
 }

@@ -84,7 +84,7 @@ fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
         registered: registered.unwrap_or_default(),
         since,
         created: created.map_or(0, |created| created.as_second()),
-        uid: uid.clone().unwrap_or_default(),
+        uid: uid.as_deref().unwrap_or_default().into(),
     }
 }
 

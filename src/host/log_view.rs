@@ -112,11 +112,14 @@ impl Source {
     async fn more(&mut self) -> Result<Vec<u8>, ApiError> {
         let (logs, namespace, name) = (self.logs.clone(), self.namespace.clone(), self.name.clone());
         let (boot, at) = (self.boot, self.at);
-        let read = blocking(move || logs.read(&namespace, &name, boot, at)).await?;
-        let (from, text) = read.unwrap_or_default();
-        self.at = from + text.len() as u64;
-        // It may have been stored before it was escaped when it came.
-        Ok(escaped_lines(&text))
+        let read = move || {
+            let (from, text) = logs.read(&namespace, &name, boot, at)?.unwrap_or_default();
+            // It may have been stored before it was escaped when it came.
+            Ok((from + text.len() as u64, escaped_lines(&text)))
+        };
+        let (end, text) = blocking(read).await?;
+        self.at = end;
+        Ok(text)
     }
 
     /// The next piece; `None` when the boot is over and everything was read.

@@ -34,7 +34,7 @@ use super::watches::Intents;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
-    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
+    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepAction, StepProgress, StepResult,
 };
 use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::neighbour::{Neighbours, another_card};
@@ -56,6 +56,8 @@ const LOGGED: usize = 500;
 const RESULTS: usize = 32;
 /// Largest report of an unknown machine, in bytes: many of them are kept.
 const MAX_REPORT: usize = MAX_RESULT / 4;
+/// Address of who has none.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Tries of a write that collides with another.
 const WRITE_TRIES: usize = 8;
 
@@ -103,8 +105,8 @@ impl From<kube::Error> for Refused {
 
 /// Who calls, by the headers alone: of nobody's body a byte is read.
 enum Who {
-    /// An unknown machine that reports itself.
-    Visitor(Discovery, Claims),
+    /// An unknown machine that reports itself, from this address.
+    Visitor(Discovery, Claims, IpAddr),
     /// A host's agent.
     Host(Caller),
 }
@@ -112,8 +114,10 @@ enum Who {
 impl Who {
     fn whose(&self) -> Whose {
         match self {
-            Self::Visitor(..) => Whose::Visitor,
-            Self::Host(_) => Whose::Host,
+            Self::Visitor(_, _, peer) => Whose::Visitor(*peer),
+            Self::Host(Caller { namespace, name, .. }) => {
+                Whose::Host { namespace: namespace.clone(), name: name.clone() }
+            }
         }
     }
 }
@@ -124,7 +128,8 @@ impl FromRequestParts<Sessions> for Who {
     async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
         if let Some((discovery, visit)) = sessions.visitor(&parts.headers) {
             discovery.still_there(&visit)?;
-            return Ok(Self::Visitor(discovery.clone(), visit));
+            let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
+            return Ok(Self::Visitor(discovery.clone(), visit, peer));
         }
         Ok(Self::Host(sessions.authenticate(&parts.headers).await?))
     }
@@ -312,8 +317,8 @@ async fn open(
     peer: Option<Extension<Peer>>,
     body: Body,
 ) -> Result<Json<Session>, Refused> {
-    let peer = peer.map_or(IpAddr::from([0, 0, 0, 0]), |Extension(Peer(address))| address.ip());
-    let taken = sessions.0.intake.json::<OpenSession>(Whose::Opening, body, MAX_CALL).await?;
+    let peer = peer.map_or(NOBODY, |Extension(Peer(address))| address.ip());
+    let taken = sessions.0.intake.json::<OpenSession>(&Whose::Opening(peer), body, MAX_CALL).await?;
     let call = &taken.value;
     match sessions.open(peer, call).await {
         Ok(session) => Ok(Json(session)),
@@ -555,7 +560,7 @@ fn next_of<'a>(intent: &'a BootIntent, after: &str) -> Option<&'a IntentStep> {
 }
 
 async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
-    let event = sessions.0.intake.json::<Event>(who.whose(), body, MAX_CALL).await?.value;
+    let event = sessions.0.intake.json::<Event>(&who.whose(), body, MAX_CALL).await?.value;
     // A visitor's progress is of no interest.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     if sessions.still_wanted(&caller, &event.step).await? == Step::Ended {
@@ -599,14 +604,14 @@ fn progress(event: &Event, before: Option<&StepProgress>, rate: Option<i64>, now
 }
 
 async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
-    let intake = &sessions.0.intake;
+    let (intake, whose) = (&sessions.0.intake, who.whose());
     match who {
-        Who::Visitor(discovery, visit) => {
-            let outcome = intake.json::<StepOutcome>(Whose::Visitor, body, MAX_REPORT).await?;
+        Who::Visitor(discovery, visit, _) => {
+            let outcome = intake.json::<StepOutcome>(&whose, body, MAX_REPORT).await?;
             discovery.result(&visit, &outcome.value).await?;
         }
         Who::Host(caller) => {
-            let outcome = intake.json::<StepOutcome>(Whose::Host, body, MAX_RESULT).await?;
+            let outcome = intake.json::<StepOutcome>(&whose, body, MAX_RESULT).await?;
             // One that is told again is stored already.
             if sessions.still_wanted(&caller, &outcome.value.step).await? == Step::Planned {
                 sessions.end_step(&caller, &outcome.value).await?;
@@ -689,7 +694,7 @@ impl Sessions {
 }
 
 async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
-    let body = sessions.0.intake.bytes(who.whose(), body, MAX_LOG).await?;
+    let body = sessions.0.intake.bytes(&who.whose(), body, MAX_LOG).await?;
     // A visitor's is not kept: it would be anybody's way to fill the disk.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
     let (logs, whose) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));

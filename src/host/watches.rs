@@ -1,6 +1,6 @@
 //! Keeps what booting and the sessions read in memory current: hosts by MAC address, and boot intents.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -17,6 +17,8 @@ use crate::runtime::{Change, Key, Watches, key};
 
 /// More cards than any machine has.
 const MAX_CARDS: usize = 256;
+/// Addresses that a machine reported itself by, of which no more are written ([`ANNOTATION_REPORTED`]).
+const MAX_REPORTED: usize = 16;
 
 /// An intent as last seen, and a way to wait for its next change.
 type Latest = watch::Sender<Option<Arc<BootIntent>>>;
@@ -50,6 +52,8 @@ struct Known {
     intents: HashMap<Key, (Arc<BootIntent>, Option<Registration>)>,
     /// Whether all hosts, and all intents, were listed once.
     listed: (bool, bool),
+    /// When records end that count for a while only, Unix time in milliseconds, and whose they are.
+    lapse: BTreeSet<(i64, Key)>,
 }
 
 /// Keeps index and intents as the watches tell. The receiver is told once both kinds were listed.
@@ -59,16 +63,18 @@ pub fn follow(watches: &mut Watches, index: HostIndex, intents: Intents) -> watc
     let (known_too, index_too, ready_too) = (known.clone(), index.clone(), tell.clone());
     watches.observe(move |change: &Change<'_, BareMetalHost>| {
         let mut known = lock(&known);
+        known.let_records_lapse(Timestamp::now().as_millisecond(), &index);
         if let Some(key) = known.take_host(change) {
-            return known.publish(&key, &index);
+            return known.publish(&key, Timestamp::now().as_millisecond(), &index);
         }
         index.settle();
         ready_too.send_replace(known.listed == (true, true));
     });
     watches.observe(move |change: &Change<'_, BootIntent>| {
         let mut known = lock(&known_too);
+        known.let_records_lapse(Timestamp::now().as_millisecond(), &index_too);
         if let Some(key) = known.take_intent(change, &intents) {
-            return known.publish(&key, &index_too);
+            return known.publish(&key, Timestamp::now().as_millisecond(), &index_too);
         }
         tell.send_replace(known.listed == (true, true));
     });
@@ -131,13 +137,27 @@ impl Known {
         key
     }
 
-    fn publish(&self, key: &Key, index: &HostIndex) {
+    /// Nobody tells of the end of a record: whenever there is other news, those are looked at that have ended.
+    fn let_records_lapse(&mut self, now: i64, index: &HostIndex) {
+        while let Some((_, key)) = self.lapsed(now) {
+            self.publish(&key, now, index);
+        }
+    }
+
+    fn lapsed(&mut self, now: i64) -> Option<(i64, Key)> {
+        self.lapse.first().is_some_and(|(until, _)| *until <= now).then(|| self.lapse.pop_first()).flatten()
+    }
+
+    fn publish(&mut self, key: &Key, now: i64, index: &HostIndex) {
         match self.hosts.get(key) {
             Some(host) => {
                 let own = self.intents.get(key).filter(|(intent, _)| intent.is_of(&host.uid));
-                let now = Timestamp::now().as_millisecond();
                 let counts = |record: &Registration| record.counts(host.standing.registered, now);
                 let record = own.and_then(|(_, record)| record.clone()).filter(counts);
+                let until = record.as_ref().map_or(0, |record| record.until);
+                if until > now {
+                    self.lapse.insert((until, key.clone()));
+                }
                 let registered = record.as_ref().is_some_and(|record| record.has_mac(host.standing.boot_mac));
                 let mut macs = host.macs.clone();
                 let reported = record.iter().flat_map(|record| record.cards.keys()).filter_map(|mac| mac.parse().ok());
@@ -189,7 +209,7 @@ fn discovery(host: &BareMetalHost) -> Discovery {
     Discovery {
         waiting: super::discovery::waits(host),
         counts: super::discovery::counts(host),
-        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_CARDS).collect(),
+        reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_REPORTED).collect(),
     }
 }
 
@@ -201,5 +221,40 @@ fn indexed(intent: &BootIntent) -> IndexedIntent {
         target: intent.spec.target,
         session_open: session.is_some_and(|session| session.generation == intent.spec.generation),
         live_iso: intent.spec.live_iso.as_deref().map(Into::into),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::metal3::BareMetalHostSpec;
+    use crate::api::slipway::{ANNOTATION_REGISTRATION, BootIntentSpec};
+
+    /// A copy of a moved host has its machine for a while, although no BMC let the appliance in for it.
+    #[test]
+    fn a_record_that_counts_for_a_while_ends_when_there_is_other_news() {
+        const MAC: &str = "02:00:00:00:00:01";
+        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), Known::default());
+        let now = 1_000_000;
+        let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..BareMetalHostSpec::default() };
+        let mut host = BareMetalHost::new("h", spec);
+        host.metadata.namespace = Some("ns".into());
+        host.metadata.uid = Some("u".into());
+        let record =
+            Registration { boot_mac_address: MAC.into(), since: 5, until: now + 100, ..Registration::default() };
+        let mut intent = BootIntent::new("h", BootIntentSpec::default());
+        intent.metadata.namespace = Some("ns".into());
+        let record = serde_json::to_string(&record).expect("JSON");
+        intent.annotations_mut().insert(ANNOTATION_REGISTRATION.into(), record);
+        let key = known.put_host(&host);
+        known.publish(&key, now, &index);
+        let key = known.put_intent(&intent, &intents);
+        known.publish(&key, now, &index);
+        let mac = MAC.parse().expect("an address");
+        assert!(index.is_registered(mac));
+        known.let_records_lapse(now + 99, &index);
+        assert!(index.is_registered(mac));
+        known.let_records_lapse(now + 100, &index);
+        assert!(!index.is_registered(mac) && known.lapse.is_empty());
     }
 }

@@ -158,6 +158,14 @@ mod tests {
             let error = meta_data("u", "n", "h", Some(bad)).expect_err("refused").to_string();
             assert!(error.starts_with("metaData is not usable"), "{error}");
         }
+        let long = |length: usize| format!("{{\"a\": \"{}\"}}", "x".repeat(length - 9));
+        assert!(network_data(long(MAX_DOCUMENT).as_bytes()).expect("ok").is_some());
+        for error in [
+            network_data(long(MAX_DOCUMENT + 1).as_bytes()).expect_err("too long"),
+            meta_data("u", "n", "h", Some(long(MAX_DOCUMENT + 1).as_bytes())).expect_err("too long"),
+        ] {
+            assert!(error.to_string().contains("65537 bytes"), "{error}");
+        }
         assert_eq!(network_data(b" "), Ok(None));
         assert!(network_data(b"[1]").is_err());
     }

@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use crate::ration::{Rank, Shares};
 
 /// Transfers at once, over all clients; who is not known has [a share](Shares) of them. A request beyond it takes the
-/// place of the oldest transfer that its client never answered; when there is none it is dropped, and firmware asks
-/// again after some seconds.
+/// place of the oldest transfer that its client never answered; else one of the address that has most, if that has more than
+/// the newcomer will have. When there is none it is dropped, and firmware asks again after some seconds.
 pub const MAX_TRANSFERS: usize = 352;
 /// Transfers at once for one address. A machine has a few network ports; nothing boots more than that at once.
 pub const MAX_PER_ADDRESS: usize = 16;
@@ -84,7 +84,7 @@ impl Table {
         };
         let mut admission = Admission::Start;
         if let Some(busy) = busy {
-            let Some((other, id)) = self.unanswered(client, rank, busy, answered) else {
+            let Some((other, id)) = self.gives_way(client, rank, busy, answered) else {
                 return Admission::Busy(busy);
             };
             self.finish(other, id);
@@ -98,20 +98,28 @@ impl Table {
     }
 
     /// The transfer that gives way: the oldest that nobody answered, of strangers first, never of somebody better known.
-    /// Whoever is there answers at once; a sender that was made up never does.
-    fn unanswered(
+    /// Whoever is there answers at once; a sender that was made up never does. Else, when it is not the newcomer's address that
+    /// has too many, one of whoever has most, be it answered: else a few addresses would have all, as slowly as they like.
+    fn gives_way(
         &self,
         client: SocketAddr,
         rank: Rank,
         busy: Busy,
         answered: impl Fn(u64) -> bool,
     ) -> Option<(SocketAddr, u64)> {
-        let may_give_way = |other: &SocketAddr, entry: &Entry| match busy {
-            Busy::Address => other.ip() == client.ip(),
-            Busy::Server => entry.rank >= rank,
-        };
-        let others = self.clients.iter().filter(|(other, entry)| may_give_way(other, entry) && !answered(entry.id));
-        others.max_by_key(|(_, entry)| (entry.rank, Reverse(entry.id))).map(|(other, entry)| (*other, entry.id))
+        let has = |address: IpAddr| self.addresses.get(&address).copied().unwrap_or_default();
+        let own = has(client.ip());
+        let judged = self.clients.iter().filter_map(|(other, entry)| {
+            let (theirs, silent) = (has(other.ip()), !answered(entry.id));
+            let may = match busy {
+                Busy::Address => silent && other.ip() == client.ip(),
+                Busy::Server => entry.rank >= rank && (silent || theirs > own + 1),
+            };
+            // Of those who answered who has most, of the others just the oldest.
+            let most = if silent { 0 } else { theirs };
+            may.then_some(((silent, entry.rank, most, Reverse(entry.id)), *other))
+        });
+        judged.max().map(|((.., Reverse(id)), other)| (other, id))
     }
 
     /// Number of the client's present transfer.
@@ -218,10 +226,10 @@ mod tests {
             port += 1;
             assert_eq!(admit(&mut table, 2 + (port % 250) as u8, port), Admission::Start);
         }
-        assert_eq!(admit(&mut table, 0, 1), Admission::Busy(Busy::Server));
+        assert_eq!(admit(&mut table, 0, 1), Admission::InPlaceOf(1), "of who has most");
         let id = table.id(client(3, 1)).expect("in the table");
         assert!(table.finish(client(3, 1), id));
-        assert_eq!(admit(&mut table, 0, 1), Admission::Start);
+        assert_eq!(admit(&mut table, 0, 2), Admission::Start);
     }
 
     #[test]
@@ -264,6 +272,35 @@ mod tests {
         let oldest = table.id(client(1, 1)).expect("in the table");
         assert_eq!(table.admit(client(1, 99), b"a", Rank::Known, NONE), Admission::InPlaceOf(oldest));
         assert_eq!(table.admit(client(1, 100), b"a", Rank::Known, ALL), Admission::Busy(Busy::Address));
+    }
+
+    #[test]
+    fn a_few_addresses_that_answer_slowly_keep_nobody_out() {
+        let mut table = Table::default();
+        let admit = |table: &mut Table, host, port, rank| table.admit(client(host, port), b"a", rank, ALL);
+        let quarter = Shares::of_strangers(MAX_TRANSFERS) as u16;
+        for number in 0..quarter {
+            assert_eq!(admit(&mut table, (number % 6) as u8, number + 1, Rank::Stranger), Admission::Start);
+        }
+        let has = |table: &Table, host: u8| table.addresses.get(&client(host, 1).ip()).copied().unwrap_or_default();
+        for host in 100..120 {
+            let before = (0..6).map(|host| has(&table, host)).max();
+            let Admission::InPlaceOf(_) = admit(&mut table, host, 1, Rank::Stranger) else { panic!("{host}") };
+            assert!(
+                (0..6).map(|host| has(&table, host)).sum::<usize>() + 1 + usize::from(host - 100)
+                    == usize::from(quarter)
+            );
+            assert!((0..6).map(|host| has(&table, host)).max() <= before, "one of who has most");
+        }
+        assert!((0..6).all(|host| has(&table, host) >= 10), "each keeps as much as the others");
+        // Of a better known one nothing is taken, and nothing by who would have as much.
+        let mut table = Table::default();
+        for number in 0..MAX_TRANSFERS as u16 {
+            assert_eq!(admit(&mut table, (number % 176) as u8, number + 1, Rank::Known), Admission::Start);
+        }
+        assert_eq!(admit(&mut table, 200, 1, Rank::Stranger), Admission::Busy(Busy::Server));
+        assert_eq!(admit(&mut table, 1, 999, Rank::Known), Admission::Busy(Busy::Server));
+        let Admission::InPlaceOf(_) = admit(&mut table, 200, 1, Rank::Known) else { panic!("others have two") };
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! From a report to a host: which host the machine already is, or what its new one looks like.
 
+use std::collections::HashMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
@@ -42,42 +44,75 @@ pub enum Same {
     Serial(String),
 }
 
-/// The host that a machine already is. `seen` says of which hosts the hardware is a machine's: of those that reported
-/// themselves, or that their BMC let the appliance into. Of others it is what somebody wrote, and keeps no machine from
-/// being discovered.
-pub fn known<'h>(
-    hosts: &'h [BareMetalHost],
-    report: &Report,
-    seen: impl Fn(&BareMetalHost) -> bool,
-) -> Option<(&'h BareMetalHost, Same)> {
-    let hardware = |host: &'h BareMetalHost| host.status.as_ref().filter(|_| seen(host))?.hardware.as_ref();
-    let visit = |host: &&BareMetalHost| host.annotations().get(ANNOTATION_VISIT) == Some(&report.visit);
-    if let Some(host) = hosts.iter().find(visit) {
-        return Some((host, Same::Visit));
-    }
-    let reported: Vec<MacAddress> = report.hardware.nics.iter().filter_map(|nic| nic.mac.parse().ok()).collect();
-    let by_mac = |mac: &MacAddress| {
-        hosts.iter().find(|host| macs(host, hardware(host)).contains(mac)).map(|host| (host, Same::Mac(*mac)))
-    };
-    if let Some(found) = std::iter::once(&report.mac).chain(&reported).find_map(by_mac) {
-        return Some(found);
-    }
-    let serial = rules::serial(&report.hardware)?;
-    let maker = |hardware: &HardwareDetails| {
-        hardware.system_vendor.as_ref().map(|vendor| vendor.manufacturer.trim().to_lowercase())
-    };
-    let same = |host: &&'h BareMetalHost| {
-        hardware(host).is_some_and(|known| {
-            rules::serial(known).is_some_and(|known| known.eq_ignore_ascii_case(serial))
-                && maker(known) == maker(&report.hardware)
-        })
-    };
-    hosts.iter().find(same).map(|host| (host, Same::Serial(serial.to_owned())))
+/// Looks for the host that a machine already is, among hosts that are shown one after the other. Each is looked at once,
+/// however many cards the report has.
+pub struct Search<'r> {
+    report: &'r Report,
+    /// Its cards, the one that it booted from first.
+    cards: HashMap<MacAddress, usize>,
+    best: Option<(Rank, BareMetalHost, Same)>,
 }
 
-fn macs(host: &BareMetalHost, hardware: Option<&HardwareDetails>) -> Vec<MacAddress> {
+/// How well a machine is known; the first goes before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Visit,
+    Card(usize),
+    Serial,
+}
+
+impl<'r> Search<'r> {
+    /// For the machine of this report.
+    pub fn new(report: &'r Report) -> Self {
+        let reported = report.hardware.nics.iter().filter_map(|nic| nic.mac.parse().ok());
+        let mut cards = HashMap::new();
+        for (number, card) in std::iter::once(report.mac).chain(reported).enumerate() {
+            cards.entry(card).or_insert(number);
+        }
+        Self { report, cards, best: None }
+    }
+
+    /// Looks at a host. `seen` says whether its hardware is a machine's: it reported itself, or its BMC let the appliance in.
+    /// Of others it is what somebody wrote, and keeps no machine from being discovered.
+    pub fn look(&mut self, host: &BareMetalHost, seen: bool) {
+        let Some((rank, same)) = self.rank(host, seen) else { return };
+        if self.best.as_ref().is_none_or(|(best, ..)| rank < *best) {
+            self.best = Some((rank, host.clone(), same));
+        }
+    }
+
+    fn rank(&self, host: &BareMetalHost, seen: bool) -> Option<(Rank, Same)> {
+        if host.annotations().get(ANNOTATION_VISIT) == Some(&self.report.visit) {
+            return Some((Rank::Visit, Same::Visit));
+        }
+        let hardware = host.status.as_ref().filter(|_| seen).and_then(|status| status.hardware.as_ref());
+        let known = |mac: MacAddress| self.cards.get(&mac).map(|number| (*number, mac));
+        if let Some((number, mac)) = macs(host, hardware).filter_map(known).min() {
+            return Some((Rank::Card(number), Same::Mac(mac)));
+        }
+        let serial = rules::serial(&self.report.hardware)?;
+        let maker = |hardware: &HardwareDetails| {
+            hardware.system_vendor.as_ref().map(|vendor| vendor.manufacturer.trim().to_lowercase())
+        };
+        let same = hardware.is_some_and(|known| {
+            rules::serial(known).is_some_and(|known| known.eq_ignore_ascii_case(serial))
+                && maker(known) == maker(&self.report.hardware)
+        });
+        same.then(|| (Rank::Serial, Same::Serial(serial.to_owned())))
+    }
+
+    /// What was found.
+    pub fn found(self) -> Option<(BareMetalHost, Same)> {
+        self.best.map(|(_, host, same)| (host, same))
+    }
+}
+
+fn macs<'h>(
+    host: &'h BareMetalHost,
+    hardware: Option<&'h HardwareDetails>,
+) -> impl Iterator<Item = MacAddress> + use<'h> {
     let nics = hardware.map_or(&[][..], |hardware| &hardware.nics).iter().map(|nic| nic.mac.as_str());
-    host.spec.boot_mac_address.as_deref().into_iter().chain(nics).filter_map(|mac| mac.parse().ok()).collect()
+    host.spec.boot_mac_address.as_deref().into_iter().chain(nics).filter_map(|mac| mac.parse().ok())
 }
 
 /// What the event on a known host says.
@@ -176,6 +211,16 @@ mod tests {
     use crate::api::metal3::{BareMetalHostStatus, HardwareSystemVendor, Nic};
 
     const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+
+    fn known(
+        hosts: &[BareMetalHost],
+        report: &Report,
+        seen: impl Fn(&BareMetalHost) -> bool,
+    ) -> Option<(BareMetalHost, Same)> {
+        let mut search = Search::new(report);
+        hosts.iter().for_each(|host| search.look(host, seen(host)));
+        search.found()
+    }
 
     fn hardware(maker: &str, serial: &str, macs: &[&str]) -> HardwareDetails {
         HardwareDetails {

@@ -1,5 +1,6 @@
 //! Who visits: one record for each token that was used, on disk, so that none is used twice, not even after a restart.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +12,12 @@ use crate::store::{Store, Table, WriteError};
 
 /// Name of the store's table.
 const TABLE: &str = "discovery";
-/// Visits kept; the oldest are forgotten. Their tokens have ended long before.
+/// Visits kept; of more some are forgotten ([`gives_way`]).
 const KEPT: usize = 4096;
+/// Of these so many that became hosts.
+const KEPT_MADE: usize = KEPT / 4 * 3;
+/// Seconds after which a visit's token has ended, and its session has had the time to report.
+const OVER: i64 = 2 * 60 * 60;
 
 /// A machine that reports itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -80,26 +85,81 @@ impl Journal {
     /// than two.
     pub async fn put(&self, nonce: [u8; 16], visit: Visit) -> Result<(), WriteError> {
         let value = serde_json::to_vec(&visit).map_err(|error| WriteError::Failed(error.to_string()))?;
-        let oldest = {
+        let forgotten = {
             let mut visits = self.visits();
+            let now = visit.opened;
             visits.insert(nonce, visit);
             let surplus = visits.len() > KEPT;
-            let oldest = surplus.then(|| visits.iter().min_by_key(|(_, visit)| visit.opened).map(|(nonce, _)| *nonce));
-            oldest.flatten().inspect(|nonce| {
-                visits.remove(nonce);
-            })
+            let forgotten = surplus.then(|| gives_way(&visits, &nonce, now)).flatten();
+            forgotten.inspect(|nonce| drop(visits.remove(nonce)))
         };
-        if let Some(oldest) = oldest {
-            self.table.write(Bytes::copy_from_slice(&oldest), None).await?;
+        if let Some(forgotten) = forgotten {
+            self.table.write(Bytes::copy_from_slice(&forgotten), None).await?;
         }
         self.table.write(Bytes::copy_from_slice(&nonce), Some(value.into())).await
     }
+}
+
+/// The visit that is forgotten, never the newest: of those that are over and became nothing the oldest; else, of those that
+/// became hosts the oldest, when these are too many; else the oldest of the address that has most. Strangers can begin as many
+/// visits as they like, and whoever means well has few.
+fn gives_way(visits: &HashMap<[u8; 16], Visit>, newest: &[u8; 16], now: i64) -> Option<[u8; 16]> {
+    let mut of_peer: HashMap<&str, usize> = HashMap::new();
+    let mut made = 0;
+    for visit in visits.values() {
+        *of_peer.entry(visit.peer.as_str()).or_default() += usize::from(visit.host.is_none());
+        made += usize::from(visit.host.is_some());
+    }
+    let rank = |visit: &Visit| {
+        let is_over = visit.reported || now.saturating_sub(visit.opened) > OVER;
+        match &visit.host {
+            Some(_) => (usize::from(made > KEPT_MADE) * 2, 0),
+            None if is_over => (3, 0),
+            None => (1, of_peer.get(visit.peer.as_str()).copied().unwrap_or_default()),
+        }
+    };
+    let others = visits.iter().filter(|(nonce, _)| *nonce != newest);
+    others.max_by_key(|(nonce, visit)| (rank(visit), Reverse(visit.opened), **nonce)).map(|(nonce, _)| *nonce)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::StoreOptions;
+
+    #[test]
+    fn strangers_who_begin_many_visits_end_nobody_elses() {
+        let visit = |peer: &str, opened: i64, reported: bool, host: Option<&str>| Visit {
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            peer: peer.into(),
+            uefi: true,
+            opened,
+            used: true,
+            reported,
+            host: host.map(|name| ("default".to_owned(), name.to_owned())),
+        };
+        let nonce = |number: u8| [number; 16];
+        let honest = visit("10.0.0.5", 100, false, None);
+        let mut visits = HashMap::from([
+            (nonce(1), honest.clone()),
+            (nonce(2), visit("10.0.0.6", 50, true, Some("made"))),
+            (nonce(3), visit("10.0.0.9", 300, true, None)),
+            (nonce(4), visit("10.0.0.9", 200, true, None)),
+            (nonce(5), visit("10.0.0.66", 200, false, None)),
+            (nonce(6), visit("10.0.0.66", 250, false, None)),
+            (nonce(7), visit("10.0.0.66", 10, false, None)),
+        ]);
+        // The newest is never forgotten, also when the clock stands back.
+        for wanted in [4, 3, 5, 6] {
+            let gone = gives_way(&visits, &nonce(7), 300).expect("one");
+            assert_eq!(gone, nonce(wanted));
+            visits.remove(&gone);
+        }
+        visits.insert(nonce(8), visit("10.0.0.7", 300 + OVER, false, None));
+        assert_eq!(gives_way(&visits, &nonce(8), 300 + OVER), Some(nonce(7)), "it is over");
+        visits.remove(&nonce(7));
+        assert_eq!(gives_way(&visits, &nonce(8), 300), Some(nonce(1)), "there is nothing else");
+    }
 
     #[tokio::test]
     async fn visits_outlive_the_process_and_are_bounded() {

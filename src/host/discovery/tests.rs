@@ -354,3 +354,54 @@ async fn hardware_that_somebody_wrote_into_a_host_keeps_no_machine_from_being_di
     let card = MacAddress([2, 0, 0, 0, 0, 77]);
     site.until("its cards are known", || site.index.stranger(card, true) == Stranger::Ignored).await;
 }
+
+/// Who hangs up as soon as the report is sent lets the next one in before the first is there.
+#[tokio::test]
+async fn the_limit_holds_for_reports_that_are_given_up_and_what_is_written_elsewhere_does_not_count() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let site = Site::new(folder.path(), "[discovery]\nlimit = 2").await;
+    let mac = |last| MacAddress([2, 0, 0, 0, 1, last]);
+    let namespace = json!({ "metadata": { "name": "elsewhere" } });
+    let namespace = serde_json::from_value(namespace).expect("a namespace");
+    let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(site.client.clone());
+    namespaces.create(&PostParams::default(), &namespace).await.expect("made");
+    let elsewhere = Api::<BareMetalHost>::namespaced(site.client.clone(), "elsewhere");
+    for number in 0..4 {
+        let mut written = BareMetalHost::new(&format!("w{number}"), BareMetalHostSpec::default());
+        written.annotations_mut().insert(ANNOTATION_DISCOVERED.into(), "pending".into());
+        elsewhere.create(&PostParams::default(), &written).await.expect("made");
+    }
+    let known = || (0..4).all(|number| site.index.by_name("elsewhere", &format!("w{number}")).is_some());
+    site.until("what was written is known", known).await;
+    let mut visits = Vec::new();
+    for last in 0..8 {
+        let token = site.tokens.mint_visit(mac(last), None).expect("a token");
+        let (status, session) = site.open(NODE, &token, mac(last)).await;
+        assert_eq!(status, 200, "{session}");
+        visits.push((last, session["session"].as_str().expect("a session").to_owned()));
+    }
+    for (last, bearer) in &visits {
+        let outcome = json!({ "step": "0.1", "succeeded": true, "message": "",
+            "inventory": { "nics": [{ "mac": mac(*last) }] } });
+        let mut call = Box::pin(site.call(NODE, bearer, "POST", "result", outcome));
+        // Some way into it.
+        for _ in 0..2 * last {
+            if futures::poll!(&mut call).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    // The next one is judged after all of them.
+    let token = site.tokens.mint_visit(mac(9), None).expect("a token");
+    let (status, session) = site.open(NODE, &token, mac(9)).await;
+    if status == 200 {
+        let bearer = session["session"].as_str().expect("a session");
+        let outcome = json!({ "step": "0.1", "succeeded": true, "message": "",
+            "inventory": { "nics": [{ "mac": mac(9) }] } });
+        site.call(NODE, bearer, "POST", "result", outcome).await;
+    }
+    let discovered = site.hosts().await.into_iter().filter(|host| host.namespace().as_deref() == Some("default"));
+    let discovered: Vec<_> = discovered.map(|host| host.name_any()).collect();
+    assert!(!discovered.is_empty() && discovered.len() <= 2, "{discovered:?}");
+}

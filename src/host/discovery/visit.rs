@@ -1,17 +1,19 @@
 //! The session of a machine that reports itself: `inspect`, then nothing more.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::enroll::{self, Report, Same};
+use super::enroll::{self, Report, Same, Search};
 use super::journal::{Journal, Visit};
 use super::rules;
 use super::standing::{counts, waits, was_let_in};
@@ -30,6 +32,13 @@ use crate::store::{Store, WriteError};
 /// The two steps of a visit.
 const INSPECT: &str = "0.1";
 const POWER_OFF: &str = "0.2";
+/// Where hosts go whose namespace does not exist.
+const DEFAULT_NAMESPACE: &str = "default";
+/// Hosts that are looked at in one go.
+const PAGE: u32 = 50;
+/// The longest rest after a report.
+const LONGEST_REST: Duration = Duration::from_secs(5);
+const TRY_AGAIN: &str = "the appliance cannot answer now; try again";
 
 /// Discovery cannot work.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +65,10 @@ struct Inner {
     index: HostIndex,
     config: DiscoveryConfig,
     journal: Journal,
+    /// Where discovered hosts are made: nobody else's count towards the limit, whatever is written on them.
+    namespaces: BTreeSet<String>,
     /// One report at a time: two of the same machine must not make two hosts.
-    one: tokio::sync::Mutex<()>,
+    one: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Discovery {
@@ -77,9 +88,12 @@ impl Discovery {
             super::bmc::address(&sample, rule.bmc_scheme.as_deref())
                 .map_err(|reason| DiscoveryError::Scheme { number, reason })?;
         }
-        index.limit_waiting(config.limit);
+        let named = config.rules.iter().filter_map(|rule| rule.namespace.clone());
+        let namespaces: BTreeSet<String> =
+            named.chain([config.namespace.clone(), DEFAULT_NAMESPACE.to_owned()]).collect();
+        index.limit_waiting(config.limit, namespaces.clone());
         let journal = Journal::open(store)?;
-        Ok(Self(Arc::new(Inner { client, index, config, journal, one: tokio::sync::Mutex::default() })))
+        Ok(Self(Arc::new(Inner { client, index, config, journal, namespaces, one: Arc::default() })))
     }
 
     /// Opens the visit that a token is for, which may be used from this address; its provisional name.
@@ -152,25 +166,45 @@ impl Discovery {
 
     /// Takes how a step ended. The host is stored when this returns.
     pub(in crate::host) async fn result(&self, claims: &Claims, outcome: &StepOutcome) -> Result<(), Refused> {
-        let mut visit = self.visit(claims)?;
+        let visit = self.visit(claims)?;
         if outcome.step != INSPECT || visit.reported {
             return Ok(());
         }
-        match (&outcome.inventory, outcome.succeeded) {
-            (Some(hardware), true) => {
-                let report = Report {
-                    visit: claims.nonce_hex(),
-                    mac: visit.mac,
-                    uefi: visit.uefi,
-                    hardware: hardware.clone(),
-                    bmc: outcome.bmc.clone(),
-                };
-                visit.host = self.take(&report).await?;
-            }
-            _ => {
-                let reason: String = outcome.message.chars().take(500).collect();
-                warn!(mac = %visit.mac, reason, "an unknown machine could not report itself");
-            }
+        let report = outcome.inventory.as_ref().filter(|_| outcome.succeeded).map(|hardware| Report {
+            visit: claims.nonce_hex(),
+            mac: visit.mac,
+            uefi: visit.uefi,
+            hardware: hardware.clone(),
+            bmc: outcome.bmc.clone(),
+        });
+        if report.is_none() {
+            let reason: String = outcome.message.chars().take(500).collect();
+            warn!(mac = %visit.mac, reason, "an unknown machine could not report itself");
+        }
+        let one = self.0.one.clone().lock_owned().await;
+        let (discovery, claims) = (self.clone(), claims.clone());
+        let (tell, told) = oneshot::channel();
+        // Goes on when the machine hangs up: else the next report would be judged before what is under way is there.
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            // Who hangs up hears nothing.
+            tell.send(discovery.finish(&claims, report.as_ref()).await).ok();
+            // To look at many hosts takes long, and strangers may report again and again: half of the time is for others.
+            tokio::time::sleep(begun.elapsed().min(LONGEST_REST)).await;
+            drop(one);
+        });
+        told.await.unwrap_or_else(|_| Err(Refused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())))
+    }
+
+    /// Takes a report, if there is one, and ends the visit's inspection.
+    async fn finish(&self, claims: &Claims, report: Option<&Report>) -> Result<(), Refused> {
+        let mut visit = self.visit(claims)?;
+        if visit.reported {
+            // The same call, once more.
+            return Ok(());
+        }
+        if let Some(report) = report {
+            visit.host = self.take(report).await?;
         }
         visit.reported = true;
         visit.used = true;
@@ -185,7 +219,7 @@ impl Discovery {
     async fn keep(&self, claims: &Claims, visit: Visit) -> Result<(), Refused> {
         self.0.journal.put(claims.nonce, visit).await.map_err(|error| {
             warn!(%error, "a visit cannot be stored");
-            Refused(StatusCode::SERVICE_UNAVAILABLE, "the appliance cannot answer now; try again".into())
+            Refused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())
         })
     }
 
@@ -194,7 +228,8 @@ impl Discovery {
     }
 
     /// A report becomes a host, or an event on the host that the machine is already. What the API refuses for good is
-    /// only logged: the machine must not come back with the same again and again.
+    /// only logged: the machine must not come back with the same again and again. What somebody can change (a quota, a right, a
+    /// namespace) the machine waits for.
     async fn take(&self, report: &Report) -> Result<Option<(String, String)>, Refused> {
         match self.store(report).await {
             Ok(None) => {
@@ -204,54 +239,95 @@ impl Discovery {
                 Err(Refused(StatusCode::UNAUTHORIZED, reason))
             }
             Ok(Some(host)) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
-            Err(kube::Error::Api(error)) if matches!(error.code, 400 | 403 | 404 | 413 | 422) => {
+            Err(kube::Error::Api(error)) if matches!(error.code, 400 | 413 | 422) => {
                 warn!(mac = %report.mac, reason = error.message, "a discovered machine cannot become a host");
                 Ok(None)
+            }
+            Err(kube::Error::Api(error)) if matches!(error.code, 403 | 404) => {
+                let reason = format!("the machine cannot become a host now: {}", error.message);
+                warn!(mac = %report.mac, reason, "an unknown machine's report is not taken");
+                Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// None: there are as many as may be.
+    /// None: there are as many as may be. One at a time: two reports of the same machine must not make two hosts.
     async fn store(&self, report: &Report) -> Result<Option<BareMetalHost>, kube::Error> {
-        let _one = self.0.one.lock().await;
-        let hosts = Api::<BareMetalHost>::all(self.0.client.clone()).list(&Default::default()).await?.items;
+        let (found, counted) = self.known(report).await?;
+        let (host, faults) = match found {
+            Some((host, Same::Visit)) => (host, Vec::new()),
+            Some((host, same)) => return self.tell(&host, report, &same).await.map(Some),
+            // As many visits may have begun before the first of them reported.
+            None if counted >= self.0.config.limit.max(1) => return Ok(None),
+            None => self.create(report).await?,
+        };
+        self.add_hardware(&host, &report.visit, &report.hardware).await?;
+        self.announce(&host, report, faults).await;
+        Ok(Some(host))
+    }
+
+    /// The host that the machine is already, and how many hosts count towards the limit. Page by page: there may be many, and
+    /// others are served meanwhile.
+    async fn known(&self, report: &Report) -> Result<(Option<(BareMetalHost, Same)>, usize), kube::Error> {
         let seen = |host: &BareMetalHost| {
             let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
             let visit = host.annotations().get(ANNOTATION_VISIT);
             was_let_in(host) || visit.is_some_and(|visit| self.0.journal.has_made(&namespace, &name, visit))
         };
-        let host = match enroll::known(&hosts, report, seen) {
-            Some((host, Same::Visit)) => host.clone(),
-            Some((host, same)) => return self.tell(host, report, &same).await.map(Some),
-            // As many visits may have begun before the first of them reported.
-            None if hosts.iter().filter(|host| counts(host)).count() >= self.0.config.limit.max(1) => return Ok(None),
-            None => self.create(report).await?,
-        };
-        self.add_hardware(&host, &report.visit, &report.hardware).await?;
-        Ok(Some(host))
+        let all = Api::<BareMetalHost>::all(self.0.client.clone());
+        let (mut search, mut counted) = (Search::new(report), 0);
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let hosts = all.list(&page).await?;
+            for host in &hosts.items {
+                search.look(host, seen(host));
+                let ours = host.metadata.namespace.as_ref().is_some_and(|name| self.0.namespaces.contains(name));
+                counted += usize::from(ours && counts(host));
+            }
+            match hosts.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok((search.found(), counted)),
+            }
+        }
     }
 
     /// The machine is a host already.
     async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
         let message = enroll::duplicate(report, same);
         warn!(host = %host.name_any(), message, "discovery");
-        events::publish(
-            &self.0.client,
-            COMPONENT,
-            &host.object_ref(&()),
-            &Note { reason: "DiscoveredAgain", message, warning: true },
-        )
-        .await?;
-        if let Some(reported) = enroll::reported(host, report.mac) {
-            let patch = Patch::Merge(json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } }));
-            let hosts = self.hosts(&host.namespace().unwrap_or_default());
-            return hosts.patch(&host.name_any(), &PatchParams::default(), &patch).await;
-        }
-        Ok(host.clone())
+        let known = match enroll::reported(host, report.mac) {
+            Some(reported) => {
+                let patch = json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } });
+                let hosts = self.hosts(&host.namespace().unwrap_or_default());
+                hosts.patch(&host.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?
+            }
+            None => host.clone(),
+        };
+        self.note(host, Note { reason: "DiscoveredAgain", message, warning: true }).await;
+        Ok(known)
     }
 
-    async fn create(&self, report: &Report) -> Result<BareMetalHost, kube::Error> {
+    /// Tells of a new host, once all of it is stored.
+    async fn announce(&self, host: &BareMetalHost, report: &Report, faults: Vec<String>) {
+        let (summary, fate) = (report.hardware.summary(), enroll::fate(host));
+        let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
+        self.note(host, Note { reason: "Discovered", message, warning: false }).await;
+        for message in faults {
+            warn!(host = %host.name_any(), message, "discovery");
+            self.note(host, Note { reason: "DiscoveryRule", message, warning: true }).await;
+        }
+    }
+
+    /// An event, as far as there is room for one: what it tells of is done.
+    async fn note(&self, host: &BareMetalHost, note: Note) {
+        if let Err(error) = events::publish(&self.0.client, COMPONENT, &host.object_ref(&()), &note).await {
+            warn!(host = %host.name_any(), reason = note.reason, %error, "an event cannot be stored");
+        }
+    }
+
+    /// A new host, and what could not be done as the rules say.
+    async fn create(&self, report: &Report) -> Result<(BareMetalHost, Vec<String>), kube::Error> {
         let mut verdict = rules::judge(&self.0.config, report.mac, &report.hardware);
         let mut name = verdict.name.clone();
         for _ in 0..3 {
@@ -261,8 +337,8 @@ impl Discovery {
                     name = rules::another_name(&verdict.name, report.mac);
                     continue;
                 }
-                Err(kube::Error::Api(error)) if error.is_not_found() && verdict.namespace != "default" => {
-                    let missing = std::mem::replace(&mut verdict.namespace, "default".into());
+                Err(kube::Error::Api(error)) if error.is_not_found() && verdict.namespace != DEFAULT_NAMESPACE => {
+                    let missing = std::mem::replace(&mut verdict.namespace, DEFAULT_NAMESPACE.into());
                     verdict
                         .faults
                         .push(format!("the rules put this host into namespace {missing}, which does not exist"));
@@ -271,22 +347,7 @@ impl Discovery {
                 created => created?,
             };
             info!(host = %format!("{}/{name}", verdict.namespace), mac = %report.mac, "a machine was discovered");
-            let summary = report.hardware.summary();
-            let fate = enroll::fate(&made);
-            let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
-            events::publish(
-                &self.0.client,
-                COMPONENT,
-                &made.object_ref(&()),
-                &Note { reason: "Discovered", message, warning: false },
-            )
-            .await?;
-            for message in faults {
-                warn!(host = %made.name_any(), message, "discovery");
-                let note = Note { reason: "DiscoveryRule", message, warning: true };
-                events::publish(&self.0.client, COMPONENT, &made.object_ref(&()), &note).await?;
-            }
-            return Ok(made);
+            return Ok((made, faults));
         }
         let text = format!("there are hosts {} and {name} already", verdict.name);
         Err(kube::Error::Api(Box::new(kube::core::Status::failure(&text, "AlreadyExists").with_code(422))))
