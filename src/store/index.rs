@@ -16,9 +16,12 @@ use super::record::{self, Former};
 use super::retired::Retired;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
-/// What the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
-/// inspected host.
-pub(super) const HISTORY_BYTES: usize = 2 << 20;
+/// What the events of one resource may hold in memory and on disk, in bytes: 16 MiB, some 8,000 changes of an inspected host.
+/// Several of the largest groups that are written at once, for who follows a resource must have the time to read them: else
+/// whoever writes large objects would end the watches of all others.
+pub(super) const HISTORY_BYTES: usize = 16 << 20;
+/// What an event takes besides the text of its object, in bytes.
+const EVENT_WEIGHT: usize = 512;
 /// Bytes that the histories of all resources may take: 64 MiB. There are as many resources as somebody defines.
 const HISTORIES_BYTES: usize = 64 << 20;
 
@@ -85,7 +88,7 @@ impl Logged {
     /// Bytes that it takes in memory or on disk, whichever is more: there it has the former self.
     fn bytes(&self) -> usize {
         let object = self.event.object();
-        (object.size() + object.unpacked()).max(self.stored.unwrap_or(0))
+        EVENT_WEIGHT + (object.size() + object.unpacked()).max(self.stored.unwrap_or(0))
     }
 
     /// Bytes that it takes on disk.

@@ -343,20 +343,37 @@ async fn history_is_bounded_in_bytes() {
     let next_word = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     let words = std::iter::successors(Some(1_u64), next_word).map(|word| format!("{:08x}", word >> 32));
     let large: String = words.take(62_500).collect();
-    for _ in 0..8 {
+    for _ in 0..40 {
         store.write(put(HOSTS, "ns", "a", Expect::Any, large.as_str())).await.unwrap();
     }
-    // 2 MiB hold 4 of them.
-    assert!(store.watch(HOSTS, 3).is_err());
-    let mut watch = store.watch(HOSTS, 4).unwrap();
-    for revision in 5..=8 {
+    // 16 MiB hold 33 of them.
+    assert!(store.watch(HOSTS, 6).is_err());
+    let mut watch = store.watch(HOSTS, 7).unwrap();
+    for revision in 8..=40 {
         assert_eq!(next(&mut watch).await.unwrap().object().revision, revision);
     }
     store.close().await;
     let store = open(folder.path());
-    assert!(store.watch(HOSTS, 3).is_err());
-    assert!(store.watch(HOSTS, 4).is_ok());
+    assert!(store.watch(HOSTS, 6).is_err());
+    assert!(store.watch(HOSTS, 7).is_ok());
     store.close().await;
+}
+
+#[tokio::test]
+async fn who_follows_sees_all_that_is_written_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let next_word = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    let words = std::iter::successors(Some(1_u64), next_word).map(|word| format!("{:08x}", word >> 32));
+    let large: String = words.take(130_000).collect();
+    let mut watch = store.watch(HOSTS, 0).unwrap();
+    // In one or two groups, before anybody who follows has a look.
+    let writes = (0..8).map(|number| store.write(put(HOSTS, "ns", &number.to_string(), Expect::Any, large.as_str())));
+    let written = futures::future::join_all(writes).await;
+    assert!(written.iter().all(Result::is_ok));
+    for revision in 1..=8 {
+        assert_eq!(next(&mut watch).await.unwrap().object().revision, revision);
+    }
 }
 
 #[tokio::test]
