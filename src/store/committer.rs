@@ -245,7 +245,9 @@ impl Committer {
             return Err(WriteError::Malformed("the objects of its resource are kept otherwise"));
         }
         let revision = self.revision + 1;
-        let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
+        // One of the largest size can be marked as well.
+        let limit = OBJECT_LIMIT + if current.is_some() { GROWTH } else { 0 };
+        let made = value.map(|value| self.writer.make(&identity, revision, value, limit)).transpose()?;
         let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
         // The object and its event, which has the former self.
         let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
@@ -382,12 +384,18 @@ pub(super) struct Writer {
 const TEXT_KEPT: usize = 64 << 10;
 
 impl Writer {
-    /// The object with its revision, as value and as text.
-    fn make(&mut self, identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
+    /// The object with its revision, as text; one that is being deleted may have up to `limit` bytes.
+    fn make(
+        &mut self,
+        identity: &Identity,
+        revision: u64,
+        mut value: Value,
+        limit: usize,
+    ) -> Result<Arc<Object>, WriteError> {
         set_revision(&mut value, revision);
         let json = self.write(&value)?;
-        if json.len() > OBJECT_LIMIT {
-            return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
+        if json.len() > limit {
+            return Err(WriteError::TooLarge { size: json.len(), limit });
         }
         let Identity { resource, namespace, name } = identity.clone();
         Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
@@ -422,3 +430,5 @@ fn set_revision(value: &mut Value, revision: u64) {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
     }
 }
+        let is_ending = !value["metadata"]["deletionTimestamp"].is_null();
+        let limit = if is_ending { limit } else { OBJECT_LIMIT };

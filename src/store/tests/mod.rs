@@ -472,6 +472,17 @@ async fn large_ones_that_shrink_together_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let large = "x".repeat(1_000_000);
+    // It can be marked for its deletion all the same, when it is there.
+    let marked = || {
+        let mut change = put(HOSTS, "ns", "mark", Expect::Any, largest.as_str());
+        let metadata = &mut change.value.as_mut().unwrap()["metadata"];
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        change
+    };
+    assert!(matches!(store.write(marked()).await, Err(WriteError::TooLarge { .. })));
+    store.write(put(HOSTS, "ns", "mark", Expect::Absent, largest.as_str())).await.unwrap();
+    assert!(store.write(marked()).await.unwrap().json_len() > OBJECT_LIMIT);
+    let revision = revision + 2;
     let all = |spec: &str| (0..80).map(|step| put("/secrets", "ns", &step.to_string(), Expect::Any, spec)).collect();
     for spec in [large.as_str(), ""] {
         let changes: Vec<Change> = all(spec);
