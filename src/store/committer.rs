@@ -1,6 +1,6 @@
 //! The one writer: takes what has queued up, judges it, puts it on disk, shows it, answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
-use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
+use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -85,6 +85,34 @@ impl Pending {
     }
 }
 
+/// Requests in the order in which they are taken: entries of tables go first. They are small, machines wait for their leases,
+/// and of objects there may be many megabytes in line.
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Request>,
+    others: VecDeque<Request>,
+}
+
+impl Queue {
+    /// The next request, if there is one already.
+    fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        while self.entries.len() + self.others.len() < QUEUE
+            && let Ok(request) = requests.try_recv()
+        {
+            match request {
+                Request::Entries { .. } => self.entries.push_back(request),
+                _ => self.others.push_back(request),
+            }
+        }
+        self.entries.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// The next request; nothing when no more will come.
+    fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        self.next(requests).or_else(|| requests.blocking_recv())
+    }
+}
+
 /// The committer's state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
@@ -137,19 +165,20 @@ impl Committer {
     }
 
     fn run(&mut self, requests: &mut mpsc::Receiver<Request>) {
-        while let Some(first) = requests.blocking_recv() {
+        let mut queue = Queue::default();
+        while let Some(first) = queue.wait(requests) {
             let mut pending = Pending::default();
             let mut next = Some(first);
             while let Some(request) = next.take() {
                 self.take(request, requests, &mut pending);
                 if !pending.is_full() {
-                    next = requests.try_recv().ok();
+                    next = queue.next(requests);
                 }
             }
             if let Err(reason) = self.finish(pending) {
                 tracing::error!(error = reason, "the store cannot write and is read-only from now on");
                 self.shared.fail(&reason);
-                while let Some(request) = requests.blocking_recv() {
+                while let Some(request) = queue.wait(requests) {
                     match request {
                         Request::Close => requests.close(),
                         request => request.refuse(&reason),
@@ -430,5 +459,33 @@ fn set_revision(value: &mut Value, revision: u64) {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
     }
 }
-        let is_ending = !value["metadata"]["deletionTimestamp"].is_null();
-        let limit = if is_ending { limit } else { OBJECT_LIMIT };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_go_first_and_nothing_is_lost_when_it_closes() {
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
+        let forget = |name: &str| Request::Forget { resource: name.into(), reply: oneshot::channel().0 };
+        let entries =
+            |name: &str| Request::Entries { table: name.into(), entries: Vec::new(), reply: oneshot::channel().0 };
+        for request in [forget("a"), entries("b"), forget("c"), Request::Close, entries("d")] {
+            sender.try_send(request).ok().unwrap();
+        }
+        let mut queue = Queue::default();
+        let mut order = String::new();
+        while let Some(request) = queue.wait(&mut receiver) {
+            match request {
+                Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
+                Request::Close => receiver.close(),
+                Request::Change { .. } => {}
+            }
+            if order == "bda" {
+                sender.try_send(entries("e")).ok().unwrap();
+                order += "+";
+            }
+        }
+        assert_eq!(order, "bda+ec");
+    }
+}
