@@ -50,6 +50,9 @@ impl Source {
     /// When the store or a key cannot be read.
     pub fn take(&self, now: Timestamp) -> anyhow::Result<Content> {
         let snapshot = self.store.snapshot(|resource| self.views.contains(resource));
+        for (resource, namespace, name) in self.store.unreadable() {
+            tracing::error!(%resource, namespace, name, "an object is damaged and is not in this backup");
+        }
         let kept = pki::read_kept(&self.pki)?;
         let ca = kept.fingerprint();
         let mut files: Vec<(String, String)> =

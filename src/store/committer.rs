@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{io, thread};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::TableEntry;
@@ -269,6 +269,13 @@ impl Committer {
             Some(current) => current.clone(),
             None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
         };
+        if current.is_none() && !pending.overlay.contains_key(&identity) && self.is_unreadable(&identity) {
+            return match value {
+                None if expect == Expect::Any => self.clear(identity, pending),
+                Some(_) if matches!(expect, Expect::Any | Expect::Absent) => Err(WriteError::Exists),
+                _ => Err(WriteError::NotFound),
+            };
+        }
         let current = judge(expect, current, value.is_none())?;
         if self.durable.get(&identity.resource).is_some_and(|one| *one != durable) {
             return Err(WriteError::Malformed("the objects of its resource are kept otherwise"));
@@ -280,6 +287,8 @@ impl Committer {
         let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
         // The object and its event, which has the former self.
         let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
+        #[cfg(test)]
+        let fits = fits && !(durable && self.shared.full.load(std::sync::atomic::Ordering::Relaxed));
         let low = durable && (self.disk.is_low() || !fits);
         if durable && made.is_none() && !self.disk.has_last_room(pending.bytes, true) {
             return Err(WriteError::Full);
@@ -333,6 +342,26 @@ impl Committer {
         pending.index.events.push(Logged { revision, event, deleted, stored });
         pending.overlay.insert(identity, made);
         Ok(result)
+    }
+
+    fn is_unreadable(&self, identity: &Identity) -> bool {
+        self.shared.read().unreadable().contains_key(identity)
+    }
+
+    /// Deletes an object that cannot be read. Nobody has seen it, so there is no event of that.
+    fn clear(&mut self, identity: Identity, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+        if !self.disk.has_last_room(pending.bytes, true) {
+            return Err(WriteError::Full);
+        }
+        let revision = self.revision + 1;
+        let last = json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
+        let last = self.writer.make(&identity, revision, last, OBJECT_LIMIT)?;
+        self.revision = revision;
+        pending.disk.object(&identity, None, self.disk.sealer());
+        pending.disk.revision(revision);
+        pending.index.cleared.push((identity.clone(), revision));
+        pending.overlay.insert(identity, None);
+        Ok(last)
     }
 
     /// What must be on disk before a revision may go to an object in memory.
@@ -422,6 +451,8 @@ impl Writer {
         limit: usize,
     ) -> Result<Arc<Object>, WriteError> {
         set_revision(&mut value, revision);
+        let is_ending = !value["metadata"]["deletionTimestamp"].is_null();
+        let limit = if is_ending { limit } else { OBJECT_LIMIT };
         let json = self.write(&value)?;
         if json.len() > limit {
             return Err(WriteError::TooLarge { size: json.len(), limit });

@@ -377,6 +377,55 @@ async fn who_follows_sees_all_that_is_written_at_once() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_is_neither_lost_nor_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut new = NewStore::create(options(folder.path())).unwrap();
+    let whole = json!({"metadata": {"name": "whole", "resourceVersion": "5"}}).to_string();
+    new.object(&Object::new(HOSTS.into(), "ns".into(), "whole".into(), 5, whole.as_bytes()).unwrap()).unwrap();
+    new.damaged(HOSTS, "ns", "torn");
+    new.damaged("/secrets", "ns", "torn");
+    new.finish(20, []).unwrap();
+    let torn = |resource: &str| (resource.into(), "ns".to_owned(), "torn".to_owned());
+    for _ in 0..2 {
+        let store = open(folder.path());
+        assert_eq!(store.unreadable(), [torn("/secrets"), torn(HOSTS)]);
+        assert!(store.get(HOSTS, "ns", "torn").is_none() && store.list(HOSTS, None).objects.len() == 1);
+        let stored = store.stored_in("ns");
+        assert!(stored.contains(&(HOSTS.into(), 2)) && stored.contains(&("/secrets".into(), 1)), "{stored:?}");
+        // Nothing takes its place.
+        for (expect, refused) in
+            [(Expect::Absent, "already exists"), (Expect::Any, "already exists"), (Expect::Present, "not found")]
+        {
+            let outcome = store.write(put(HOSTS, "ns", "torn", expect, 1)).await;
+            assert_eq!(outcome.unwrap_err().to_string(), refused, "{expect:?}");
+        }
+        // It is there after the database was written anew.
+        let large = "x".repeat(400_000);
+        let rewrites = store.meters().rewrites.clone();
+        for step in 0..500 {
+            if rewrites.get() > 0 {
+                break;
+            }
+            let noise: String = (0..50_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
+            store.write(put("/configmaps", "ns", "m", Expect::Any, format!("{step}{noise}{large}"))).await.unwrap();
+        }
+        assert!(rewrites.get() > 0);
+        store.close().await;
+    }
+    let store = open(folder.path());
+    let before = store.revision();
+    let gone = store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await.unwrap();
+    assert_eq!((gone.revision, store.revision()), (before + 1, before + 1));
+    assert!(matches!(store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await, Err(WriteError::NotFound)));
+    store.write(put(HOSTS, "ns", "torn", Expect::Absent, 1)).await.unwrap();
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(store.unreadable(), [torn("/secrets")]);
+    assert!(store.get(HOSTS, "ns", "torn").is_some());
+    assert!(store.watch(HOSTS, before).is_ok() && store.watch("/secrets", before).is_err());
+}
+
+#[tokio::test]
 async fn published_objects_stay_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     const LEASES: &str = "slipway.dev/dhcpleases";
@@ -423,6 +472,17 @@ async fn limits_of_size_and_form() {
         Err(WriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
         other => panic!("{other:?}"),
     }
+    // It can be marked for its deletion all the same, when it is there.
+    let marked = || {
+        let mut change = put(HOSTS, "ns", "mark", Expect::Any, largest.as_str());
+        let metadata = &mut change.value.as_mut().unwrap()["metadata"];
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        change
+    };
+    assert!(matches!(store.write(marked()).await, Err(WriteError::TooLarge { .. })));
+    store.write(put(HOSTS, "ns", "mark", Expect::Absent, largest.as_str())).await.unwrap();
+    assert!(store.write(marked()).await.unwrap().json_len() > OBJECT_LIMIT);
+    let revision = revision + 2;
     let long = "n".repeat(KEY_LIMIT);
     assert!(matches!(store.write(put(HOSTS, "ns", &long, Expect::Any, 1)).await, Err(WriteError::TooLarge { .. })));
     let mut deep = json!(1);
@@ -472,17 +532,6 @@ async fn large_ones_that_shrink_together_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let large = "x".repeat(1_000_000);
-    // It can be marked for its deletion all the same, when it is there.
-    let marked = || {
-        let mut change = put(HOSTS, "ns", "mark", Expect::Any, largest.as_str());
-        let metadata = &mut change.value.as_mut().unwrap()["metadata"];
-        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        change
-    };
-    assert!(matches!(store.write(marked()).await, Err(WriteError::TooLarge { .. })));
-    store.write(put(HOSTS, "ns", "mark", Expect::Absent, largest.as_str())).await.unwrap();
-    assert!(store.write(marked()).await.unwrap().json_len() > OBJECT_LIMIT);
-    let revision = revision + 2;
     let all = |spec: &str| (0..80).map(|step| put("/secrets", "ns", &step.to_string(), Expect::Any, spec)).collect();
     for spec in [large.as_str(), ""] {
         let changes: Vec<Change> = all(spec);
