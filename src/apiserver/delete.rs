@@ -112,9 +112,10 @@ impl DeleteOptions {
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("DeleteOptions", &errors)) }
     }
 
-    /// Deletes the object with this uid only.
-    pub(super) fn of_uid(uid: Option<String>) -> Self {
-        Self { preconditions: Some(Preconditions { uid, resource_version: None }), ..Self::default() }
+    /// Deletes the object with this uid only, and only as it was at this revision.
+    pub(super) fn of(uid: Option<&str>, revision: u64) -> Self {
+        let preconditions = Preconditions { uid: uid.map(str::to_owned), resource_version: Some(revision.to_string()) };
+        Self { preconditions: Some(preconditions), ..Self::default() }
     }
 
     /// The finalizer that the propagation policy asks for; `None` when it asks for nothing.
