@@ -50,8 +50,8 @@ use signals::Signals;
 const HISTORY: usize = 10_000;
 /// How long services may take to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
-/// How long the first listing of hosts may take before machines are answered.
-const LISTING_DEADLINE: Duration = Duration::from_secs(30);
+/// How often it is told that the first listing of hosts takes long.
+const LISTING_TOLD: Duration = Duration::from_secs(30);
 
 /// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
 pub fn install_tls_provider() {
@@ -295,13 +295,7 @@ async fn start(
     }
 
     // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
-    let listed = was_listed.wait_for(|listed| *listed);
-    if external.is_some() {
-        // Another API server may be away, or refuse: the log says so, and this may take as long as it takes.
-        listed.await?;
-    } else {
-        tokio::time::timeout(LISTING_DEADLINE, listed).await.context("hosts could not be listed in time")??;
-    }
+    wait_for_hosts(&mut was_listed, services).await?;
     let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?;
     let leases = if config.networks.is_empty() {
@@ -362,6 +356,29 @@ async fn start(
     }
     info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
     Ok(audit)
+}
+
+/// Waits for the first listing of hosts, for as long as it takes: another API server may be away, and here users may have made
+/// so many and so large ones that a slow box needs minutes. To start again would take as long again.
+async fn wait_for_hosts(listed: &mut watch::Receiver<bool>, services: &mut JoinSet<Ended>) -> anyhow::Result<()> {
+    let mut waited = Duration::ZERO;
+    loop {
+        tokio::select! {
+            listed = listed.wait_for(|listed| *listed) => {
+                listed?;
+                return Ok(());
+            }
+            Some(ended) = services.join_next() => {
+                let (name, outcome) = ended.context("a service panicked")?;
+                outcome.context(name)?;
+                bail!("{name} ended by itself");
+            }
+            () = tokio::time::sleep(LISTING_TOLD) => {
+                waited += LISTING_TOLD;
+                warn!(?waited, "the hosts are still being listed: no machine is answered before all of them are known");
+            }
+        }
+    }
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.
@@ -470,4 +487,26 @@ async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> 
         let hint = if address.port() < 1024 { " (ports below 1024 need CAP_NET_BIND_SERVICE)" } else { "" };
         format!("{what} cannot listen on {address}{hint}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn hosts_are_waited_for_unless_a_service_ends() {
+        let (tell, mut told) = watch::channel(false);
+        let mut services = JoinSet::new();
+        services.spawn(named("first", std::future::pending::<anyhow::Result<()>>()));
+        let later = async {
+            tokio::task::yield_now().await;
+            tell.send_replace(true);
+        };
+        let (outcome, ()) = tokio::join!(wait_for_hosts(&mut told, &mut services), later);
+        outcome.unwrap();
+        tell.send_replace(false);
+        services.spawn(named("second", async { Err::<(), _>(anyhow::anyhow!("it broke")) }));
+        let error = wait_for_hosts(&mut told, &mut services).await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "second: it broke");
+    }
 }

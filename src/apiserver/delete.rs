@@ -112,9 +112,10 @@ impl DeleteOptions {
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid_options("DeleteOptions", &errors)) }
     }
 
-    /// Deletes the object with this uid only.
-    pub(super) fn of_uid(uid: Option<String>) -> Self {
-        Self { preconditions: Some(Preconditions { uid, resource_version: None }), ..Self::default() }
+    /// Deletes the object with this uid only, and only as it was at this revision.
+    pub(super) fn of(uid: Option<&str>, revision: u64) -> Self {
+        let preconditions = Preconditions { uid: uid.map(str::to_owned), resource_version: Some(revision.to_string()) };
+        Self { preconditions: Some(preconditions), ..Self::default() }
     }
 
     /// The finalizer that the propagation policy asks for; `None` when it asks for nothing.
@@ -171,10 +172,9 @@ impl ApiServer {
         let is_definition = super::crd::is_definition(resource);
         let dry_run = options.is_dry_run();
         for _ in 0..ATTEMPTS {
-            let current = self
-                .store()
-                .get(&resource.storage, namespace, name)
-                .ok_or_else(|| ApiError::not_found(resource, name))?;
+            let Some(current) = self.store().get(&resource.storage, namespace, name) else {
+                return self.delete_unreadable(resource, namespace, name, options).await;
+            };
             // An object may be many times its text, and more with its defaults: only who needs the whole reads it.
             let mut object_meta = meta::read(&json!({ "metadata": current.metadata() }))?;
             check_preconditions(resource, name, options, &object_meta, current.revision)?;
@@ -252,6 +252,50 @@ impl ApiServer {
             }
         }
         Err(ApiError::stale(resource, name))
+    }
+
+    /// Why an object is not to be had.
+    pub(super) fn missing(&self, resource: &Resource, namespace: &str, name: &str) -> ApiError {
+        if !self.store().is_unreadable(&resource.storage, namespace, name) {
+            return ApiError::not_found(resource, name);
+        }
+        let message = format!(
+            "{} \"{name}\" is damaged and cannot be read: restore a backup, or delete it by its name",
+            resource.qualified()
+        );
+        ApiError::internal(message).about(resource, name)
+    }
+
+    /// Deletes an object of which nothing can be read, not even what holds it: it must be named without conditions.
+    async fn delete_unreadable(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let missing = self.missing(resource, namespace, name);
+        if missing.code == http::StatusCode::NOT_FOUND || options.preconditions.is_some() || options.is_dry_run() {
+            return Err(missing);
+        }
+        // Whoever made a namespace of this name then would have what is in it.
+        if &*resource.storage == "/namespaces" && !self.store().stored_in(name).is_empty() {
+            return Err(ApiError::forbidden(
+                resource,
+                name,
+                "it is damaged, and there are objects in it: delete these first",
+            ));
+        }
+        tracing::warn!(resource = resource.plural, namespace, name, "an object that cannot be read is deleted");
+        let change = Change {
+            resource: Arc::clone(&resource.storage),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            expect: Expect::Any,
+            value: None,
+        };
+        let written = self.commit(resource, change).await;
+        written.map(Deleted::Gone).map_err(|error| ApiError::from_write(&error, resource, name))
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use super::meta::{FOREGROUND, ORPHAN};
 use crate::store::Object;
 
 /// An object: storage, namespace, name.
@@ -32,8 +33,20 @@ pub(super) struct Dependents(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     /// By the uid of an owner, objects that named it when they were last seen.
-    of: HashMap<String, HashSet<Key>>,
+    of: HashMap<Arc<str>, HashSet<Arc<Key>>>,
+    /// The other way round, so that what an object names no longer is forgotten: whoever names others again and again would
+    /// fill the memory.
+    named: HashMap<Arc<Key>, Named>,
+    /// By uid, objects that waited for their dependents when they were last seen.
+    waiting: HashMap<String, Key>,
     look: Look,
+}
+
+/// Whom an object named.
+struct Named {
+    /// When: changes are not told in their order.
+    revision: u64,
+    owners: Box<[Arc<str>]>,
 }
 
 /// What is to be looked at next.
@@ -43,8 +56,6 @@ pub(super) struct Look {
     pub objects: HashSet<Key>,
     /// Owners that go or are gone, by uid: everything that names them.
     pub owners: HashSet<String>,
-    /// References to owners of objects that are gone: the owners may be waiting for them. With the namespace.
-    pub references: Vec<(String, Value)>,
     /// Everything there is.
     pub everything: bool,
 }
@@ -64,41 +75,62 @@ impl Dependents {
     /// Takes note of a change: the object as it is now, or its last self when it is gone. Whether it concerns the
     /// collector.
     pub(super) fn changed(&self, object: &Object, gone: bool) -> bool {
+        let key = Key::of(object);
         if !gone && !object.is_owned() && !object.is_ending() {
+            self.known().forget(&key, object.revision);
             return false;
         }
-        let (key, meta) = (Key::of(object), object.metadata());
+        let meta = object.metadata();
+        let uid = meta["uid"].as_str().unwrap_or_default();
         let mut known = self.known();
         if gone {
-            known.forget(&key, &meta);
-            let references = owners(&meta).map(|owner| (object.namespace.clone(), owner.clone()));
-            known.look.references.extend(references);
+            known.forget(&key, object.revision);
+            known.waiting.remove(uid);
+            let waiting: Vec<Key> =
+                owners(&meta).filter_map(|owner| known.waiting.get(owner["uid"].as_str()?)).cloned().collect();
+            known.look.objects.extend(waiting);
             known.look.objects.remove(&key);
         } else {
-            known.note(&key, &meta);
+            known.note(&key, object, &meta);
             known.look.objects.insert(key);
         }
-        if gone || object.is_ending() {
-            known.look.owners.extend(meta["uid"].as_str().map(str::to_owned));
+        // Who names it later is looked at by itself.
+        if (gone || object.is_ending()) && known.of.contains_key(uid) {
+            known.look.owners.insert(uid.to_owned());
         }
         true
     }
 
     /// Takes note of an object that was there before.
     pub(super) fn note(&self, object: &Object) {
-        if object.is_owned() {
-            self.known().note(&Key::of(object), &object.metadata());
+        if object.is_owned() || object.is_ending() {
+            self.known().note(&Key::of(object), object, &object.metadata());
         }
     }
 
     /// Forgets who names whom, to be told anew.
     pub(super) fn begin_anew(&self) {
-        self.known().of.clear();
+        let mut known = self.known();
+        (known.of, known.named, known.waiting) = Default::default();
     }
 
     /// Asks for a look at everything.
     pub(super) fn look_at_everything(&self) {
         self.known().look.everything = true;
+    }
+
+    /// Asks for another look at an object, as if it had changed.
+    pub(super) fn look_again(&self, key: Key) {
+        self.known().look.objects.insert(key);
+    }
+
+    /// Asks once more for a look that came to no end.
+    pub(super) fn put_back(&self, look: Look) {
+        let Look { objects, owners, everything } = look;
+        let mut known = self.known();
+        known.look.objects.extend(objects);
+        known.look.owners.extend(owners);
+        known.look.everything |= everything;
     }
 
     /// What is to be looked at. It counts as done.
@@ -108,27 +140,54 @@ impl Dependents {
 
     /// Objects that named this owner when they were last seen.
     pub(super) fn of(&self, uid: &str) -> Vec<Key> {
-        self.known().of.get(uid).into_iter().flatten().cloned().collect()
+        self.known().of.get(uid).into_iter().flatten().map(|key| Key::clone(key)).collect()
     }
 }
 
 impl Known {
-    fn note(&mut self, key: &Key, meta: &Value) {
+    fn note(&mut self, key: &Key, object: &Object, meta: &Value) {
+        if !self.forget(key, object.revision) {
+            return;
+        }
+        if object.is_ending() && is_held_for_dependents(meta) {
+            self.waiting.insert(meta["uid"].as_str().unwrap_or_default().to_owned(), key.clone());
+        }
+        let key = Arc::new(key.clone());
+        let mut named: Vec<Arc<str>> = Vec::new();
         for uid in owners(meta).filter_map(|owner| owner["uid"].as_str()) {
-            self.of.entry(uid.to_owned()).or_default().insert(key.clone());
+            let uid = self.of.get_key_value(uid).map_or_else(|| Arc::from(uid), |(uid, _)| Arc::clone(uid));
+            if self.of.entry(Arc::clone(&uid)).or_default().insert(Arc::clone(&key)) {
+                named.push(uid);
+            }
+        }
+        if !named.is_empty() {
+            self.named.insert(key, Named { revision: object.revision, owners: named.into() });
         }
     }
 
-    fn forget(&mut self, key: &Key, meta: &Value) {
-        for uid in owners(meta).filter_map(|owner| owner["uid"].as_str()) {
-            if let Some(all) = self.of.get_mut(uid) {
+    /// Forgets whom an object named before this revision; whether nothing is known that is newer.
+    fn forget(&mut self, key: &Key, revision: u64) -> bool {
+        match self.named.get(key) {
+            None => return true,
+            Some(named) if named.revision > revision => return false,
+            Some(_) => {}
+        }
+        for uid in self.named.remove(key).into_iter().flat_map(|named| named.owners) {
+            if let Some(all) = self.of.get_mut(&uid) {
                 all.remove(key);
                 if all.is_empty() {
-                    self.of.remove(uid);
+                    self.of.remove(&uid);
                 }
             }
         }
+        true
     }
+}
+
+/// Whether an object that ends does so after its dependents went, or were left behind.
+pub(super) fn is_held_for_dependents(meta: &Value) -> bool {
+    let mut finalizers = meta["finalizers"].as_array().into_iter().flatten();
+    finalizers.any(|one| one == FOREGROUND || one == ORPHAN)
 }
 
 /// References to owners.
@@ -155,26 +214,56 @@ mod tests {
         let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}, {"uid": "u9"}]}));
         assert!(dependents.changed(&owned, false));
         assert_eq!(dependents.take().objects, HashSet::from([Key::of(&owned)]));
+        // Its other owner waits for it.
+        let finalizers = json!({"uid": "u9", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FOREGROUND]});
+        let waiting = object("waiting", finalizers);
+        assert!(dependents.changed(&waiting, false));
+        assert_eq!(dependents.take().owners, HashSet::from(["u9".to_owned()]));
         assert!(dependents.changed(&object("plain", json!({"uid": "u0"})), true));
         let look = dependents.take();
         assert_eq!((look.owners, look.objects.len()), (HashSet::from(["u0".to_owned()]), 0));
         assert_eq!(dependents.of("u0"), [Key::of(&owned)]);
-        // It goes: those who may wait for it are named.
+        // It goes: who waits for it is looked at.
         assert!(dependents.changed(&owned, true));
         let look = dependents.take();
-        assert_eq!(look.references.iter().map(|(_, owner)| &owner["uid"]).collect::<Vec<_>>(), ["u0", "u9"]);
+        assert_eq!((look.objects, look.owners.len()), (HashSet::from([Key::of(&waiting)]), 0));
         assert!(dependents.of("u0").is_empty() && dependents.of("u9").is_empty());
-        assert!(dependents.known().of.is_empty());
+        dependents.changed(&waiting, true);
+        let known = dependents.known();
+        assert!(known.of.is_empty() && known.named.is_empty() && known.waiting.is_empty());
     }
 
     #[test]
     fn who_begins_to_go_is_looked_at_with_its_dependents() {
         let dependents = Dependents::default();
+        let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}]}));
+        dependents.note(&owned);
         let ending = object("owner", json!({"uid": "u0", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
         assert!(dependents.changed(&ending, false));
         let look = dependents.take();
         assert_eq!((look.objects, look.owners), (HashSet::from([Key::of(&ending)]), HashSet::from(["u0".to_owned()])));
         dependents.look_at_everything();
         assert!(dependents.take().everything && dependents.take().is_empty());
+    }
+
+    #[test]
+    fn what_an_object_names_no_longer_is_forgotten() {
+        let dependents = Dependents::default();
+        let at = |revision: u64, owners: &[&str]| {
+            let owners: Vec<_> = owners.iter().map(|uid| json!({ "uid": uid })).collect();
+            let text = json!({"metadata": {"uid": "u", "ownerReferences": owners}}).to_string();
+            Object::new("/things".into(), "rack".into(), "one".into(), revision, text.as_bytes()).unwrap()
+        };
+        for revision in 1..100 {
+            dependents.changed(&at(revision, &[&format!("a{revision}"), &format!("b{revision}"), "both"]), false);
+        }
+        // Told too late: what is newer counts.
+        dependents.changed(&at(7, &["late"]), false);
+        assert!(dependents.of("late").is_empty());
+        assert_eq!(dependents.known().of.len(), 3);
+        assert_eq!(["a99", "b99", "both"].map(|uid| dependents.of(uid).len()), [1, 1, 1]);
+        dependents.changed(&at(100, &[]), false);
+        let known = dependents.known();
+        assert!(known.of.is_empty() && known.named.is_empty());
     }
 }

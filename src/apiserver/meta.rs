@@ -13,6 +13,8 @@ use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
 pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
+/// Finalizers of an object. Each is read, compared and told of at every turn, and nobody needs more than a few.
+const FINALIZERS_MAX: usize = 256;
 /// Finalizer of `propagationPolicy: Orphan`.
 pub(super) const ORPHAN: &str = "orphan";
 /// Finalizer of `propagationPolicy: Foreground`.
@@ -145,6 +147,12 @@ fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::Fa
 
 fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    let before = old.and_then(|old| old.finalizers.as_ref()).map_or(0, Vec::len);
+    if finalizers.len() > FINALIZERS_MAX.max(before) {
+        let limit = format!("must have at most {FINALIZERS_MAX} items");
+        errors.push(FieldError::new(FieldFault::TooMany, "metadata.finalizers", limit));
+        return;
+    }
     for (index, finalizer) in finalizers.iter().enumerate() {
         tell(errors, "metadata.finalizers", finalizer, names::qualified(finalizer));
         if resource.group.is_empty() && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer.as_str()) {
@@ -281,6 +289,22 @@ mod tests {
         };
         assert!(validate(secrets, &with(&["a.b/a"]), Some(&old)).is_empty());
         assert_eq!(validate(secrets, &with(&["a.b/a", "a.b/b"]), Some(&old)).len(), 1);
+    }
+
+    #[test]
+    fn finalizers_are_few_and_those_that_are_there_can_go() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let of = |count: usize| ObjectMeta {
+            name: Some("n".into()),
+            finalizers: Some((0..count).map(|one| format!("a.b/{one}")).collect()),
+            ..Default::default()
+        };
+        for (count, before, fits) in [(256, None, true), (257, None, false), (300, Some(256), false)] {
+            assert_eq!(validate(secrets, &of(count), before.map(of).as_ref()).is_empty(), fits, "{count} {before:?}");
+        }
+        // As an earlier version took them.
+        assert!(validate(secrets, &of(9999), Some(&of(10_000))).is_empty());
     }
 
     #[test]

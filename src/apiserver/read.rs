@@ -37,7 +37,7 @@ pub(super) async fn get(call: &Call<'_>) -> Result<Response, ApiError> {
         .api
         .store()
         .get(&call.resource.storage, namespace, name)
-        .ok_or_else(|| ApiError::not_found(call.resource, name))?;
+        .ok_or_else(|| call.api.missing(call.resource, namespace, name))?;
     Ok(send(call, StatusCode::OK, &object))
 }
 

@@ -14,6 +14,8 @@ use crate::api::Keep;
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), Arc<Resource>>,
+    /// By group and version as objects name them, and kind.
+    by_kind: HashMap<(String, String), Arc<Resource>>,
     /// Schemas that several kinds use, for OpenAPI documents.
     pub(super) shared_schemas: Arc<BTreeMap<String, Document>>,
 }
@@ -27,7 +29,12 @@ impl Registry {
     fn of(resources: Vec<Arc<Resource>>, shared_schemas: Arc<BTreeMap<String, Document>>) -> Self {
         let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
         let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
-        Self { resources, by_path, shared_schemas }
+        let mut by_kind: HashMap<_, Arc<Resource>> = HashMap::new();
+        for resource in &resources {
+            let kind = (resource.api_version(), resource.kind.clone());
+            by_kind.entry(kind).or_insert_with(|| Arc::clone(resource));
+        }
+        Self { resources, by_path, by_kind, shared_schemas }
     }
 
     /// What is built in, and these kinds that were defined at run time.
@@ -53,8 +60,7 @@ impl Registry {
 
     /// The resource of a kind.
     pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        self.resources.iter().find(|r| r.kind == kind && r.group == group && r.version == version)
+        self.by_kind.get(&(api_version.to_owned(), kind.to_owned()))
     }
 
     /// Every served version.

@@ -2,7 +2,11 @@
 //! forgotten.
 //!
 //! One task looks at what changed when it is woken (by a deletion or by an object that names an owner), and at everything
-//! when it starts and now and then, so that nothing is missed for long and a restart costs nothing.
+//! when it starts and now and then, so that nothing is missed for long and a restart costs nothing. It rests at least as long
+//! as it worked, and after a round that was not finished for longer, whoever wakes it.
+//!
+//! One object that cannot be removed keeps nothing else from going. On a full disk only what is removed at once, which gives
+//! room back, still is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,64 +35,122 @@ const EVENTS_EVERY: Duration = Duration::from_secs(10);
 /// One of so many looks at events reads them all for their age; each sees whether they are too many.
 const EVENTS_READ: u32 = 6;
 
-/// What became of an object that is to go.
+/// How long a round works before it is others' turn.
+const TURN: Duration = Duration::from_millis(1);
+/// Events that are removed at once, so that they share what a write takes.
+const EVENTS_AT_ONCE: usize = 64;
+/// How long events are removed before the rest waits for the next look.
+const EVENTS_TIME: Duration = Duration::from_secs(5);
+
+/// What became of an object that is to go, or to change.
 #[derive(Debug, PartialEq)]
-pub(super) enum Removed {
-    /// It is gone, or another one has its name.
-    Gone,
+pub(super) enum Outcome {
+    /// It is gone, or another one has its name; or it is changed.
+    Done,
     /// Finalizers hold it.
     Held,
-    /// It may not go; why.
+    /// Somebody else wrote it meanwhile.
+    Changed,
+    /// It may not be; why.
     Refused(String),
+    /// The disk is full.
+    NoRoom,
+}
+
+/// One round of the sweeper's work.
+pub(super) struct Round {
+    turn: Instant,
+    /// Why what needs room is not done in this round any more.
+    no_room: Option<ApiError>,
+}
+
+impl Default for Round {
+    fn default() -> Self {
+        Self { turn: Instant::now(), no_room: None }
+    }
+}
+
+impl Round {
+    /// Leaves the processor to others now and then.
+    pub(super) async fn breathe(&mut self) {
+        if self.turn.elapsed() >= TURN {
+            tokio::task::yield_now().await;
+            self.turn = Instant::now();
+        }
+    }
+
+    /// Whether all was done that could be.
+    pub(super) fn end(self) -> Result<(), ApiError> {
+        self.no_room.map_or(Ok(()), Err)
+    }
+
+    fn is_full(&mut self, error: ApiError) -> Outcome {
+        self.no_room = Some(error);
+        Outcome::NoRoom
+    }
 }
 
 impl ApiServer {
     /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
-        tokio::join!(self.keep_sweeping(), self.keep_access(), self.inner.answers.keep_moving(self.shutdown()));
+        tokio::join!(
+            self.keep_sweeping(),
+            self.keep_events_few(),
+            self.keep_access(),
+            self.inner.answers.keep_moving(self.shutdown())
+        );
     }
 
     async fn keep_sweeping(&self) {
-        let mut next_events = Instant::now();
         let mut next_everything = Instant::now();
-        let mut looks = 0_u32;
         loop {
-            if Instant::now() >= next_everything {
-                next_everything = Instant::now() + EVERY;
+            let began = Instant::now();
+            if began >= next_everything {
+                next_everything = began + EVERY;
                 self.dependents().look_at_everything();
             }
-            let mut wait = EVERY;
-            if let Err(error) = self.sweep().await {
-                tracing::warn!(%error, "a sweep was not finished and will be tried again");
-                wait = RETRY;
-            }
-            if Instant::now() >= next_events {
-                next_events = Instant::now() + EVENTS_EVERY;
-                if looks.is_multiple_of(EVENTS_READ) {
-                    self.forget_events(Timestamp::now()).await;
+            let swept = self.sweep().await;
+            let rest = match &swept {
+                Ok(()) => PAUSE.max(began.elapsed().min(RETRY)),
+                Err(error) => {
+                    tracing::warn!(%error, "a sweep was not finished and will be tried again");
+                    RETRY
                 }
-                self.bound_events(events::COUNT_MAX).await;
-                looks = looks.wrapping_add(1);
-            }
+            };
             tokio::select! {
                 () = self.shutdown().cancelled() => return,
-                () = self.sweeper_woken() => {}
-                () = tokio::time::sleep(wait) => {}
-                () = tokio::time::sleep_until(next_everything) => {}
-                () = tokio::time::sleep_until(next_events) => {}
+                () = tokio::time::sleep(rest) => {}
             }
+            // What was not finished needs nobody's call.
+            if swept.is_ok() {
+                tokio::select! {
+                    () = self.shutdown().cancelled() => return,
+                    () = self.sweeper_woken() => {}
+                    () = tokio::time::sleep_until(next_everything) => {}
+                }
+            }
+        }
+    }
+
+    async fn keep_events_few(&self) {
+        let mut looks = 0_u32;
+        loop {
+            if looks.is_multiple_of(EVENTS_READ) {
+                self.forget_events(Timestamp::now()).await;
+            }
+            self.bound_events(events::COUNT_MAX).await;
+            looks = looks.wrapping_add(1);
             tokio::select! {
                 () = self.shutdown().cancelled() => return,
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(EVENTS_EVERY) => {}
             }
         }
     }
 
     /// One look at what is to be done.
     pub(super) async fn sweep(&self) -> Result<(), ApiError> {
-        self.collect_garbage().await?;
-        self.end_namespaces().await?;
-        self.end_definitions().await
+        let outcomes = [self.collect_garbage().await, self.end_namespaces().await, self.end_definitions().await];
+        outcomes.into_iter().collect()
     }
 
     /// Deletes for the sweeper.
@@ -97,53 +159,60 @@ impl ApiServer {
         resource: &Resource,
         object: &Object,
         options: &DeleteOptions,
-    ) -> Result<Removed, ApiError> {
+        round: &mut Round,
+    ) -> Result<Outcome, ApiError> {
         if resource.keep == Keep::View {
-            return Ok(Removed::Gone);
+            return Ok(Outcome::Done);
+        }
+        let meta = object.metadata();
+        let held = meta["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        if held && object.is_ending() {
+            return Ok(Outcome::Held);
+        }
+        // A mark of its deletion takes room, and there was none a moment ago.
+        if held && round.no_room.is_some() {
+            return Ok(Outcome::NoRoom);
         }
         let identity = Identity::in_process();
         match self.delete_object(resource, &object.namespace, &object.name, options, &identity).await {
             Ok(super::delete::Deleted::Gone(_)) => {
                 tracing::debug!(resource = resource.plural, namespace = object.namespace, name = object.name, "swept");
-                Ok(Removed::Gone)
+                Ok(Outcome::Done)
             }
-            Ok(super::delete::Deleted::Held(_)) => Ok(Removed::Held),
-            // Gone, or a new object of the same name.
-            Err(error) if error.code == http::StatusCode::NOT_FOUND || error.code == http::StatusCode::CONFLICT => {
-                Ok(Removed::Gone)
+            Ok(super::delete::Deleted::Held(_)) => Ok(Outcome::Held),
+            Err(error) if error.code == http::StatusCode::NOT_FOUND => Ok(Outcome::Done),
+            // A new object of the same name, or this one as somebody wrote it.
+            Err(error) if error.code == http::StatusCode::CONFLICT => {
+                let now = self.store().get(&object.resource, &object.namespace, &object.name);
+                let is_there = now.is_some_and(|now| now.metadata()["uid"] == meta["uid"]);
+                Ok(if is_there { Outcome::Changed } else { Outcome::Done })
             }
-            // What may not be deleted stays, and keeps nothing else from going.
-            Err(error) if error.code.is_client_error() => {
-                tracing::warn!(
-                    resource = resource.plural,
-                    namespace = object.namespace,
-                    name = object.name,
-                    error = error.message,
-                    "an object that is to go cannot be deleted"
-                );
-                Ok(Removed::Refused(error.message))
-            }
-            Err(error) => Err(error),
+            // What is removed at once gives room back: when even that is refused, nothing else can be done.
+            Err(error) if error.code == http::StatusCode::INSUFFICIENT_STORAGE && held => Ok(round.is_full(error)),
+            Err(error) => Ok(Outcome::Refused(refused(error, resource, object)?)),
         }
     }
 
-    /// Changes an object as it is now; one that was written meanwhile is left to the next sweep, which that write
-    /// or the caller's wake brings.
+    /// Changes an object, unless it was written meanwhile.
     pub(super) async fn rewrite(
         &self,
         resource: &Resource,
         object: &Object,
+        round: &mut Round,
         edit: impl Fn(&mut Value),
-    ) -> Result<(), ApiError> {
+    ) -> Result<Outcome, ApiError> {
         let old = object.value();
         let mut value = old.clone();
         edit(&mut value);
         if value == old {
-            return Ok(());
+            return Ok(Outcome::Done);
         }
         let meta = &value["metadata"];
         let held = meta["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         let ends = !meta["deletionTimestamp"].is_null() && !held && resource.kind != "Namespace";
+        if !ends && round.no_room.is_some() {
+            return Ok(Outcome::NoRoom);
+        }
         let change = Change {
             resource: Arc::clone(&resource.storage),
             namespace: object.namespace.clone(),
@@ -152,58 +221,82 @@ impl ApiServer {
             value: (!ends).then_some(value),
         };
         match self.commit(resource, change).await {
-            Ok(_) => Ok(()),
-            Err(WriteError::NotFound) => Ok(()),
-            Err(WriteError::Conflict { .. }) => {
-                self.wake_sweeper();
-                Ok(())
+            Ok(_) | Err(WriteError::NotFound) => Ok(Outcome::Done),
+            Err(WriteError::Conflict { .. }) => Ok(Outcome::Changed),
+            Err(WriteError::Full) if !ends => {
+                Ok(round.is_full(ApiError::from_write(&WriteError::Full, resource, &object.name)))
             }
-            Err(error) => Err(ApiError::from_write(&error, resource, &object.name)),
+            // Others have room.
+            Err(error @ WriteError::Crowded { .. }) => Ok(Outcome::Refused(error.to_string())),
+            Err(error) => {
+                let error = ApiError::from_write(&error, resource, &object.name);
+                Ok(Outcome::Refused(refused(error, resource, object)?))
+            }
         }
     }
 
     /// Empties namespaces that are being deleted, and removes those that are empty.
     async fn end_namespaces(&self) -> Result<(), ApiError> {
-        let registry = self.registry();
+        let (registry, mut round) = (self.registry(), Round::default());
         let Some(namespaces) = registry.find("", "v1", "namespaces") else { return Ok(()) };
         for namespace in self.store().list(&namespaces.storage, None).objects {
-            if !namespace.is_ending() {
-                continue;
+            if namespace.is_ending() {
+                self.empty_namespace(&registry, namespaces, &namespace, &mut round).await?;
             }
-            // Events go last: they may tell why the rest does not go.
-            let mut left = Remains::default();
-            let (last, first): (Vec<_>, Vec<_>) =
-                registry.stored().filter(|r| r.namespaced).partition(|r| &*r.storage == "/events");
-            for resource in first.into_iter().chain(last) {
-                if &*resource.storage == "/events" && !left.resources.is_empty() {
-                    break;
-                }
-                for object in self.store().list(&resource.storage, Some(&namespace.name)).objects {
-                    let removed = self.remove(resource, &object, &DeleteOptions::default()).await?;
-                    left.add(resource, &object, removed);
-                }
+        }
+        round.end()
+    }
+
+    async fn empty_namespace(
+        &self,
+        registry: &Registry,
+        namespaces: &Resource,
+        namespace: &Object,
+        round: &mut Round,
+    ) -> Result<(), ApiError> {
+        let mut left = Remains::default();
+        let served: Vec<_> = registry.stored().filter(|resource| resource.namespaced).collect();
+        for (storage, count) in self.store().stored_in(&namespace.name) {
+            if !served.iter().any(|resource| resource.storage == storage) {
+                left.unserved.insert(storage.to_string(), count);
             }
-            if left.resources.is_empty() {
-                self.end_namespace(&registry, namespaces, &namespace).await?;
-            } else {
-                self.rewrite(namespaces, &namespace, |value| left.tell(value)).await?;
+        }
+        for (storage, _, name) in self.store().unreadable().into_iter().filter(|(_, of, _)| *of == namespace.name) {
+            left.refuse(format!("{storage} {name} is damaged and cannot be read: delete it by its name"));
+        }
+        // Events go last: they may tell why the rest does not go.
+        let (last, first): (Vec<_>, Vec<_>) = served.into_iter().partition(|r| &*r.storage == "/events");
+        for resource in first.into_iter().chain(last) {
+            if &*resource.storage == "/events" && !left.is_empty() {
+                break;
             }
+            for object in self.store().list(&resource.storage, Some(&namespace.name)).objects {
+                round.breathe().await;
+                let outcome = self.remove(resource, &object, &DeleteOptions::default(), round).await?;
+                left.add(resource, &object, outcome);
+            }
+        }
+        let told = if left.is_empty() {
+            self.end_namespace(namespaces, namespace, round).await?
+        } else {
+            self.rewrite(namespaces, namespace, round, |value| left.tell(value)).await?
+        };
+        if told == Outcome::Changed || left.is_changing {
+            self.wake_sweeper();
         }
         Ok(())
     }
 
     async fn end_namespace(
         &self,
-        registry: &Registry,
         namespaces: &Resource,
         namespace: &Object,
-    ) -> Result<(), ApiError> {
-        // Creates in this namespace that passed their check are done once the gate is ours.
-        let _gate = self.namespace_gate().write().await;
-        let mut stored = registry.stored().filter(|resource| resource.namespaced && resource.keep != Keep::View);
-        if stored.any(|resource| !self.store().list(&resource.storage, Some(&namespace.name)).objects.is_empty()) {
-            self.wake_sweeper();
-            return Ok(());
+        round: &mut Round,
+    ) -> Result<Outcome, ApiError> {
+        // Creates in this namespace that passed their check are done once the gate was ours; later ones find it ending.
+        drop(self.namespace_gate().write().await);
+        if !self.store().stored_in(&namespace.name).is_empty() {
+            return Ok(Outcome::Changed);
         }
         let old = namespace.value();
         let mut value = old.clone();
@@ -212,21 +305,21 @@ impl ApiServer {
         }
         let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         if held && value == old {
-            return Ok(());
+            return Ok(Outcome::Held);
+        }
+        if held {
+            return self.rewrite(namespaces, namespace, round, |now| *now = value.clone()).await;
         }
         let change = Change {
             resource: Arc::clone(&namespaces.storage),
             namespace: String::new(),
             name: namespace.name.clone(),
             expect: Expect::Revision(namespace.revision),
-            value: held.then_some(value),
+            value: None,
         };
         match self.commit(namespaces, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(()),
-            Err(WriteError::Conflict { .. }) => {
-                self.wake_sweeper();
-                Ok(())
-            }
+            Ok(_) | Err(WriteError::NotFound) => Ok(Outcome::Done),
+            Err(WriteError::Conflict { .. }) => Ok(Outcome::Changed),
             Err(error) => Err(ApiError::from_write(&error, namespaces, &namespace.name)),
         }
     }
@@ -244,7 +337,7 @@ impl ApiServer {
         let mut kept = events::shares(&counts, limit);
         let most = counts.iter().max_by_key(|(_, count)| **count).map_or("", |(namespace, _)| namespace).to_owned();
         // The newest of each namespace stay.
-        events.sort_by_key(|event| std::cmp::Reverse(event.revision));
+        events.sort_by_cached_key(|event| std::cmp::Reverse(event.revision));
         events.retain(|event| match kept.get_mut(&event.namespace) {
             Some(kept) if *kept > 0 => {
                 *kept -= 1;
@@ -262,28 +355,59 @@ impl ApiServer {
 
     /// Removes events that are too old. Failures wait for the next time.
     pub(super) async fn forget_events(&self, now: Timestamp) {
-        let lifetime = self.event_lifetime();
-        let mut old = self.store().list("/events", None).objects;
-        old.retain(|event| events::expired(&event.value(), now, lifetime));
+        let (lifetime, mut round) = (self.event_lifetime(), Round::default());
+        let mut old = Vec::new();
+        for event in self.store().list("/events", None).objects {
+            round.breathe().await;
+            if events::expired(&event.value(), now, lifetime) {
+                old.push(event);
+            }
+        }
         self.remove_events(&old).await;
     }
 
+    /// Removes events, many in one write. What takes too long, or finds the disk full, waits for the next time.
     async fn remove_events(&self, events: &[Arc<Object>]) {
-        for event in events {
-            let change = Change {
+        let began = Instant::now();
+        for events in events.chunks(EVENTS_AT_ONCE) {
+            if began.elapsed() >= EVENTS_TIME {
+                return;
+            }
+            let removal = |event: &Arc<Object>| Change {
                 resource: Arc::clone(&event.resource),
                 namespace: event.namespace.clone(),
                 name: event.name.clone(),
                 expect: Expect::Revision(event.revision),
                 value: None,
             };
-            if let Err(error @ WriteError::Failed(_)) = self.store().write(change).await {
-                tracing::warn!(%error, "an old event could not be removed");
-                return;
+            let removals: Vec<_> = events.iter().map(removal).map(|change| self.store().write(change)).collect();
+            for removed in futures::future::join_all(removals).await {
+                if let Err(error @ (WriteError::Failed(_) | WriteError::Full)) = removed {
+                    tracing::warn!(%error, "an old event could not be removed");
+                    return;
+                }
             }
         }
     }
 }
+
+/// Why an object may not be removed or changed, as long as that says nothing of the others: then they are gone on with.
+fn refused(error: ApiError, resource: &Resource, object: &Object) -> Result<String, ApiError> {
+    if matches!(error.code, http::StatusCode::SERVICE_UNAVAILABLE | http::StatusCode::INSUFFICIENT_STORAGE) {
+        return Err(error);
+    }
+    tracing::warn!(
+        resource = resource.plural,
+        namespace = object.namespace,
+        name = object.name,
+        error = error.message,
+        "an object that is to go cannot be deleted"
+    );
+    Ok(error.message)
+}
+
+/// Names that are told of what is left in a namespace; whoever may write in it makes as many as he likes.
+const TOLD: usize = 16;
 
 /// What is left in a namespace that is being deleted.
 #[derive(Default)]
@@ -292,28 +416,54 @@ struct Remains {
     resources: BTreeMap<String, usize>,
     /// Objects by the finalizer that holds them.
     finalizers: BTreeMap<String, usize>,
-    /// Why objects may not go.
+    /// Why objects may not go, and how many that are.
     refusals: Vec<String>,
+    refused: usize,
+    /// Objects of kinds that are not served, by their name in the store. Whoever makes a namespace of this name later, and
+    /// has the kind again, would have them.
+    unserved: BTreeMap<String, usize>,
+    /// Whether some are written all the time.
+    is_changing: bool,
 }
 
 impl Remains {
-    fn add(&mut self, resource: &Resource, object: &Object, removed: Removed) {
-        match removed {
-            Removed::Gone => return,
-            Removed::Held => {}
-            Removed::Refused(why) => self.refusals.push(why),
+    fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.unserved.is_empty() && self.refused == 0
+    }
+
+    fn refuse(&mut self, why: String) {
+        self.refused += 1;
+        if self.refusals.len() < TOLD {
+            self.refusals.push(why);
+        }
+    }
+
+    fn add(&mut self, resource: &Resource, object: &Object, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => return,
+            Outcome::Held | Outcome::NoRoom => {}
+            Outcome::Changed => self.is_changing = true,
+            Outcome::Refused(why) => self.refuse(why),
         }
         *self.resources.entry(format!("{}.{}", resource.plural, resource.group)).or_default() += 1;
         for finalizer in object.metadata()["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            *self.finalizers.entry(finalizer.to_owned()).or_default() += 1;
+            // Of very many some are enough.
+            if self.finalizers.len() < 64 * TOLD || self.finalizers.contains_key(finalizer) {
+                *self.finalizers.entry(finalizer.to_owned()).or_default() += 1;
+            }
         }
     }
 
     /// Says in the namespace's status what is left, in the words of upstream's controller.
     fn tell(&self, namespace: &mut Value) {
         let listed = |counts: &BTreeMap<String, usize>, verb: &str| {
-            let parts: Vec<String> =
-                counts.iter().map(|(name, count)| format!("{name} {verb} {count} resource instances")).collect();
+            let part = |(name, count): (&String, &usize)| {
+                format!("{} {verb} {count} resource instances", super::status::shorten(name, 317))
+            };
+            let mut parts: Vec<String> = counts.iter().take(TOLD).map(part).collect();
+            if counts.len() > TOLD {
+                parts.push(format!("and {} more", counts.len() - TOLD));
+            }
             parts.join(", ")
         };
         let content = format!("Some resources are remaining: {}", listed(&self.resources, "has"));
@@ -321,18 +471,31 @@ impl Remains {
             format!("Some content in the namespace has finalizers remaining: {}", listed(&self.finalizers, "in"));
         let refusals = format!(
             "Failed to delete all resource types, {} remaining: {}",
-            self.refusals.len(),
+            self.refused,
             super::status::shorten(&self.refusals.join(", "), 1024)
+        );
+        let unserved = format!(
+            "Discovery failed for some groups, {} failing: of kinds that are not served, {}",
+            self.unserved.len(),
+            listed(&self.unserved, "has")
         );
         let fine = |kind, reason, message| (kind, "False", reason, message);
         let told = [
-            fine("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+            if self.unserved.is_empty() {
+                fine(
+                    "NamespaceDeletionDiscoveryFailure",
+                    "ResourcesDiscovered",
+                    "All resources successfully discovered",
+                )
+            } else {
+                ("NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", &*unserved)
+            },
             fine(
                 "NamespaceDeletionGroupVersionParsingFailure",
                 "ParsedGroupVersions",
                 "All legacy kube types successfully parsed",
             ),
-            if self.refusals.is_empty() {
+            if self.refused == 0 {
                 fine(
                     "NamespaceDeletionContentFailure",
                     "ContentDeleted",
@@ -341,7 +504,11 @@ impl Remains {
             } else {
                 ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", &*refusals)
             },
-            ("NamespaceContentRemaining", "True", "SomeResourcesRemain", &*content),
+            if self.resources.is_empty() {
+                fine("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
+            } else {
+                ("NamespaceContentRemaining", "True", "SomeResourcesRemain", &*content)
+            },
             if self.finalizers.is_empty() {
                 fine(
                     "NamespaceFinalizersRemaining",

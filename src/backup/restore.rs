@@ -23,9 +23,12 @@ use crate::log::escaped;
 use crate::pki::Kept;
 use crate::store::{NewStore, Object, StoreOptions};
 
-/// A restored store goes on so far above the revision of the backup: further than any appliance came since, so that no
-/// revision is given twice, and whoever saw one of those is told that it is gone (HTTP 410) and lists again.
+/// A restored store goes on a multiple of this above the revision of the backup: further than any appliance came since, so
+/// that no revision is given twice, and whoever saw one of those is told that it is gone (HTTP 410) and lists again.
 pub const REVISIONS_AHEAD: u64 = 1_000_000_000;
+
+/// Which multiple is drawn, up to this one: of a backup that is restored twice, both give other revisions.
+const LIVES: u64 = 1000;
 
 /// The file in a data folder that a restore was begun in and not ended.
 pub const MARK: &str = "restore-unfinished";
@@ -107,10 +110,11 @@ fn fill(input: impl Read, folder: &Path, pause: bool, mut each: impl FnMut(u64, 
     // The key that seals the database is made with it. History is read only by who opens the store to serve it.
     let options = StoreOptions { path: data.db(), key_file: data.pki().join("store.key"), history: 1 };
     let mut store = NewStore::create(options)?;
-    let mut gathered = Gathered { pause, ..Gathered::default() };
+    let life = rand::random_range(1..=LIVES);
+    let mut gathered = Gathered { pause, life, ..Gathered::default() };
     let header = format::read(input, |header, item| gathered.take(header, item, Some(&mut store), &mut each))?;
     let keys = gathered.keys(&header)?;
-    let revision = ahead(&header, gathered.paused)?;
+    let revision = ahead(&header, gathered.life, gathered.paused)?;
     store.finish(revision, gathered.watched()?)?;
     keys.write(&data.pki())?;
     let mut config = None;
@@ -133,6 +137,8 @@ const NAMED: usize = 20;
 #[derive(Default)]
 struct Gathered {
     pause: bool,
+    /// Which multiple of [`REVISIONS_AHEAD`] it goes on above.
+    life: u64,
     files: BTreeMap<String, String>,
     resources: BTreeMap<String, u64>,
     /// Resources that are defined by an object.
@@ -210,7 +216,7 @@ impl Gathered {
             return Ok(host);
         }
         self.paused += 1;
-        paused(&host, value, ahead(header, self.paused)?, header)
+        paused(&host, value, ahead(header, self.life, self.paused)?, header)
     }
 
     /// The keys, if they are all there and belong together.
@@ -238,8 +244,9 @@ impl Gathered {
 }
 
 /// The revision so many changes after the restore began.
-fn ahead(header: &Header, changes: u64) -> anyhow::Result<u64> {
-    let revision = header.revision.checked_add(REVISIONS_AHEAD).and_then(|revision| revision.checked_add(changes));
+fn ahead(header: &Header, life: u64, changes: u64) -> anyhow::Result<u64> {
+    let jump = life.saturating_mul(REVISIONS_AHEAD);
+    let revision = header.revision.checked_add(jump).and_then(|revision| revision.checked_add(changes));
     // Below it there must be room for a lifetime of writes.
     revision.filter(|revision| *revision < u64::MAX / 2).context("its revision is no number that a store reaches")
 }

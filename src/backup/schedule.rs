@@ -2,6 +2,10 @@
 //!
 //! A copy that fails is reported and tried again; nothing else depends on it. Old ones go only after a good new one, and
 //! only files of this appliance's own name are ever touched.
+//!
+//! Clocks are wrong now and then: a box without a battery starts in the past, another was ahead for an hour. So between two
+//! copies a process goes by the time that it runs, which nobody sets. Only what was before its start it knows by the names
+//! of the copies, and where these are of the future, it waits a while for the clock to come right, and keeps more of them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use jiff::Timestamp;
@@ -29,6 +33,8 @@ use crate::config::BackupConfig;
 const RETRY: Duration = Duration::from_secs(15 * 60);
 /// How often the clock is looked at, which may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(60);
+/// How long after a start a clock is waited for that the copies contradict, unless they are made more often.
+const DOUBT: Duration = Duration::from_secs(3600);
 /// Bytes of the disk that a copy does not take: the database may lie on the same one, and has to go on growing.
 const LEFT_FREE: u64 = 64 << 20;
 /// How a time is written in a name.
@@ -69,23 +75,26 @@ struct Copy {
 /// Makes copies until `shutdown`.
 pub async fn run(config: BackupConfig, folder: PathBuf, source: Source, meters: Meters, shutdown: CancellationToken) {
     let job = Arc::new(Job { config, folder, source, shutdown: shutdown.clone() });
-    let mut failed: Option<Timestamp> = None;
+    let began = Instant::now();
+    let (mut made, mut failed): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
+        let ago = |at: Option<Instant>| at.map(|at| at.elapsed());
+        let times = Times { runs: began.elapsed(), made: ago(made), failed: ago(failed) };
         let (now, at_work) = (Timestamp::now(), Arc::clone(&job));
-        let outcome = tokio::task::spawn_blocking(move || at_work.look(now, failed)).await;
+        let outcome = tokio::task::spawn_blocking(move || at_work.look(now, times)).await;
         match outcome.map_err(anyhow::Error::from).and_then(|done| done) {
             Ok(Look::Early(newest)) => newest.iter().for_each(|copy| meters.newest(copy)),
             Ok(Look::Made(copy)) => {
                 info!(file = %copy.path.display(), bytes = copy.size, "a backup was made");
                 meters.runs.get_or_create(&[("outcome", "success")]).inc();
                 meters.newest(&copy);
-                failed = None;
+                (made, failed) = (Some(Instant::now()), None);
             }
             Err(_) if shutdown.is_cancelled() => return,
             Err(reason) => {
                 error!(reason = format!("{reason:#}"), "no backup was made: it will be tried again");
                 meters.runs.get_or_create(&[("outcome", "failure")]).inc();
-                failed = Some(now);
+                failed = Some(Instant::now());
             }
         }
         tokio::select! {
@@ -93,6 +102,17 @@ pub async fn run(config: BackupConfig, folder: PathBuf, source: Source, meters: 
             () = tokio::time::sleep(LOOK.min(job.config.every.0)) => {}
         }
     }
+}
+
+/// What happened how long ago, by a clock that nobody sets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// The process began.
+    runs: Duration,
+    /// It made its last copy.
+    made: Option<Duration>,
+    /// A copy failed, and none was made since.
+    failed: Option<Duration>,
 }
 
 struct Job {
@@ -111,7 +131,7 @@ enum Look {
 }
 
 impl Job {
-    fn look(&self, now: Timestamp, failed: Option<Timestamp>) -> anyhow::Result<Look> {
+    fn look(&self, now: Timestamp, times: Times) -> anyhow::Result<Look> {
         let folder = &self.folder;
         let what = || format!("backup.folder {}", folder.display());
         let mut copies = match fs::metadata(folder) {
@@ -119,7 +139,11 @@ impl Job {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error).with_context(what),
         };
-        if !is_due(now, copies.last().map(|copy| copy.time), failed, self.config.every.0) {
+        let known: Vec<Timestamp> = copies.iter().map(|copy| copy.time).collect();
+        if !is_due(now, &known, times, self.config.every.0) {
+            // One of the future tells nothing, unless there is no other.
+            let past = copies.partition_point(|copy| copy.time <= now);
+            copies.truncate(past.max(1));
             return Ok(Look::Early(copies.pop()));
         }
         // Not what is above it: a disk that is not mounted is to be noticed.
@@ -135,7 +159,7 @@ impl Job {
         let size = take::write_file(content, &path, &seal, go_on)?;
         let copy = Copy { time: now, path, size };
         copies.push(copy.clone());
-        for old in superfluous(copies, self.config.keep) {
+        for old in superfluous(copies, &copy, self.config.keep) {
             if let Err(error) = fs::remove_file(&old.path) {
                 warn!(file = %old.path.display(), %error, "an old backup cannot be removed");
             }
@@ -166,7 +190,7 @@ impl Job {
                 copies.push(Copy { time, path: entry.path(), size: about.len() });
             }
         }
-        copies.sort_by_key(|copy| copy.time);
+        copies.sort_by(|one, other| (one.time, &one.path).cmp(&(other.time, &other.path)));
         Ok(copies)
     }
 }
@@ -187,16 +211,32 @@ fn time_of(name: &OsString, prefix: &str) -> Option<Timestamp> {
     Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
 }
 
-/// Whether it is time for a copy. A newest one of the future is of a clock that was wrong, and counts as made now.
-fn is_due(now: Timestamp, newest: Option<Timestamp>, failed: Option<Timestamp>, every: Duration) -> bool {
-    let since = |at: Timestamp| Duration::try_from(now.duration_since(at)).unwrap_or_default();
-    let rested = failed.is_none_or(|at| since(at) >= RETRY.min(every));
-    rested && newest.is_none_or(|at| at > now || since(at) >= every)
+/// Whether it is time for a copy, by the times of those that there are.
+fn is_due(now: Timestamp, copies: &[Timestamp], times: Times, every: Duration) -> bool {
+    if times.failed.is_some_and(|ago| ago < RETRY.min(every)) {
+        return false;
+    }
+    if let Some(ago) = times.made {
+        return ago >= every;
+    }
+    let age = |at: &Timestamp| Duration::try_from(now.duration_since(*at)).unwrap_or_default();
+    let newest = copies.iter().filter(|at| **at <= now).max();
+    let is_old = newest.is_none_or(|at| age(at) >= every);
+    let in_doubt = copies.iter().any(|at| *at > now);
+    is_old && (!in_doubt || times.runs >= DOUBT.min(every))
 }
 
-/// The copies that are too many, of those that are there, oldest first.
-fn superfluous(mut copies: Vec<Copy>, keep: usize) -> Vec<Copy> {
-    copies.truncate(copies.len().saturating_sub(keep));
+/// The copies that are too many, of those that are there, with the one that was just made. That one never is. Where some are
+/// of the future the clock is wrong or was, and nobody can tell which are the oldest: twice as many stay, and of the others
+/// those of the past go first.
+fn superfluous(mut copies: Vec<Copy>, made: &Copy, keep: usize) -> Vec<Copy> {
+    let is_future = |copy: &Copy| copy.time > made.time;
+    let most = if copies.iter().any(is_future) { keep.saturating_mul(2) } else { keep };
+    let more = copies.len().saturating_sub(most);
+    copies.retain(|copy| copy.path != made.path);
+    copies
+        .sort_by(|one, other| (is_future(one), one.time, &one.path).cmp(&(is_future(other), other.time, &other.path)));
+    copies.truncate(more);
     copies
 }
 
@@ -231,22 +271,37 @@ mod tests {
 
     #[test]
     fn a_copy_is_due_when_the_newest_is_old_and_a_failure_rests_a_while() {
-        let day = Duration::from_secs(24 * 3600);
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let day = minutes(24 * 60);
         let now = at("2026-11-22T12:00:00Z");
-        for (newest, failed, every, due) in [
-            (None, None, day, true),
-            (Some("2026-11-21T12:00:00Z"), None, day, true),
-            (Some("2026-11-21T12:00:01Z"), None, day, false),
-            (Some("2026-11-22T12:00:00Z"), None, day, false),
-            // The clock was ahead when it was made.
-            (Some("2031-01-01T00:00:00Z"), None, day, true),
-            (None, Some("2026-11-22T11:45:01Z"), day, false),
-            (None, Some("2026-11-22T11:45:00Z"), day, true),
-            (None, Some("2026-11-22T11:58:00Z"), Duration::from_secs(60), true),
-            (Some("2026-11-22T11:00:00Z"), Some("2026-11-22T11:30:00Z"), day, false),
+        let (just, hour) = (Times::default(), Times { runs: minutes(60), ..Times::default() });
+        let failed = |ago| Times { failed: Some(ago), ..just };
+        let made = |ago| Times { made: Some(ago), ..hour };
+        for (copies, times, every, due) in [
+            (&[][..], just, day, true),
+            (&["2026-11-21T12:00:00Z"], just, day, true),
+            (&["2026-11-21T12:00:01Z"], just, day, false),
+            (&["2026-11-22T12:00:00Z"], just, day, false),
+            // The clock was ahead when the newest was made. It is not yet sure that it is not behind now.
+            (&["2026-11-20T12:00:00Z", "2031-01-01T00:00:00Z"], just, day, false),
+            (&["2026-11-20T12:00:00Z", "2031-01-01T00:00:00Z"], hour, day, true),
+            (&["2026-11-22T11:00:00Z", "2031-01-01T00:00:00Z"], hour, day, false),
+            (&["2031-01-01T00:00:00Z"], just, day, false),
+            (&["2031-01-01T00:00:00Z"], hour, day, true),
+            (&["2031-01-01T00:00:00Z"], Times { runs: minutes(5), ..just }, minutes(5), true),
+            // Whatever the clock says, from the first copy on.
+            (&["2031-01-01T00:00:00Z"], made(minutes(1)), day, false),
+            (&["1970-01-01T00:01:00Z"], made(minutes(1)), day, false),
+            (&[], made(minutes(1)), day, false),
+            (&["2026-11-22T12:00:00Z"], made(day), day, true),
+            (&["2031-01-01T00:00:00Z"], made(day), day, true),
+            (&[], failed(minutes(14)), day, false),
+            (&[], failed(minutes(15)), day, true),
+            (&[], failed(minutes(2)), minutes(1), true),
+            (&["2026-11-22T11:00:00Z"], failed(minutes(30)), day, false),
         ] {
-            let (newest, failed) = (newest.map(at), failed.map(at));
-            assert_eq!(is_due(now, newest, failed, every), due, "{newest:?} {failed:?}");
+            let known: Vec<_> = copies.iter().map(|text| at(text)).collect();
+            assert_eq!(is_due(now, &known, times, every), due, "{copies:?} {times:?} {every:?}");
         }
     }
 
@@ -271,11 +326,27 @@ mod tests {
 
     #[test]
     fn the_oldest_go_and_never_the_last_ones() {
-        let copy =
-            |hour: i64| Copy { time: Timestamp::from_second(hour * 3600).unwrap(), path: PathBuf::new(), size: 1 };
-        let all: Vec<_> = (0..5).map(copy).collect();
-        for (keep, gone) in [(1, 4), (3, 2), (5, 0), (9, 0)] {
-            assert_eq!(superfluous(all.clone(), keep), all[..gone], "{keep}");
+        // The hours of those that are there, which of them was just made, and the hours of those that go.
+        let rows: [(&[i64], i64, usize, &[i64]); 8] = [
+            (&[0, 1, 2, 3, 4], 4, 1, &[0, 1, 2, 3]),
+            (&[0, 1, 2, 3, 4], 4, 3, &[0, 1]),
+            (&[0, 1, 2, 3, 4], 4, 5, &[]),
+            (&[0, 1, 2, 3, 4], 4, 9, &[]),
+            // One was made by a clock that was ahead.
+            (&[1, 2, 3, 4, 90], 4, 2, &[1]),
+            (&[1, 2, 3, 90], 3, 2, &[]),
+            // The clock is behind: what was made then goes before what was made before, but not the newest.
+            (&[1, 2, 3, 90, 91, 92, 93], 3, 3, &[1]),
+            (&[1, 90, 91, 92, 93], 1, 2, &[90]),
+        ];
+        for (hours, made, keep, gone) in rows {
+            let copy = |hour: &i64| {
+                let time = Timestamp::from_second(hour * 3600).unwrap();
+                Copy { time, path: hour.to_string().into(), size: 1 }
+            };
+            let all: Vec<_> = hours.iter().map(copy).collect();
+            let wanted: Vec<_> = gone.iter().map(copy).collect();
+            assert_eq!(superfluous(all, &copy(&made), keep), wanted, "{hours:?} {made} {keep}");
         }
     }
 

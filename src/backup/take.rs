@@ -50,6 +50,9 @@ impl Source {
     /// When the store or a key cannot be read.
     pub fn take(&self, now: Timestamp) -> anyhow::Result<Content> {
         let snapshot = self.store.snapshot(|resource| self.views.contains(resource));
+        for (resource, namespace, name) in self.store.unreadable() {
+            tracing::error!(%resource, namespace, name, "an object is damaged and is not in this backup");
+        }
         let kept = pki::read_kept(&self.pki)?;
         let ca = kept.fingerprint();
         let mut files: Vec<(String, String)> =
@@ -199,7 +202,7 @@ pub fn write_file(
     Ok(size)
 }
 
-/// Removes what a process that was killed left unfinished in a folder, when it is older than a day.
+/// Removes what a process that was killed left unfinished in a folder, when it is older than a day, or as far in the future.
 ///
 /// # Errors
 ///
@@ -209,7 +212,9 @@ pub fn sweep(folder: &Path, now: std::time::SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let unfinished = entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED));
-        let age = entry.metadata().and_then(|about| about.modified()).ok().and_then(|at| now.duration_since(at).ok());
+        let changed = entry.metadata().and_then(|about| about.modified()).ok();
+        // What is of the future was written when the clock was wrong.
+        let age = changed.map(|at| now.duration_since(at).unwrap_or_else(|error| error.duration()));
         if unfinished && age.is_some_and(|age| age > DAY) {
             fs::remove_file(entry.path()).ok();
         }

@@ -181,6 +181,9 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
     if let Some(doubt) = store.doubt() {
         eprintln!("warning: {doubt}");
     }
+    for (resource, namespace, name) in store.unreadable() {
+        eprintln!("warning: {resource} {namespace}/{name} is damaged and is not in this backup");
+    }
     let source = Source::new(store.clone(), config.data_dir.pki(), &config.text, Default::default());
     let done = source.take(Timestamp::now()).and_then(|content| {
         let header = content.header.clone();

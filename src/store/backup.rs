@@ -110,6 +110,16 @@ impl NewStore {
             .map_err(|reason| OpenError { path: options.path, reason })
     }
 
+    /// Adds an object with a record that cannot be read.
+    #[cfg(test)]
+    pub(crate) fn damaged(&mut self, resource: &str, namespace: &str, name: &str) {
+        let identity = Identity { resource: resource.into(), namespace: namespace.into(), name: name.into() };
+        let object = Object::new(resource.into(), namespace.into(), name.into(), 7, "{}".as_bytes()).unwrap();
+        let mut record = record::encode(&object, self.disk.sealer());
+        record.pop();
+        self.add(&TreeName::Objects(resource.into()), &identity.key(), &record).unwrap();
+    }
+
     fn add(&mut self, tree: &TreeName, key: &[u8], value: &[u8]) -> Result<(), OpenError> {
         self.files.base.entry(&tree.name(), key, value).map_err(|error| OpenError {
             path: self.options.path.clone(),

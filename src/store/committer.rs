@@ -1,12 +1,12 @@
 //! The one writer: takes what has queued up, judges it, puts it on disk, shows it, answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 use std::{io, thread};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::TableEntry;
@@ -15,7 +15,7 @@ use super::disk::{Disk, NOT_ANEW, Rewriting};
 use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
-use super::{Change, Expect, OBJECT_LIMIT, Object, StoreEvent, WriteError};
+use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -85,6 +85,34 @@ impl Pending {
     }
 }
 
+/// Requests in the order in which they are taken: entries of tables go first. They are small, machines wait for their leases,
+/// and of objects there may be many megabytes in line.
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Request>,
+    others: VecDeque<Request>,
+}
+
+impl Queue {
+    /// The next request, if there is one already.
+    fn next(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        while self.entries.len() + self.others.len() < QUEUE
+            && let Ok(request) = requests.try_recv()
+        {
+            match request {
+                Request::Entries { .. } => self.entries.push_back(request),
+                _ => self.others.push_back(request),
+            }
+        }
+        self.entries.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    /// The next request; nothing when no more will come.
+    fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+        self.next(requests).or_else(|| requests.blocking_recv())
+    }
+}
+
 /// The committer's state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
@@ -137,19 +165,20 @@ impl Committer {
     }
 
     fn run(&mut self, requests: &mut mpsc::Receiver<Request>) {
-        while let Some(first) = requests.blocking_recv() {
+        let mut queue = Queue::default();
+        while let Some(first) = queue.wait(requests) {
             let mut pending = Pending::default();
             let mut next = Some(first);
             while let Some(request) = next.take() {
                 self.take(request, requests, &mut pending);
                 if !pending.is_full() {
-                    next = requests.try_recv().ok();
+                    next = queue.next(requests);
                 }
             }
             if let Err(reason) = self.finish(pending) {
                 tracing::error!(error = reason, "the store cannot write and is read-only from now on");
                 self.shared.fail(&reason);
-                while let Some(request) = requests.blocking_recv() {
+                while let Some(request) = queue.wait(requests) {
                     match request {
                         Request::Close => requests.close(),
                         request => request.refuse(&reason),
@@ -240,15 +269,26 @@ impl Committer {
             Some(current) => current.clone(),
             None => self.shared.read().get(&identity.resource, &identity.namespace, &identity.name).cloned(),
         };
+        if current.is_none() && !pending.overlay.contains_key(&identity) && self.is_unreadable(&identity) {
+            return match value {
+                None if expect == Expect::Any => self.clear(identity, pending),
+                Some(_) if matches!(expect, Expect::Any | Expect::Absent) => Err(WriteError::Exists),
+                _ => Err(WriteError::NotFound),
+            };
+        }
         let current = judge(expect, current, value.is_none())?;
         if self.durable.get(&identity.resource).is_some_and(|one| *one != durable) {
             return Err(WriteError::Malformed("the objects of its resource are kept otherwise"));
         }
         let revision = self.revision + 1;
-        let made = value.map(|value| self.writer.make(&identity, revision, value)).transpose()?;
+        // One of the largest size can be marked as well.
+        let limit = OBJECT_LIMIT + if current.is_some() { GROWTH } else { 0 };
+        let made = value.map(|value| self.writer.make(&identity, revision, value, limit)).transpose()?;
         let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
         // The object and its event, which has the former self.
         let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
+        #[cfg(test)]
+        let fits = fits && !(durable && self.shared.full.load(std::sync::atomic::Ordering::Relaxed));
         let low = durable && (self.disk.is_low() || !fits);
         if durable && made.is_none() && !self.disk.has_last_room(pending.bytes, true) {
             return Err(WriteError::Full);
@@ -302,6 +342,26 @@ impl Committer {
         pending.index.events.push(Logged { revision, event, deleted, stored });
         pending.overlay.insert(identity, made);
         Ok(result)
+    }
+
+    fn is_unreadable(&self, identity: &Identity) -> bool {
+        self.shared.read().unreadable().contains_key(identity)
+    }
+
+    /// Deletes an object that cannot be read. Nobody has seen it, so there is no event of that.
+    fn clear(&mut self, identity: Identity, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+        if !self.disk.has_last_room(pending.bytes, true) {
+            return Err(WriteError::Full);
+        }
+        let revision = self.revision + 1;
+        let last = json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
+        let last = self.writer.make(&identity, revision, last, OBJECT_LIMIT)?;
+        self.revision = revision;
+        pending.disk.object(&identity, None, self.disk.sealer());
+        pending.disk.revision(revision);
+        pending.index.cleared.push((identity.clone(), revision));
+        pending.overlay.insert(identity, None);
+        Ok(last)
     }
 
     /// What must be on disk before a revision may go to an object in memory.
@@ -382,12 +442,20 @@ pub(super) struct Writer {
 const TEXT_KEPT: usize = 64 << 10;
 
 impl Writer {
-    /// The object with its revision, as value and as text.
-    fn make(&mut self, identity: &Identity, revision: u64, mut value: Value) -> Result<Arc<Object>, WriteError> {
+    /// The object with its revision, as text; one that is being deleted may have up to `limit` bytes.
+    fn make(
+        &mut self,
+        identity: &Identity,
+        revision: u64,
+        mut value: Value,
+        limit: usize,
+    ) -> Result<Arc<Object>, WriteError> {
         set_revision(&mut value, revision);
+        let is_ending = !value["metadata"]["deletionTimestamp"].is_null();
+        let limit = if is_ending { limit } else { OBJECT_LIMIT };
         let json = self.write(&value)?;
-        if json.len() > OBJECT_LIMIT {
-            return Err(WriteError::TooLarge { size: json.len(), limit: OBJECT_LIMIT });
+        if json.len() > limit {
+            return Err(WriteError::TooLarge { size: json.len(), limit });
         }
         let Identity { resource, namespace, name } = identity.clone();
         Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
@@ -420,5 +488,35 @@ fn set_revision(value: &mut Value, revision: u64) {
     let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(serde_json::Map::new()));
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_go_first_and_nothing_is_lost_when_it_closes() {
+        let (sender, mut receiver) = mpsc::channel(QUEUE);
+        let forget = |name: &str| Request::Forget { resource: name.into(), reply: oneshot::channel().0 };
+        let entries =
+            |name: &str| Request::Entries { table: name.into(), entries: Vec::new(), reply: oneshot::channel().0 };
+        for request in [forget("a"), entries("b"), forget("c"), Request::Close, entries("d")] {
+            sender.try_send(request).ok().unwrap();
+        }
+        let mut queue = Queue::default();
+        let mut order = String::new();
+        while let Some(request) = queue.wait(&mut receiver) {
+            match request {
+                Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
+                Request::Close => receiver.close(),
+                Request::Change { .. } => {}
+            }
+            if order == "bda" {
+                sender.try_send(entries("e")).ok().unwrap();
+                order += "+";
+            }
+        }
+        assert_eq!(order, "bda+ec");
     }
 }

@@ -1,6 +1,6 @@
 //! What the files hold, read but not yet understood.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,12 +8,16 @@ use bytes::Bytes;
 use super::committer::Writer;
 use super::group::{TreeName, key};
 use super::index::{Index, Logged};
-use super::record::{self, Former, Identity, StoredEvent, number};
+use super::record::{self, DecodeError, Former, Identity, StoredEvent, number};
 use super::seal::Sealer;
 use super::{Object, StoreEvent};
 
 /// Events by resource, oldest first.
 type Events = HashMap<Arc<str>, Vec<Logged>>;
+
+/// Objects that may be unreadable and the rest is still served. What is on disk is known to be what was written there, so
+/// such a one was written wrong, as by memory that failed.
+const UNREADABLE_MAX: usize = 64;
 
 /// Entries of a tree by key.
 type Entries = HashMap<Vec<u8>, Bytes>;
@@ -72,19 +76,37 @@ impl Content {
         let mut revision = meta_number(&meta, key::REVISION)?.unwrap_or(0).max(reserved);
 
         let mut objects: HashMap<Identity, Arc<Object>> = HashMap::new();
+        let mut unreadable: BTreeMap<Identity, Bytes> = BTreeMap::new();
         let (mut log, mut tables) = (Entries::new(), Vec::new());
         for (name, entries) in trees.into_values() {
             match name {
                 TreeName::Objects(resource) => {
                     for (key, value) in entries {
-                        let object = Identity::from_key(Arc::clone(&resource), &key)
-                            .and_then(|identity| record::decode(identity, &value, sealer))
-                            .map_err(|error| {
-                                let key = String::from_utf8_lossy(&key).replace('\0', "/");
-                                format!("the object {resource} {key} cannot be read: {error}")
-                            })?;
-                        revision = revision.max(object.revision);
-                        objects.insert(Identity::of(&object), Arc::new(object));
+                        let refused = |error: DecodeError| {
+                            let key = String::from_utf8_lossy(&key).replace('\0', "/");
+                            format!("the object {resource} {key} cannot be read: {error}")
+                        };
+                        let identity = Identity::from_key(Arc::clone(&resource), &key).map_err(refused)?;
+                        match record::decode(identity.clone(), &value, sealer) {
+                            Ok(object) => {
+                                revision = revision.max(object.revision);
+                                objects.insert(identity, Arc::new(object));
+                            }
+                            // Of another version, or by another key, all may be like this one.
+                            Err(error @ DecodeError::Format(_)) => return Err(refused(error)),
+                            Err(error @ DecodeError::Seal) if !meta.contains_key(key::SEAL) => {
+                                return Err(refused(error));
+                            }
+                            Err(error) if unreadable.len() >= UNREADABLE_MAX => return Err(refused(error)),
+                            Err(error) => {
+                                tracing::error!(
+                                    reason = refused(error),
+                                    "an object is damaged: it is not shown until it is deleted, or a backup is restored"
+                                );
+                                revision = revision.max(record::revision(&value).unwrap_or(0));
+                                unreadable.insert(identity, value);
+                            }
+                        }
                     }
                 }
                 TreeName::Log => log = entries,
@@ -93,20 +115,42 @@ impl Content {
             }
         }
 
-        let trimmed = marks(&meta, key::TRIMMED)?;
+        let mut trimmed = marks(&meta, key::TRIMMED)?;
         let memory: Vec<Arc<str>> = marks(&meta, key::MEMORY)?.into_keys().collect();
         let is_kept = |identity: &Identity, revision: u64| {
             revision > trimmed.get(&identity.resource).copied().unwrap_or(0) && !memory.contains(&identity.resource)
         };
-        let events = load_events(log, objects.clone(), sealer, is_kept)?;
-        if let Some(last) = events.values().flat_map(|events| events.last()).map(|logged| logged.revision).max() {
+        let mut ended: HashSet<Arc<str>> = unreadable.keys().map(|identity| Arc::clone(&identity.resource)).collect();
+        let (stored, lost) = stored_events(log, is_kept);
+        if lost {
+            // It may have been of any.
+            ended.extend(stored.iter().map(|(_, event)| Arc::clone(&event.identity.resource)));
+            ended.extend(objects.keys().map(|identity| Arc::clone(&identity.resource)));
+        }
+        let events = loop {
+            match load_events(&stored, &ended, objects.clone(), sealer) {
+                Ok(events) => break events,
+                // Who follows the resource lists it again.
+                Err((resource, reason)) => {
+                    tracing::error!(
+                        resource = &*resource,
+                        reason,
+                        "the history of a resource is damaged: it ends here"
+                    );
+                    ended.insert(resource);
+                }
+            }
+        };
+        if let Some(last) = stored.first().map(|(_, event)| event.revision) {
             revision = revision.max(last);
         }
+        trimmed.extend(ended.into_iter().map(|resource| (resource, revision)));
 
         let mut index = Index::new(revision, history);
         for object in objects.into_values() {
             index.insert(object);
         }
+        index.set_unreadable(unreadable);
         for (resource, trimmed) in &trimmed {
             index.restore(resource, *trimmed, Vec::new());
         }
@@ -125,37 +169,50 @@ impl Content {
     }
 }
 
-/// The log as events with both their sides: played backwards from the objects as they are now.
-fn load_events(
-    log: Entries,
-    mut after: HashMap<Identity, Arc<Object>>,
-    sealer: &Sealer,
-    is_kept: impl Fn(&Identity, u64) -> bool,
-) -> Result<Events, String> {
-    let mut stored = Vec::new();
+/// The events that are kept, newest first, with what they take on disk, in bytes; and whether there are some of which nobody
+/// can say what they were about.
+fn stored_events(log: Entries, is_kept: impl Fn(&Identity, u64) -> bool) -> (Vec<(usize, StoredEvent)>, bool) {
+    let (mut stored, mut lost) = (Vec::new(), false);
     for (key, value) in log {
         let bytes = value.len();
-        let event = StoredEvent::new(value).map_err(|error| {
-            let number = number(&key).unwrap_or(0);
-            format!("the event {number} cannot be read: {error}")
-        })?;
-        if is_kept(&event.identity, event.revision) {
-            stored.push((bytes, event));
+        match StoredEvent::new(value) {
+            Ok(event) if is_kept(&event.identity, event.revision) => stored.push((bytes, event)),
+            Ok(_) => {}
+            Err(error) => {
+                let event = number(&key).unwrap_or(0);
+                tracing::error!(event, %error, "an event is damaged: all histories end here");
+                lost = true;
+            }
         }
     }
     stored.sort_unstable_by_key(|(_, event)| std::cmp::Reverse(event.revision));
+    (stored, lost)
+}
 
+/// The log as events with both their sides: played backwards from the objects as they are now. Those of resources whose
+/// history has ended are left out; else the resource with an event that cannot be read, and why.
+fn load_events(
+    log: &[(usize, StoredEvent)],
+    ended: &HashSet<Arc<str>>,
+    mut after: HashMap<Identity, Arc<Object>>,
+    sealer: &Sealer,
+) -> Result<Events, (Arc<str>, String)> {
     let mut events = Events::new();
     let mut writer = Writer::default();
-    for (bytes, stored) in stored {
-        let StoredEvent { revision, ref identity, .. } = stored;
-        let damaged = |reason: &str| format!("the event of revision {revision} cannot be read: {reason}");
+    for (bytes, stored) in log.iter().filter(|(_, stored)| !ended.contains(&stored.identity.resource)) {
+        let StoredEvent { revision, ref identity, .. } = *stored;
+        let damaged = |reason: &str| {
+            let reason = format!("the event of revision {revision} cannot be read: {reason}");
+            (Arc::clone(&identity.resource), reason)
+        };
         let former = stored.former(sealer).map_err(|error| damaged(&error.to_string()))?;
         let deleted = match &former {
             Former::Deleted(previous) => Some(Arc::clone(previous)),
             _ => None,
         };
-        let event = match (&former, after.get(identity)) {
+        // The object that an event made has its revision.
+        let made = after.get(identity).filter(|now| now.revision == revision);
+        let event = match (&former, made) {
             (Former::Added, Some(now)) => StoreEvent::Added(Arc::clone(now)),
             (Former::Modified(previous), Some(now)) => {
                 StoreEvent::Modified { object: Arc::clone(now), previous: Arc::clone(previous) }
@@ -165,7 +222,7 @@ fn load_events(
             }
             (_, None) => return Err(damaged("what it made is missing")),
         };
-        let logged = Logged { revision, event, deleted, stored: Some(bytes) };
+        let logged = Logged { revision, event, deleted, stored: Some(*bytes) };
         events.entry(Arc::clone(&identity.resource)).or_default().push(logged);
         match former {
             Former::Added => after.remove(identity),

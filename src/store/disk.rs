@@ -433,6 +433,9 @@ fn fill(base: &mut BaseWriter, index: &Index, meta: &BTreeMap<Vec<u8>, Bytes>, s
         for object in resource.objects() {
             base.entry(&tree, &Identity::of(object).key(), &record::encode(object, sealer))?;
         }
+        for (identity, record) in index.unreadable().iter().filter(|(identity, _)| identity.resource == *name) {
+            base.entry(&tree, &identity.key(), record)?;
+        }
         if resource.trimmed() > 0 {
             // Events up to there are not written.
             let mark = Bytes::copy_from_slice(&resource.trimmed().to_be_bytes());

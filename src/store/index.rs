@@ -12,13 +12,16 @@ use tokio::sync::watch;
 use super::TableEntry;
 use super::frames::put_size;
 use super::object::OBJECT_WEIGHT;
-use super::record::{self, Former};
+use super::record::{self, Former, Identity};
 use super::retired::Retired;
 use super::{Gone, Meters, Object, StoreEvent, WriteError};
 
-/// What the events of one resource may hold in memory and on disk, in bytes: some 1,500 changes of an
-/// inspected host.
-pub(super) const HISTORY_BYTES: usize = 2 << 20;
+/// What the events of one resource may hold in memory and on disk, in bytes: 16 MiB, some 8,000 changes of an inspected host.
+/// Several of the largest groups that are written at once, for who follows a resource must have the time to read them: else
+/// whoever writes large objects would end the watches of all others.
+pub(super) const HISTORY_BYTES: usize = 16 << 20;
+/// What an event takes besides the text of its object, in bytes.
+const EVENT_WEIGHT: usize = 512;
 /// Bytes that the histories of all resources may take: 64 MiB. There are as many resources as somebody defines.
 const HISTORIES_BYTES: usize = 64 << 20;
 
@@ -85,7 +88,7 @@ impl Logged {
     /// Bytes that it takes in memory or on disk, whichever is more: there it has the former self.
     fn bytes(&self) -> usize {
         let object = self.event.object();
-        (object.size() + object.unpacked()).max(self.stored.unwrap_or(0))
+        EVENT_WEIGHT + (object.size() + object.unpacked()).max(self.stored.unwrap_or(0))
     }
 
     /// Bytes that it takes on disk.
@@ -236,6 +239,33 @@ pub(super) struct Applied {
     pub entries: Vec<(Arc<str>, TableEntry)>,
     /// Resources whose history ends, and at which revision.
     pub forgotten: Vec<(Arc<str>, u64)>,
+    /// What could not be read and was deleted, and at which revision.
+    pub cleared: Vec<(Identity, u64)>,
+}
+
+/// Objects as they are, and what happened to them since a revision. What they were is found without the index.
+pub(super) struct Past {
+    objects: Vec<Arc<Object>>,
+    /// Objects that events left, and what was there before, oldest first.
+    since: Vec<(Arc<Object>, Option<Arc<Object>>)>,
+}
+
+impl Past {
+    /// The objects as they were.
+    pub fn objects(self) -> Vec<Arc<Object>> {
+        let Self { mut objects, since } = self;
+        let mut before: BTreeMap<(&str, &str), Option<&Arc<Object>>> = BTreeMap::new();
+        for (object, previous) in &since {
+            // The first event after the revision says what was there at it.
+            before.entry((&object.namespace, &object.name)).or_insert_with(|| previous.as_ref());
+        }
+        if !before.is_empty() {
+            objects.retain(|object| !before.contains_key(&(object.namespace.as_str(), object.name.as_str())));
+            objects.extend(before.into_values().flatten().cloned());
+            objects.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+        }
+        objects
+    }
 }
 
 /// All of it.
@@ -246,6 +276,8 @@ pub(super) struct Index {
     event_bytes: usize,
     event_bytes_max: usize,
     resources: HashMap<Arc<str>, Resource>,
+    /// Records of objects that cannot be read, as they are on disk. There are few.
+    unreadable: BTreeMap<Identity, Bytes>,
     tables: BTreeMap<Arc<str>, Entries>,
     table_bytes: usize,
     /// What all objects take of the memory, and those of each namespace.
@@ -264,6 +296,7 @@ impl Index {
             event_bytes: 0,
             event_bytes_max: HISTORIES_BYTES,
             resources,
+            unreadable: BTreeMap::new(),
             tables,
             table_bytes: 0,
             weight: 0,
@@ -284,6 +317,15 @@ impl Index {
     /// All resources of which something is known.
     pub fn resources(&self) -> &HashMap<Arc<str>, Resource> {
         &self.resources
+    }
+
+    /// Records of objects that cannot be read, as they are on disk.
+    pub fn unreadable(&self) -> &BTreeMap<Identity, Bytes> {
+        &self.unreadable
+    }
+
+    pub fn set_unreadable(&mut self, records: BTreeMap<Identity, Bytes>) {
+        self.unreadable = records;
     }
 
     /// All tables.
@@ -369,7 +411,10 @@ impl Index {
 
     /// What all of it takes on disk, once it is written anew, in bytes.
     pub fn disk_bytes(&self) -> usize {
-        self.resources.values().map(|resource| resource.disk_bytes).sum::<usize>() + self.table_bytes
+        let unreadable = self.unreadable.iter().map(|(identity, record)| put_size(identity.key().len(), record.len()));
+        self.resources.values().map(|resource| resource.disk_bytes).sum::<usize>()
+            + self.table_bytes
+            + unreadable.sum::<usize>()
     }
 
     pub fn resource(&self, resource: &str) -> Option<&Resource> {
@@ -383,6 +428,26 @@ impl Index {
 
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<&Arc<Object>> {
         self.resources.get(resource)?.objects.get(namespace)?.get(name)
+    }
+
+    /// All objects of a resource with this name, of whichever namespace.
+    pub fn named(&self, resource: &str, name: &str) -> Vec<Arc<Object>> {
+        let namespaces = self.resources.get(resource).into_iter().flat_map(|resource| resource.objects.values());
+        namespaces.filter_map(|names| names.get(name)).cloned().collect()
+    }
+
+    /// Resources that have objects in a namespace, and how many, but for those that are in memory only.
+    pub fn stored_in(&self, namespace: &str) -> Vec<(Arc<str>, usize)> {
+        let unreadable = |name: &Arc<str>| {
+            let is_in = |one: &&Identity| one.resource == *name && one.namespace == namespace;
+            self.unreadable.keys().filter(is_in).count()
+        };
+        let stored = self.resources.iter().filter(|(_, resource)| !resource.published);
+        let counts = stored.map(|(name, resource)| {
+            let readable = resource.objects.get(namespace).map_or(0, BTreeMap::len);
+            (name.clone(), readable + unreadable(name))
+        });
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Object>> {
@@ -399,29 +464,21 @@ impl Index {
         }
     }
 
-    /// As [`Index::list`], at an earlier revision: what was written since is undone.
-    pub fn list_at(&self, name: &str, namespace: Option<&str>, revision: u64) -> Result<Vec<Arc<Object>>, Gone> {
+    /// As [`Index::list`], at an earlier revision: what was written since is to be undone.
+    pub fn list_at(&self, name: &str, namespace: Option<&str>, revision: u64) -> Result<Past, Gone> {
         let resource = self.resources.get(name);
         let oldest = resource.map_or(0, Resource::trimmed);
         if revision < oldest || revision > self.revision {
             return Err(Gone { asked: revision, oldest });
         }
-        let mut objects = self.list(name, namespace);
-        let Some(resource) = resource else { return Ok(objects) };
-        let since = resource.events.partition_point(|logged| logged.revision <= revision);
-        let mut before: BTreeMap<(&str, &str), Option<&Arc<Object>>> = BTreeMap::new();
-        for logged in resource.events.range(since..) {
-            let object = logged.event.object();
-            // The first event after the revision says what was there at it.
-            before.entry((&object.namespace, &object.name)).or_insert_with(|| logged.previous());
+        let mut since = Vec::new();
+        if let Some(resource) = resource {
+            let begin = resource.events.partition_point(|logged| logged.revision <= revision);
+            let events = resource.events.range(begin..).map(|logged| (logged.event.object(), logged.previous()));
+            let here = |(object, _): &(&Arc<Object>, _)| namespace.is_none_or(|one| object.namespace == one);
+            since.extend(events.filter(here).map(|(object, previous)| (Arc::clone(object), previous.cloned())));
         }
-        if !before.is_empty() {
-            objects.retain(|object| !before.contains_key(&(object.namespace.as_str(), object.name.as_str())));
-            let here = |object: &&Arc<Object>| namespace.is_none_or(|namespace| object.namespace == namespace);
-            objects.extend(before.into_values().flatten().filter(here).cloned());
-            objects.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
-        }
-        Ok(objects)
+        Ok(Past { objects: self.list(name, namespace), since })
     }
 
     /// How many objects each resource has.
@@ -495,6 +552,10 @@ impl Index {
         for (table, (key, value)) in &group.entries {
             self.entry(table, key, value.as_deref());
         }
+        for (identity, revision) in &group.cleared {
+            self.unreadable.remove(identity);
+            self.revision = self.revision.max(*revision);
+        }
         for (name, revision) in &group.forgotten {
             self.forget(name, *revision);
             touched.push(Arc::clone(name));
@@ -525,6 +586,9 @@ pub(super) struct Shared {
     on_retired: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Whether the committer's thread has let go of everything.
     ended: watch::Sender<bool>,
+    /// Whether nothing but what gives room back is to be written, as on a full disk.
+    #[cfg(test)]
+    pub full: std::sync::atomic::AtomicBool,
 }
 
 impl Shared {
@@ -537,6 +601,8 @@ impl Shared {
             wakes: Mutex::default(),
             life: watch::Sender::new(Life::Running),
             ended: watch::Sender::new(false),
+            #[cfg(test)]
+            full: Default::default(),
         }
     }
 

@@ -189,10 +189,33 @@ impl Store {
         self.shared.read().get(resource, namespace, name).cloned()
     }
 
+    /// Objects that are there and cannot be read: resource, namespace, name. They are in no list and are not had by [`Store::get`];
+    /// nothing takes their place before they are deleted, with [`Expect::Any`]. There are few.
+    pub fn unreadable(&self) -> Vec<(Arc<str>, String, String)> {
+        let index = self.shared.read();
+        let places = index.unreadable().keys().cloned();
+        places.map(|place| (place.resource, place.namespace, place.name)).collect()
+    }
+
+    /// Whether there is such an object, which cannot be read.
+    pub fn is_unreadable(&self, resource: &str, namespace: &str, name: &str) -> bool {
+        self.unreadable().iter().any(|one| (&*one.0, &*one.1, &*one.2) == (resource, namespace, name))
+    }
+
     /// All objects of a resource, or those of one namespace (`Some("")`: the cluster-scoped ones).
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Listing {
         let index = self.shared.read();
         Listing { objects: index.list(resource, namespace), revision: index.revision() }
+    }
+
+    /// All objects of a resource that have this name, each of another namespace.
+    pub fn named(&self, resource: &str, name: &str) -> Vec<Arc<Object>> {
+        self.shared.read().named(resource, name)
+    }
+
+    /// Resources that have objects in a namespace, and how many, but for those that are in memory only.
+    pub fn stored_in(&self, namespace: &str) -> Vec<(Arc<str>, usize)> {
+        self.shared.read().stored_in(namespace)
     }
 
     /// All objects of a resource, or those of one namespace, as they were at a revision.
@@ -201,8 +224,8 @@ impl Store {
     ///
     /// [`Gone`] when the revision was never given, or events after it were dropped.
     pub fn list_at(&self, resource: &str, namespace: Option<&str>, revision: u64) -> Result<Listing, Gone> {
-        let objects = self.shared.read().list_at(resource, namespace, revision)?;
-        Ok(Listing { objects, revision })
+        let past = self.shared.read().list_at(resource, namespace, revision)?;
+        Ok(Listing { objects: past.objects(), revision })
     }
 
     /// Returns once the store has reached a revision; at once when it has.
@@ -339,6 +362,12 @@ impl Store {
     /// The appliance should end then and be started again: opening the store brings back every acknowledged write.
     pub async fn failed(&self) -> String {
         self.shared.failed().await
+    }
+
+    /// Has it refuse what a full disk refuses.
+    #[cfg(test)]
+    pub(crate) fn pretend_full(&self, full: bool) {
+        self.shared.full.store(full, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Ends the committer after what it has; writes after that fail, watches end with [`Gone`], reads go on.

@@ -146,6 +146,11 @@ fn unlz4(text: &[u8]) -> Option<Vec<u8>> {
     lz4_flex::block::decompress(block, length).ok().filter(|text| text.len() == length)
 }
 
+/// The revision of a record, whether or not the rest of it can be read.
+pub(super) fn revision(record: &[u8]) -> Option<u64> {
+    number(record.get(1..HEADER)?)
+}
+
 /// The object of a record.
 pub(super) fn decode(identity: Identity, record: &[u8], sealer: &Sealer) -> Result<Object, DecodeError> {
     let (header, text) = record.split_at_checked(HEADER).ok_or(DecodeError::Short)?;

@@ -22,7 +22,7 @@ use super::delete::DeleteOptions;
 use super::registry::Registry;
 use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
-use super::sweep::Removed;
+use super::sweep::{Outcome, Round};
 use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -343,7 +343,7 @@ impl ApiServer {
 
     /// Deletes the objects of kinds whose definition is being deleted, and then the definition.
     pub(super) async fn end_definitions(&self) -> Result<(), ApiError> {
-        let registry = self.registry();
+        let (registry, mut round) = (self.registry(), Round::default());
         let Some(resource) = registry.find(GROUP, "v1", "customresourcedefinitions") else { return Ok(()) };
         for definition in self.store().list(STORAGE, None).objects {
             if !definition.is_ending() {
@@ -359,17 +359,23 @@ impl ApiServer {
             let kind = registry.stored().find(|kind| Some(&*kind.storage) == storage.as_deref());
             let mut left = 0;
             for object in storage.iter().flat_map(|storage| self.store().list(storage, None).objects) {
-                let gone = match kind {
-                    Some(kind) => self.remove(kind, &object, &DeleteOptions::default()).await? == Removed::Gone,
-                    None => false,
+                round.breathe().await;
+                let outcome = match kind {
+                    Some(kind) => self.remove(kind, &object, &DeleteOptions::default(), &mut round).await?,
+                    None => Outcome::Held,
                 };
-                left += usize::from(!gone);
+                left += usize::from(outcome != Outcome::Done);
+                if outcome == Outcome::Changed {
+                    self.wake_sweeper();
+                }
             }
-            if left == 0 {
-                self.end_definition(resource, storage.as_deref(), &definition).await?;
+            if left == 0
+                && self.end_definition(resource, storage.as_deref(), &definition, &mut round).await? == Outcome::Changed
+            {
+                self.wake_sweeper();
             }
         }
-        Ok(())
+        round.end()
     }
 
     async fn end_definition(
@@ -377,40 +383,31 @@ impl ApiServer {
         resource: &Resource,
         storage: Option<&str>,
         definition: &Object,
-    ) -> Result<(), ApiError> {
-        // Creations that passed their check are done once the gate is ours; later ones find the kind ending.
-        let _gate = self.namespace_gate().write().await;
+        round: &mut Round,
+    ) -> Result<Outcome, ApiError> {
+        // Creations that passed their check are done once the gate was ours; later ones find the kind ending. Nobody waits for
+        // what is written then: it may have to be compiled.
+        drop(self.namespace_gate().write().await);
         if storage.is_some_and(|storage| !self.store().list(storage, None).objects.is_empty()) {
-            self.wake_sweeper();
-            return Ok(());
+            return Ok(Outcome::Changed);
         }
-        let mut value = definition.value();
-        if let Some(Value::Array(finalizers)) = value["metadata"].get_mut("finalizers") {
-            finalizers.retain(|one| one != FINALIZER);
+        if self.store().unreadable().iter().any(|(of, _, _)| Some(&**of) == storage) {
+            tracing::warn!(definition = definition.name, "objects that cannot be read keep a definition from its end");
+            return Ok(Outcome::Held);
         }
-        let done = meta::Condition {
-            kind: "Terminating",
-            status: "False",
-            reason: "InstanceDeletionCompleted",
-            message: "removed all instances",
-        };
-        meta::set_condition(&mut value, done, meta::now());
-        let held = value["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
-        let change = Change {
-            resource: STORAGE.into(),
-            namespace: String::new(),
-            name: definition.name.clone(),
-            expect: Expect::Revision(definition.revision),
-            value: held.then_some(value),
-        };
-        match self.commit(resource, change).await {
-            Ok(_) | Err(WriteError::NotFound) => Ok(()),
-            Err(WriteError::Conflict { .. }) => {
-                self.wake_sweeper();
-                Ok(())
+        self.rewrite(resource, definition, round, |value| {
+            if let Some(Value::Array(finalizers)) = value["metadata"].get_mut("finalizers") {
+                finalizers.retain(|one| one != FINALIZER);
             }
-            Err(error) => Err(ApiError::from_write(&error, resource, &definition.name)),
-        }
+            let done = meta::Condition {
+                kind: "Terminating",
+                status: "False",
+                reason: "InstanceDeletionCompleted",
+                message: "removed all instances",
+            };
+            meta::set_condition(value, done, meta::now());
+        })
+        .await
     }
 }
 

@@ -11,7 +11,7 @@ use crate::store::Object;
 const MAPS: &str = "/api/v1/namespaces/rack/configmaps";
 /// Text of one object, in bytes.
 const LARGE: usize = 1_000_000;
-const OBJECTS: usize = 18;
+const OBJECTS: usize = 30;
 
 /// Former selves of objects, as long as anybody has them.
 #[derive(Default)]
@@ -115,7 +115,8 @@ async fn who_reads_slowly_keeps_no_more_of_what_was_than_a_bound() {
                 taken += piece.expect("an honest list is not broken off");
             }
             let pinned = formers.bytes();
-            assert!(pinned <= 72 << 20, "{} MiB of former selves are kept", pinned >> 20);
+            // With those in the history.
+            assert!(pinned <= 88 << 20, "{} MiB of former selves are kept", pinned >> 20);
         }
         assert!(taken > OBJECTS * LARGE, "{taken} bytes");
     }
@@ -124,7 +125,7 @@ async fn who_reads_slowly_keeps_no_more_of_what_was_than_a_bound() {
         broken += usize::from(is_broken_off(&mut body).await);
     }
     assert!(broken >= 2, "{broken} were broken off");
-    assert!(formers.bytes() <= 4 << 20, "{} bytes", formers.bytes());
+    assert!(formers.bytes() <= 18 << 20, "{} bytes", formers.bytes());
     assert_eq!(rig.api.store().retired().bytes(), 0);
     let metrics = rig.get("/metrics").await.text;
     assert!(metrics.contains(&format!("slipway_answers_broken_off_total {broken}\n")), "{metrics}");

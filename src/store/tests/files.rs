@@ -109,7 +109,16 @@ async fn a_sealed_record_stays_in_its_place() {
     store.close().await;
     let record = value(folder.path(), "object:/secrets", b"a\0s");
     append(folder.path(), "object:/secrets", b"b\0s", &record);
-    assert!(refusal(options(folder.path())).contains("object /secrets b/s cannot be read: it cannot be unsealed"));
+    let store = open(folder.path());
+    assert_eq!(store.unreadable(), [("/secrets".into(), "b".into(), "s".into())]);
+    assert!(store.get("/secrets", "b", "s").is_none());
+    store.close().await;
+    // Not one by one: all of them would be like this by another key.
+    for number in 0..64 {
+        append(folder.path(), "object:/secrets", format!("b\0s{number}").as_bytes(), &record);
+    }
+    let refused = refusal(options(folder.path()));
+    assert!(refused.contains("cannot be read: it cannot be unsealed"), "{refused}");
 }
 
 #[tokio::test]
@@ -181,28 +190,46 @@ async fn damage_and_foreign_formats_are_named() {
     store.write(put(HOSTS, "ns", "a", Expect::Any, 1)).await.unwrap();
     store.write(put(HOSTS, "ns", "a", Expect::Any, 2)).await.unwrap();
     store.close().await;
-    // The last two spoil the second event.
-    let second = 2_u64.to_be_bytes();
-    let cases: [(&str, &[u8], &[u8], &str); 6] = [
-        (META, b"revision", b"x", "its revision is not a number"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"", "object metal3.io/baremetalhosts ns/a cannot be read"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{", "its JSON cannot be read"),
-        ("object:metal3.io/baremetalhosts", b"ns\0a", b"\x09\0\0\0\0\0\0\0\x01{}", "the unknown format 9"),
-        ("log", &second, b"\x01\xff", "the event 2 cannot be read: it is cut short"),
+    let host = "object:metal3.io/baremetalhosts";
+    for (tree, key, damaged, reason) in [
+        (META, &b"revision"[..], &b"x"[..], "its revision is not a number"),
         (
-            "log",
-            &second,
-            b"\x01\0\0\0\0\0\0\0\x02\0\x04r\0n\0",
-            "the event of revision 2 cannot be read: it is cut short",
+            host,
+            b"ns\0a",
+            b"\x09\0\0\0\0\0\0\0\x01{}",
+            "metal3.io/baremetalhosts ns/a cannot be read: it has the unknown format 9",
         ),
-    ];
-    for (tree, key, damaged, reason) in cases {
+    ] {
         let old = value(folder.path(), tree, key);
         append(folder.path(), tree, key, damaged);
         let refused = refusal(options(folder.path()));
         assert!(refused.contains(reason), "{refused}");
         append(folder.path(), tree, key, &old);
     }
+    // An object that makes no sense, and one of its events, cost what they are and the history.
+    let second = 2_u64.to_be_bytes();
+    let cases: [(&str, &[u8], &[u8]); 5] = [
+        (host, b"ns\0a", b""),
+        (host, b"ns\0a", b"\x01\0\0\0\0\0\0\0\x01{"),
+        ("log", &second, b"\x01\xff"),
+        ("log", &second, b"\x01\0\0\0\0\0\0\0\x02\0\x04r\0n\0"),
+        ("log", &second, b"\x07\0\0\0\0\0\0\0\x02\0\x04r\0n\0"),
+    ];
+    for (tree, key, damaged) in cases {
+        let old = value(folder.path(), tree, key);
+        append(folder.path(), tree, key, damaged);
+        let store = open(folder.path());
+        let is_object = tree == host;
+        assert_eq!(
+            (store.unreadable().len(), store.list(HOSTS, None).objects.len()),
+            if is_object { (1, 0) } else { (0, 1) }
+        );
+        assert!(store.revision() >= 2 && store.watch(HOSTS, 0).is_err() && store.watch(HOSTS, 1).is_err());
+        assert!(store.watch(HOSTS, store.revision()).is_ok());
+        store.close().await;
+        append(folder.path(), tree, key, &old);
+    }
+    assert!(open(folder.path()).watch(HOSTS, 0).is_ok());
     open(folder.path()).close().await;
     fs::write(folder.path().join("file"), "").unwrap();
     let refused = refusal(StoreOptions { path: folder.path().join("file"), ..options(folder.path()) });

@@ -343,20 +343,86 @@ async fn history_is_bounded_in_bytes() {
     let next_word = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     let words = std::iter::successors(Some(1_u64), next_word).map(|word| format!("{:08x}", word >> 32));
     let large: String = words.take(62_500).collect();
-    for _ in 0..8 {
+    for _ in 0..40 {
         store.write(put(HOSTS, "ns", "a", Expect::Any, large.as_str())).await.unwrap();
     }
-    // 2 MiB hold 4 of them.
-    assert!(store.watch(HOSTS, 3).is_err());
-    let mut watch = store.watch(HOSTS, 4).unwrap();
-    for revision in 5..=8 {
+    // 16 MiB hold 33 of them.
+    assert!(store.watch(HOSTS, 6).is_err());
+    let mut watch = store.watch(HOSTS, 7).unwrap();
+    for revision in 8..=40 {
         assert_eq!(next(&mut watch).await.unwrap().object().revision, revision);
     }
     store.close().await;
     let store = open(folder.path());
-    assert!(store.watch(HOSTS, 3).is_err());
-    assert!(store.watch(HOSTS, 4).is_ok());
+    assert!(store.watch(HOSTS, 6).is_err());
+    assert!(store.watch(HOSTS, 7).is_ok());
     store.close().await;
+}
+
+#[tokio::test]
+async fn who_follows_sees_all_that_is_written_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let next_word = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    let words = std::iter::successors(Some(1_u64), next_word).map(|word| format!("{:08x}", word >> 32));
+    let large: String = words.take(130_000).collect();
+    let mut watch = store.watch(HOSTS, 0).unwrap();
+    // In one or two groups, before anybody who follows has a look.
+    let writes = (0..8).map(|number| store.write(put(HOSTS, "ns", &number.to_string(), Expect::Any, large.as_str())));
+    let written = futures::future::join_all(writes).await;
+    assert!(written.iter().all(Result::is_ok));
+    for revision in 1..=8 {
+        assert_eq!(next(&mut watch).await.unwrap().object().revision, revision);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_neither_lost_nor_in_the_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut new = NewStore::create(options(folder.path())).unwrap();
+    let whole = json!({"metadata": {"name": "whole", "resourceVersion": "5"}}).to_string();
+    new.object(&Object::new(HOSTS.into(), "ns".into(), "whole".into(), 5, whole.as_bytes()).unwrap()).unwrap();
+    new.damaged(HOSTS, "ns", "torn");
+    new.damaged("/secrets", "ns", "torn");
+    new.finish(20, []).unwrap();
+    let torn = |resource: &str| (resource.into(), "ns".to_owned(), "torn".to_owned());
+    for _ in 0..2 {
+        let store = open(folder.path());
+        assert_eq!(store.unreadable(), [torn("/secrets"), torn(HOSTS)]);
+        assert!(store.get(HOSTS, "ns", "torn").is_none() && store.list(HOSTS, None).objects.len() == 1);
+        let stored = store.stored_in("ns");
+        assert!(stored.contains(&(HOSTS.into(), 2)) && stored.contains(&("/secrets".into(), 1)), "{stored:?}");
+        // Nothing takes its place.
+        for (expect, refused) in
+            [(Expect::Absent, "already exists"), (Expect::Any, "already exists"), (Expect::Present, "not found")]
+        {
+            let outcome = store.write(put(HOSTS, "ns", "torn", expect, 1)).await;
+            assert_eq!(outcome.unwrap_err().to_string(), refused, "{expect:?}");
+        }
+        // It is there after the database was written anew.
+        let large = "x".repeat(400_000);
+        let rewrites = store.meters().rewrites.clone();
+        for step in 0..500 {
+            if rewrites.get() > 0 {
+                break;
+            }
+            let noise: String = (0..50_000).map(|_| char::from(rand::random_range(b'a'..=b'z'))).collect();
+            store.write(put("/configmaps", "ns", "m", Expect::Any, format!("{step}{noise}{large}"))).await.unwrap();
+        }
+        assert!(rewrites.get() > 0);
+        store.close().await;
+    }
+    let store = open(folder.path());
+    let before = store.revision();
+    let gone = store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await.unwrap();
+    assert_eq!((gone.revision, store.revision()), (before + 1, before + 1));
+    assert!(matches!(store.write(delete(HOSTS, "ns", "torn", Expect::Any)).await, Err(WriteError::NotFound)));
+    store.write(put(HOSTS, "ns", "torn", Expect::Absent, 1)).await.unwrap();
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(store.unreadable(), [torn("/secrets")]);
+    assert!(store.get(HOSTS, "ns", "torn").is_some());
+    assert!(store.watch(HOSTS, before).is_ok() && store.watch("/secrets", before).is_err());
 }
 
 #[tokio::test]
@@ -406,6 +472,17 @@ async fn limits_of_size_and_form() {
         Err(WriteError::TooLarge { size, limit }) => assert_eq!((size, limit), (OBJECT_LIMIT + 1, OBJECT_LIMIT)),
         other => panic!("{other:?}"),
     }
+    // It can be marked for its deletion all the same, when it is there.
+    let marked = || {
+        let mut change = put(HOSTS, "ns", "mark", Expect::Any, largest.as_str());
+        let metadata = &mut change.value.as_mut().unwrap()["metadata"];
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        change
+    };
+    assert!(matches!(store.write(marked()).await, Err(WriteError::TooLarge { .. })));
+    store.write(put(HOSTS, "ns", "mark", Expect::Absent, largest.as_str())).await.unwrap();
+    assert!(store.write(marked()).await.unwrap().json_len() > OBJECT_LIMIT);
+    let revision = revision + 2;
     let long = "n".repeat(KEY_LIMIT);
     assert!(matches!(store.write(put(HOSTS, "ns", &long, Expect::Any, 1)).await, Err(WriteError::TooLarge { .. })));
     let mut deep = json!(1);
