@@ -41,6 +41,9 @@ const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200
 /// Until a host is tried again after the API failed.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How long logging out of all BMCs may take in the end.
+const LOG_OUT: Duration = Duration::from_secs(5);
+
 /// Tries to clear up after a host that is gone, and the time between two.
 const CLEAR_TRIES: usize = 60;
 const CLEAR_PAUSE: Duration = Duration::from_secs(5);
@@ -134,7 +137,9 @@ pub async fn run(
     });
     let woken = futures::stream::select(free, turns);
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
-    reconciler.context.bmcs.close().await;
+    if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
+        warn!("some BMCs were not told that their sessions end");
+    }
 }
 
 impl Reconcile for Reconciler {
