@@ -214,7 +214,7 @@ async fn client(process: &mut Child, config: &Path, log: &Path) -> anyhow::Resul
             && let Ok(config) =
                 kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &KubeConfigOptions::default()).await
             && let Ok(client) = kube::Client::try_from(config)
-            && client.apiserver_version().await.is_ok()
+            && client.request_text(http::Request::get("/readyz/informer-sync").body(Vec::new())?).await.is_ok()
         {
             return Ok(client);
         }
