@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
@@ -37,7 +37,7 @@ const MESSAGE_MAX: usize = 1000;
 /// After this many failures of its host in a row, a deleted image is let go.
 const GIVE_UP_AFTER: i64 = 3;
 /// So long a deleted image waits for a host of which nothing is to be expected.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: SignedDuration = SignedDuration::from_secs(900);
 
 /// What a DataImage must be before it is stored.
 ///
@@ -130,7 +130,7 @@ fn is_hopeless(host: &BareMetalHost, deleted: Timestamp, now: Timestamp) -> bool
     if host.metadata.deletion_timestamp.is_some() {
         return false;
     }
-    let long_ago = |then: Timestamp| now > then + PATIENCE;
+    let long_ago = |then: Timestamp| now.duration_since(then) > PATIENCE;
     let status = host.status.clone().unwrap_or_default();
     if !is_installed(host) {
         return long_ago(deleted);
