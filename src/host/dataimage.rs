@@ -15,7 +15,7 @@ use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::COMPONENT;
 use super::context::label;
@@ -161,15 +161,6 @@ impl Reconcile for Keeper {
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
         let host = hosts.get_opt(&image.name_any()).await?;
         let step = decide(&image, host.as_ref(), Timestamp::now());
-        if let (Step::GiveUp, Some(host)) = (step, &host) {
-            let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
-            let message = format!(
-                "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
-                if why.is_empty() { "" } else { ": " }
-            );
-            let note = Note { reason: "DataImageAbandoned", message, warning: true };
-            events::publish(client, COMPONENT, &host.object_ref(&()), &note).await?;
-        }
         let metadata = match (step, &host) {
             (Step::Rest, _) => return Ok(Action::await_change()),
             (Step::Hold, Some(host)) => {
@@ -188,8 +179,29 @@ impl Reconcile for Keeper {
         patch["metadata"]["resourceVersion"] = json!(image.resource_version());
         match images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
             // Its next version is on its way here.
-            Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(Action::await_change()),
-            patched => patched.map(|_| Action::await_change()),
+            Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => {
+                return Ok(Action::await_change());
+            }
+            patched => drop(patched?),
+        }
+        if let (Step::GiveUp, Some(host)) = (step, &host) {
+            self.tell_abandoned(host).await;
+        }
+        Ok(Action::await_change())
+    }
+}
+
+impl Keeper {
+    /// An event that cannot be stored, as in a namespace that goes, keeps nothing from going.
+    async fn tell_abandoned(&self, host: &BareMetalHost) {
+        let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
+        let message = format!(
+            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
+            if why.is_empty() { "" } else { ": " }
+        );
+        let note = Note { reason: "DataImageAbandoned", message, warning: true };
+        if let Err(error) = events::publish(&self.client, COMPONENT, &host.object_ref(&()), &note).await {
+            warn!(%error, "an event is not stored");
         }
     }
 }
