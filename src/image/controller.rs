@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
-use crate::runtime::{Reconcile, Slim, run as run_controller};
+use crate::runtime::{Reconcile, Slim, objects, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -448,12 +448,17 @@ impl Context {
 
     /// Digests that an Image or a boot intent names.
     async fn wanted(&self) -> Result<HashSet<String>, kube::Error> {
-        let all = ListParams::default();
-        let images = self.images.list(&all).await?.items.into_iter();
-        let mut keep: HashSet<String> = images.filter_map(|image| image.status?.digest).collect();
-        let intents = self.intents.list(&all).await?.items.into_iter();
-        keep.extend(intents.flat_map(|intent| digests(intent.spec)));
+        let mut keep = HashSet::new();
+        objects::each(&self.images, |image| keep.extend(image.status.and_then(|status| status.digest))).await?;
+        keep.extend(self.booted().await?);
         Ok(keep)
+    }
+
+    /// Digests that a boot intent names.
+    async fn booted(&self) -> Result<HashSet<String>, kube::Error> {
+        let mut booted = HashSet::new();
+        objects::each(&self.intents, |intent: BootIntent| booted.extend(digests(intent.spec))).await?;
+        Ok(booted)
     }
 }
 

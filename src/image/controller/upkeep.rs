@@ -1,7 +1,7 @@
 //! What the controller does for the library as a whole: it makes room, says for whom images are, and lets go of imports
 //! that nobody wants any more.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
@@ -87,10 +87,8 @@ impl Context {
 
     /// All that takes room beside an image.
     async fn takers(&self, asker: &Image) -> Result<Vec<Taker>, kube::Error> {
-        let all = ListParams::default();
-        let images = self.images.list(&all).await?.items;
-        let intents = self.intents.list(&all).await?.items.into_iter();
-        let booted: HashSet<String> = intents.flat_map(|intent| super::digests(intent.spec)).collect();
+        let images = self.images.list(&ListParams::default()).await?.items;
+        let booted = self.booted().await?;
         let mut takers = Vec::new();
         // What has the same content is there once.
         let mut by_digest = BTreeMap::<String, (u64, Vec<Image>)>::new();
