@@ -161,9 +161,10 @@ impl Reconcile for Reconciler {
         let Some(_look) = self.looks.begin(&key, self.context.crowd.is_registered(host.as_ref())) else {
             return Ok(Action::await_change());
         };
+        // Before the look, in which the host may go: nothing of it is left then.
+        self.context.metrics.reconciled(&namespace, &name);
         let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
-        self.context.metrics.reconciled(&namespace, &name, outcome.is_err());
-        outcome
+        outcome.inspect_err(|_| self.context.metrics.failed())
     }
 
     fn is_conflict(error: &ReconcileError) -> bool {
@@ -194,6 +195,7 @@ impl Reconciler {
                 Some(known) => known,
                 None => {
                     let Some(host) = self.context.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                        self.context.metrics.forget(namespace, name);
                         self.places.leave(&key);
                         return Ok(Action::await_change());
                     };
