@@ -121,10 +121,14 @@ impl Known {
             if let Some(count) = namespaces.get_mut(&key.0) {
                 count.hosts -= 1;
                 count.provisioned -= usize::from(before.provisioned);
+                if count.hosts == 0 {
+                    namespaces.remove(&key.0);
+                }
             }
-            namespaces.retain(|_, count| count.hosts > 0);
+            if namespaces.is_empty() {
+                self.images.remove(&before.image);
+            }
         }
-        self.images.retain(|_, namespaces| !namespaces.is_empty());
         if let Some(asked) = asked {
             let count = self.images.entry(asked.image).or_default().entry(key.0).or_default();
             count.hosts += 1;
