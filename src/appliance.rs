@@ -38,20 +38,20 @@ use crate::{descriptors, dhcp, host, tftp};
 mod acting;
 mod administrator;
 mod bmc_addresses;
+mod early;
 mod ownership;
 mod ranks;
 mod signals;
 
 pub use administrator::{authority, kubeconfig, local_kubeconfig};
 
+use early::Rest;
 use signals::Signals;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
 /// How long services may take to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
-/// How often it is told that the first listing of hosts takes long.
-const LISTING_TOLD: Duration = Duration::from_secs(30);
 
 /// Makes ring the process's TLS provider. Needed once, before anything speaks TLS.
 pub fn install_tls_provider() {
@@ -173,17 +173,24 @@ async fn serve(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let mut services = JoinSet::<Ended>::new();
-    let started = tokio::select! {
-        started = start(config, pki, store, prepared, &mut services, shutdown) => Some(started),
+    let begun = tokio::select! {
+        begun = begin(config, pki, store, prepared, &mut services, shutdown) => Some(begun),
         signal = signals.end() => {
             warn!("{signal}: stopped before it was ready");
             None
         }
     };
-    let (audit, ended) = match started {
+    let (audit, ended) = match begun {
         None => (None, Ok(())),
         Some(Err(error)) => (None, Err(error)),
-        Some(Ok(audit)) => (audit, supervise(&mut services, store, signals).await),
+        Some(Ok((audit, rest))) => {
+            let ended = match rest.when_listed(&mut services, store, signals).await {
+                Ok(true) => supervise(&mut services, store, signals).await,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+            (audit, ended)
+        }
     };
     shutdown.cancel();
     let all = async { while services.join_next().await.is_some() {} };
@@ -196,15 +203,16 @@ async fn serve(
     ended
 }
 
-/// Starts every service. Returns the audit log, which is closed after them.
-async fn start(
+/// Starts what need not know any host: the API above all. Returns the audit log, which is closed after all services, and what is
+/// still to be started.
+async fn begin(
     config: &Config,
     pki: &Pki,
     store: &Store,
     prepared: Prepared,
     services: &mut JoinSet<Ended>,
     shutdown: &CancellationToken,
-) -> anyhow::Result<Option<apiserver::audit::Audit>> {
+) -> anyhow::Result<(Option<apiserver::audit::Audit>, Rest)> {
     let Prepared { kinds, shares, log } = prepared;
     let api_listener = listen(config.api.listen, "API").await?;
     let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
@@ -221,7 +229,8 @@ async fn start(
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let mut watches = Watches::default();
     let directory = Directory::new(&mut watches);
-    let Directory { index, intents, ready: mut was_listed, .. } = directory.clone();
+    let Directory { index, intents, ready: listed, .. } = directory.clone();
+    let (tell, started) = watch::channel(false);
     let logs = Logs::new(config.data_dir.logs());
     let stuck = Stuck::new(&mut watches);
     let askers = Arc::new(Askers::new(&mut watches));
@@ -239,10 +248,10 @@ async fn start(
         Some(external) => {
             info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
             external.wait_for_kinds(&acted_on()).await;
-            (external.client(), external.router(was_listed.clone()))
+            (external.client(), external.router(started.clone()))
         }
         None => {
-            let api = embedded(config, pki, store, &kinds.await?, was_listed.clone(), shutdown).await?;
+            let api = embedded(config, pki, store, &kinds.await?, started.clone(), shutdown).await?;
             let counted = metrics.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
@@ -285,7 +294,8 @@ async fn start(
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone())
     .with_neighbours(neighbours(config));
-    let router = api_router.merge(sessions.router());
+    // An agent must not hear that its host is gone, only because the hosts are not listed yet.
+    let router = api_router.merge(early::once(listed.clone(), sessions.router()));
     spawn(services, "logs", log_upkeep);
 
     if let Some(folder) = config.backup.folder.clone() {
@@ -294,20 +304,15 @@ async fn start(
         spawn(services, "backup", run);
     }
 
-    // Nobody is told what to boot before every host is known: a forgotten intent would send a machine to its disk.
-    wait_for_hosts(&mut was_listed, services).await?;
-    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
-        .context("boot.kernel_args")?;
     let leases = if config.networks.is_empty() {
         warn!("no [[network]] is configured: DHCP answers nobody");
         None
     } else {
         Some(dhcp::Leases::load(store, &config.networks)?)
     };
-    let ranks = ranks::ranks(config, leases.as_ref(), &index);
+    let ranks = ranks::ranks(config, leases.as_ref(), &index, listed.clone());
     log.ranked_by(ranks.clone());
 
-    // Nor may an agent hear that its host is gone, only because the hosts are not listed yet.
     let limits = apiserver::tls::Limits {
         connections: shares.api,
         per_address: config.api.connections_per_address.get(),
@@ -329,14 +334,13 @@ async fn start(
             own: first_own_address(config),
         },
     };
-    let site = site
+    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
+        .context("boot.kernel_args")?
         .on(grounds(config, leases.as_ref(), &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
     let router = boot::router(site, index.clone(), tokens, files, lanes)
         .merge(boot::live::router(index.clone(), library.clone()));
-    services.spawn(named("boot HTTP", boot::serve(boot_listener, router, ranks.clone(), shares.boot, token())));
-    services.spawn(named("TFTP", tftp.ranked_by(ranks).run(token())));
     let parts = acting::Parts {
         config: config.clone(),
         library,
@@ -348,37 +352,22 @@ async fn start(
         media,
         leases,
     };
-    match external {
-        Some(external) => {
-            services.spawn(named("leader election", parts.run_while_leading(external, token())));
+    let (store, shutdown) = (store.clone(), shutdown.clone());
+    let start = move |services: &mut JoinSet<Ended>| {
+        let config = parts.config.clone();
+        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, shutdown.clone());
+        services.spawn(named("boot HTTP", boot));
+        services.spawn(named("TFTP", tftp.ranked_by(ranks).run(shutdown.clone())));
+        match external {
+            Some(external) => {
+                services.spawn(named("leader election", parts.run_while_leading(external, shutdown)));
+            }
+            None => parts.start(services, &client, dhcp::Views::store(&store), Fence::open(), &shutdown)?,
         }
-        None => parts.start(services, &client, dhcp::Views::store(store), Fence::open(), shutdown)?,
-    }
-    info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
-    Ok(audit)
-}
-
-/// Waits for the first listing of hosts, for as long as it takes: another API server may be away, and here users may have made
-/// so many and so large ones that a slow box needs minutes. To start again would take as long again.
-async fn wait_for_hosts(listed: &mut watch::Receiver<bool>, services: &mut JoinSet<Ended>) -> anyhow::Result<()> {
-    let mut waited = Duration::ZERO;
-    loop {
-        tokio::select! {
-            listed = listed.wait_for(|listed| *listed) => {
-                listed?;
-                return Ok(());
-            }
-            Some(ended) = services.join_next() => {
-                let (name, outcome) = ended.context("a service panicked")?;
-                outcome.context(name)?;
-                bail!("{name} ended by itself");
-            }
-            () = tokio::time::sleep(LISTING_TOLD) => {
-                waited += LISTING_TOLD;
-                warn!(?waited, "the hosts are still being listed: no machine is answered before all of them are known");
-            }
-        }
-    }
+        info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
+        Ok(())
+    };
+    Ok((audit, Rest { listed, start: Box::new(start), started: tell }))
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.
@@ -434,7 +423,7 @@ async fn embedded(
     pki: &Pki,
     store: &Store,
     kinds: &[Kind],
-    listed: watch::Receiver<bool>,
+    started: watch::Receiver<bool>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<ApiServer> {
     let access = apiserver::auth::AuthOptions {
@@ -449,7 +438,7 @@ async fn embedded(
     api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
     let sources = image_sources(config);
     api.add_admission("slipway.dev/images", Arc::new(move |request| admission::images::admit(&sources, request)));
-    let synced = move || if *listed.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
+    let synced = move || if *started.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     Ok(api)
 }
@@ -487,26 +476,4 @@ async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> 
         let hint = if address.port() < 1024 { " (ports below 1024 need CAP_NET_BIND_SERVICE)" } else { "" };
         format!("{what} cannot listen on {address}{hint}")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn hosts_are_waited_for_unless_a_service_ends() {
-        let (tell, mut told) = watch::channel(false);
-        let mut services = JoinSet::new();
-        services.spawn(named("first", std::future::pending::<anyhow::Result<()>>()));
-        let later = async {
-            tokio::task::yield_now().await;
-            tell.send_replace(true);
-        };
-        let (outcome, ()) = tokio::join!(wait_for_hosts(&mut told, &mut services), later);
-        outcome.unwrap();
-        tell.send_replace(false);
-        services.spawn(named("second", async { Err::<(), _>(anyhow::anyhow!("it broke")) }));
-        let error = wait_for_hosts(&mut told, &mut services).await.unwrap_err();
-        assert_eq!(format!("{error:#}"), "second: it broke");
-    }
 }

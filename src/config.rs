@@ -263,6 +263,8 @@ pub enum NetworkMode {
     Off,
 }
 
+/// Largest `image.imports`: each unpacks, which takes a processor and some of the memory.
+const IMPORTS_MAX: usize = 64;
 /// Largest `image.max_unpacked_gib`: 16 TiB, which no disk of an image exceeds.
 const MAX_UNPACKED_GIB: u64 = 16 << 10;
 /// Largest `image.max_library_gib`: 16 PiB, more than file systems have.
@@ -302,8 +304,8 @@ impl Default for ImageConfig {
 impl ImageConfig {
     fn faults(&self, data_dir: &Path) -> Vec<String> {
         let mut faults = Vec::new();
-        if self.imports == 0 {
-            faults.push("image.imports must be at least 1".into());
+        if !(1..=IMPORTS_MAX).contains(&self.imports) {
+            faults.push(format!("image.imports must be 1 to {IMPORTS_MAX}"));
         }
         if !(1..=MAX_UNPACKED_GIB).contains(&self.max_unpacked_gib) {
             faults.push(format!("image.max_unpacked_gib must be 1 to {MAX_UNPACKED_GIB}"));
@@ -444,7 +446,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// A length of time, written `90s`, `15m`, `1h 30m`.
+/// Longest length of time, in hours: ten years. Whatever is reckoned with it stays a time.
+const SPAN_MAX_HOURS: u64 = 10 * 8760;
+
+/// A length of time, written `90s`, `15m`, `1h 30m`; at most ten years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Span(pub Duration);
@@ -455,7 +460,11 @@ impl TryFrom<String> for Span {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let fail = || format!("{text:?} is not a length of time: write 90s, 15m or 1h");
         let span: jiff::SignedDuration = text.parse().map_err(|_| fail())?;
-        Duration::try_from(span).ok().filter(|d| !d.is_zero()).map(Self).ok_or_else(fail)
+        let span = Duration::try_from(span).ok().filter(|span| !span.is_zero()).ok_or_else(fail)?;
+        if span > Duration::from_secs(SPAN_MAX_HOURS * 3600) {
+            return Err(format!("{text:?} is too long: {SPAN_MAX_HOURS}h at most"));
+        }
+        Ok(Self(span))
     }
 }
 
@@ -569,6 +578,9 @@ impl Config {
         if self.host.busy_limit == 0 {
             faults.push("host.busy_limit must be at least 1".into());
         }
+        if self.host.provisioning_retries < 0 {
+            faults.push("host.provisioning_retries must be at least 0".into());
+        }
         if let Some(file) = self.engine.kubeconfig.as_ref().filter(|file| !file.is_absolute()) {
             faults.push(format!("engine.kubeconfig {file:?} must be an absolute path"));
         }
@@ -653,6 +665,10 @@ mod tests {
             data_dir = "relative"
             [api]
             admin_certificate = "9000h"
+            [host]
+            provisioning_retries = -1
+            [image]
+            imports = 1000000000000
             [engine]
             kubeconfig = "here"
             lease = "1s"
@@ -680,6 +696,8 @@ mod tests {
             "data_dir \"relative\" must be an absolute",
             "engine.kubeconfig \"here\"",
             "engine.lease",
+            "host.provisioning_retries",
+            "image.imports must be 1 to",
             "api.admin_certificate must be 10m to 8760h",
             "pool address 10.0.1.1",
             "router 10.0.0.255",
@@ -699,6 +717,8 @@ mod tests {
             "[api]\nlisten = 5",
             "[[network]]\nname='a'\ninterface='e'\nsubnet='10.0.0.0/24'\npool=['10.0.0.9-10.0.0.1']",
             "[host]\nretry='0s'",
+            "[host]\nboot_deadline='87601h'",
+            "[api]\nevent_lifetime='2562047788015215h'",
             "[[discovery.rule]]\nname='{{ serial'",
             "[[discovery.rule]]\nname='{{ nothing }}'",
             "[[discovery.rule]]\nmatch.mac='52:5'",

@@ -151,7 +151,7 @@ async fn serve(
     match route {
         Route::Version => Ok(ok(discovery::version())),
         Route::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
-        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.places),
+        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.places, &registry),
         Route::Root => Ok(ok(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),

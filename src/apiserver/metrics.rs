@@ -2,9 +2,9 @@
 //!
 //! Requests, watches and the process have the names that dashboards of Kubernetes expect (`apiserver_…`, `process_…`);
 //! what is Slipway's own begins with `slipway_`. Labels come from the table of resources and from fixed lists, never from
-//! what a client wrote, so that their number is bounded.
+//! what a client wrote, so that their number is bounded. Kinds that somebody defined are one: `custom`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,6 +28,9 @@ use crate::store::Store;
 
 /// Seconds that divide requests by how long they took: upstream's, and below them what this server mostly needs.
 const SECONDS: [f64; 15] = [0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0, 15.0, 60.0];
+
+/// In the place of what somebody defined: there may be any number of it in the course of time.
+const CUSTOM: &str = "custom";
 
 /// What a request was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -109,11 +112,12 @@ impl About {
             _ => "other",
         };
         let Some((target, resource)) = target else { return Self { verb, component: "apiserver", ..Self::default() } };
+        let Watched { group, version, .. } = Watched::of(resource);
         Self {
             verb,
-            group: resource.group.clone(),
-            version: resource.version.clone(),
-            resource: resource.plural.clone(),
+            group,
+            version,
+            resource: if resource.custom.is_some() { CUSTOM.to_owned() } else { resource.plural.clone() },
             subresource: subresource(target),
             scope: match (named, &target.namespace) {
                 (true, _) => "resource",
@@ -122,6 +126,15 @@ impl About {
             },
             component: "apiserver",
         }
+    }
+}
+
+impl Watched {
+    fn of(resource: &Resource) -> Self {
+        if resource.custom.is_some() {
+            return Self { group: CUSTOM.to_owned(), version: CUSTOM.to_owned(), kind: CUSTOM.to_owned() };
+        }
+        Self { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() }
     }
 }
 
@@ -165,17 +178,16 @@ impl Metrics {
 
     /// Notes a watch.
     pub fn watching(&self, resource: &Resource, target: &Target) -> Watching {
+        let watched = Watched::of(resource);
         let about = About {
             verb: "WATCH",
-            group: resource.group.clone(),
-            version: resource.version.clone(),
-            resource: resource.plural.clone(),
+            group: watched.group.clone(),
+            version: watched.version.clone(),
+            resource: if resource.custom.is_some() { CUSTOM.to_owned() } else { resource.plural.clone() },
             subresource: String::new(),
             scope: if target.namespace.is_some() { "namespace" } else { "cluster" },
             component: "apiserver",
         };
-        let watched =
-            Watched { group: resource.group.clone(), version: resource.version.clone(), kind: resource.kind.clone() };
         let gauge = self.watches.get_or_create_owned(&about);
         gauge.inc();
         Watching { gauge, events: self.events.get_or_create_owned(&watched) }
@@ -187,7 +199,7 @@ impl Metrics {
     }
 
     /// Answers a scrape.
-    pub fn serve(&self, store: &Store, places: &Places) -> Result<Response, ApiError> {
+    pub fn serve(&self, store: &Store, places: &Places, table: &registry::Registry) -> Result<Response, ApiError> {
         let mut registry = Registry::default();
         registry.register("apiserver_request", "Answered requests", self.requests.clone());
         registry.register(
@@ -226,11 +238,7 @@ impl Metrics {
         rooms.iter().for_each(|room| room(&mut registry));
         let (reads, writes) = places.taken();
         registry.register_collector(Box::new(Now {
-            counts: store
-                .counts()
-                .into_iter()
-                .map(|(name, count)| (name.trim_start_matches('/').to_owned(), count))
-                .collect(),
+            counts: counts(store, table),
             revision: store.revision(),
             writable: store.writable().is_ok(),
             reads,
@@ -248,10 +256,21 @@ impl Metrics {
     }
 }
 
+/// Objects of each resource.
+fn counts(store: &Store, table: &registry::Registry) -> BTreeMap<String, usize> {
+    let own: HashSet<&str> = table.stored().filter(|kind| kind.custom.is_none()).map(|kind| &*kind.storage).collect();
+    let mut counts = BTreeMap::new();
+    for (storage, count) in store.counts() {
+        let name = if own.contains(&*storage) { storage.trim_start_matches('/') } else { CUSTOM };
+        *counts.entry(name.to_owned()).or_default() += count;
+    }
+    counts
+}
+
 /// What is measured when it is asked for.
 #[derive(Debug)]
 struct Now {
-    counts: Vec<(String, usize)>,
+    counts: BTreeMap<String, usize>,
     revision: u64,
     writable: bool,
     reads: usize,

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::checked;
 use crate::boot::{HostIndex, neighbour};
 use crate::config::Config;
@@ -14,8 +16,14 @@ use crate::ration::{Rank, Ranks};
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOCAL_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// What is known of an address. On another API server another appliance may give the addresses.
-pub(super) fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> Ranks {
+/// What is known of an address. On another API server another appliance may give the addresses. Until the hosts are `listed`
+/// nobody can be told from a stranger.
+pub(super) fn ranks(
+    config: &Config,
+    leases: Option<&dhcp::Leases>,
+    hosts: &HostIndex,
+    listed: watch::Receiver<bool>,
+) -> Ranks {
     let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
     let (networks, hosts) = (config.networks.clone(), hosts.clone());
     let interfaces = dhcp::interfaces().unwrap_or_default();
@@ -25,6 +33,9 @@ pub(super) fn ranks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &Host
     Arc::new(move |address| {
         if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
             return Rank::Own;
+        }
+        if !*listed.borrow() {
+            return Rank::Untold;
         }
         dhcp::rank(&networks, leases.as_ref(), &hosts, &*cards, address)
     })

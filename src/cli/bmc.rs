@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
 use super::client::Server;
-use super::failure::Failure;
+use super::failure::{Failure, plain};
 use super::local;
 use crate::bmc::{BmcAddress, Credentials, Registry, Report, Settings};
 use crate::host::access;
@@ -106,7 +106,7 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
             let lines = report.lines();
             let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
             for (name, value) in lines {
-                println!("{:width$}{value}", format!("{name}:"));
+                println!("{:width$}{}", format!("{name}:"), plain(&value));
             }
         }
     }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::common::ConfigFile;
+use super::failure::plain;
 use super::local;
 use crate::api::MacAddress;
 
@@ -40,7 +41,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         if !status.is_success() {
             bail!("{}", text.trim());
         }
-        print!("{text}");
+        print!("{}", plain(&text));
         Ok(())
     })
 }

@@ -1,4 +1,8 @@
-//! How a command fails, where that decides more than the message.
+//! How a command fails, where that decides more than the message, and how that is said.
+
+use std::fmt::Display;
+
+use crate::log::escaped_lines;
 
 /// A failure that is not simply printed with exit code 1.
 #[derive(Debug, thiserror::Error)]
@@ -14,4 +18,24 @@ pub(super) enum Failure {
 /// The command line makes no sense.
 pub(super) fn usage(message: impl Into<String>) -> anyhow::Error {
     Failure::Usage(message.into()).into()
+}
+
+/// Says what failed. Messages hold what others wrote (names, what a server or an object says): nothing of it rules the terminal.
+pub(super) fn complain(what: impl Display) {
+    eprintln!("slipway: {}", plain(&what.to_string()));
+}
+
+/// A text of lines without anything that a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    String::from_utf8_lossy(&escaped_lines(text.as_bytes())).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_rules_no_terminal() {
+        assert_eq!(plain("no \u{1b}[2Jhost\u{9b}m\n* a: \u{202e}b"), "no \\u001b[2Jhost\\u009bm\n* a: \\u202eb");
+    }
 }

@@ -10,6 +10,7 @@ use super::listing::Output;
 use super::local;
 use super::progress::Progress;
 use crate::api::slipway::{Image, ImagePhase, ImageSpec};
+use crate::log::escaped;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -168,7 +169,7 @@ async fn list(images: &Api<Image>, output: Output) -> anyhow::Result<()> {
                 mega(status.stored_size),
                 status.hosts.map_or_else(|| "-".to_owned(), |hosts| hosts.to_string()),
                 if status.namespaces.is_empty() { "-".to_owned() } else { status.namespaces.join(",") },
-                image.spec.url
+                escaped(&image.spec.url)
             );
         }
     })

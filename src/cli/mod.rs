@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use common::ConfigFile;
-use failure::Failure;
+use failure::{Failure, complain};
 
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
 #[derive(Parser)]
@@ -122,11 +122,11 @@ pub fn run() -> ExitCode {
         Err(error) => match error.downcast_ref() {
             Some(Failure::Reported) => ExitCode::FAILURE,
             Some(Failure::Usage(message)) => {
-                eprintln!("slipway: {message}");
+                complain(message);
                 ExitCode::from(2)
             }
             None => {
-                eprintln!("slipway: {}", with_causes(&error));
+                complain(with_causes(&error));
                 ExitCode::FAILURE
             }
         },

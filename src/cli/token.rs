@@ -21,6 +21,7 @@ use super::local;
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
 use crate::config::{Config, Span};
+use crate::log::escaped;
 use crate::pki;
 
 /// Namespace of the accounts.
@@ -305,14 +306,15 @@ async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
     output.print(&tokens, || {
         let now = Timestamp::now();
         println!("{:<24} {:<32} {:<20} EXPIRES", "NAME", "ROLES", "GROUPS");
-        let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { list.join(", ") };
+        // Whoever may label a binding says what stands here.
+        let shown = |list: &[String]| if list.is_empty() { "<none>".to_owned() } else { escaped(&list.join(", ")) };
         for token in &tokens {
             let expires = match token.expires {
                 Some(end) if end <= now => "expired".to_owned(),
                 Some(end) => end.strftime("%Y-%m-%d %H:%M UTC").to_string(),
                 None => "<unknown>".to_owned(),
             };
-            println!("{:<24} {:<32} {:<20} {expires}", token.name, shown(&token.roles), shown(&token.groups));
+            println!("{:<24} {:<32} {:<20} {expires}", escaped(&token.name), shown(&token.roles), shown(&token.groups));
         }
     })
 }

@@ -10,8 +10,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Longest duration of somebody else's lease that is respected.
+/// Longest duration of somebody else's lease that is respected, and the shortest: no appliance has a shorter one, and what is
+/// missing or garbled must not make two leaders.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
+const DURATION_MIN: Duration = Duration::from_secs(5);
 
 /// How long is what, all from the lease's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +101,7 @@ impl Election {
             self.seen = Some((stored.clone(), now));
         }
         let since = self.seen.as_ref().map_or(now, |(_, since)| *since);
-        let over = stored.holder.is_empty() || now >= since + stored.duration.min(DURATION_MAX);
+        let over = stored.holder.is_empty() || now >= since + stored.duration.clamp(DURATION_MIN, DURATION_MAX);
         if over { decision_if_over } else { Decision::Wait }
     }
 
@@ -200,5 +202,7 @@ mod tests {
     async fn a_hostile_duration_is_bounded() {
         let forever = Record { duration: Duration::from_secs(u64::from(u32::MAX)), ..record("b", 0, 0) };
         assert_eq!(plays(&[(0, Some(forever.clone())), (3600, Some(forever))]), [None, Some(1)]);
+        let none = Some(Record { duration: Duration::ZERO, ..record("b", 0, 0) });
+        assert_eq!(plays(&[(0, none.clone()), (4, none.clone()), (5, none)]), [None, None, Some(1)]);
     }
 }

@@ -142,9 +142,10 @@ impl Known {
             if let Some(count) = namespaces.get_mut(&key.0) {
                 count.hosts -= 1;
                 count.provisioned -= usize::from(before.provisioned);
+                if count.hosts == 0 {
+                    namespaces.remove(&key.0);
+                }
             }
-            namespaces.retain(|_, count| count.hosts > 0);
-            // This one alone: the hosts of a first listing would look at each other's.
             if namespaces.is_empty() {
                 self.images.remove(&before.image);
             }

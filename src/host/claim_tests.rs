@@ -253,8 +253,12 @@ async fn who_has_a_machine_has_all_its_network_cards() {
     named.spec.boot_mac_address = Some(card.into());
     let rival = Rival::new(&mut site, &named, "rival").await;
     rival.is_refused(&site, "its agent reported the card").await;
-    let error = rival.hosts.get("rival").await.unwrap().status.unwrap().error_message;
-    assert!(error.contains("already that of a BareMetalHost in another namespace"), "{error}");
+    // It is noted as tried before the reason is stored.
+    site.until("it says why", async || {
+        let error = rival.hosts.get("rival").await.unwrap().status.unwrap_or_default().error_message;
+        error.contains("already that of a BareMetalHost in another namespace")
+    })
+    .await;
     for reversed in [false, true] {
         let (owner, refused) = after_a_start(&site, card.parse().unwrap(), reversed).await;
         assert_eq!((owner.as_str(), refused), ("rack/h", vec!["evil/rival".to_owned()]), "reversed: {reversed}");

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::COMPONENT;
 use super::context::label;
@@ -37,7 +37,7 @@ const MESSAGE_MAX: usize = 1000;
 /// After this many failures of its host in a row, a deleted image is let go.
 const GIVE_UP_AFTER: i64 = 3;
 /// So long a deleted image waits for a host of which nothing is to be expected.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: SignedDuration = SignedDuration::from_secs(900);
 
 /// What a DataImage must be before it is stored.
 ///
@@ -130,7 +130,7 @@ fn is_hopeless(host: &BareMetalHost, deleted: Timestamp, now: Timestamp) -> bool
     if host.metadata.deletion_timestamp.is_some() {
         return false;
     }
-    let long_ago = |then: Timestamp| now > then + PATIENCE;
+    let long_ago = |then: Timestamp| now.duration_since(then) > PATIENCE;
     let status = host.status.clone().unwrap_or_default();
     if !is_installed(host) {
         return long_ago(deleted);
@@ -161,15 +161,6 @@ impl Reconcile for Keeper {
         let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &namespace);
         let host = hosts.get_opt(&image.name_any()).await?;
         let step = decide(&image, host.as_ref(), Timestamp::now());
-        if let (Step::GiveUp, Some(host)) = (step, &host) {
-            let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
-            let message = format!(
-                "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
-                if why.is_empty() { "" } else { ": " }
-            );
-            let note = Note { reason: "DataImageAbandoned", message, warning: true };
-            events::publish(client, COMPONENT, &host.object_ref(&()), &note).await?;
-        }
         let metadata = match (step, &host) {
             (Step::Rest, _) => return Ok(Action::await_change()),
             (Step::Hold, Some(host)) => {
@@ -188,8 +179,29 @@ impl Reconcile for Keeper {
         patch["metadata"]["resourceVersion"] = json!(image.resource_version());
         match images.patch(&image.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
             // Its next version is on its way here.
-            Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(Action::await_change()),
-            patched => patched.map(|_| Action::await_change()),
+            Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => {
+                return Ok(Action::await_change());
+            }
+            patched => drop(patched?),
+        }
+        if let (Step::GiveUp, Some(host)) = (step, &host) {
+            self.tell_abandoned(host).await;
+        }
+        Ok(Action::await_change())
+    }
+}
+
+impl Keeper {
+    /// An event that cannot be stored, as in a namespace that goes, keeps nothing from going.
+    async fn tell_abandoned(&self, host: &BareMetalHost) {
+        let why = host.status.as_ref().map(|status| status.error_message.as_str()).unwrap_or_default();
+        let message = format!(
+            "The deleted DataImage is let go, what it put into the virtual CD drive may still be there{}{why}",
+            if why.is_empty() { "" } else { ": " }
+        );
+        let note = Note { reason: "DataImageAbandoned", message, warning: true };
+        if let Err(error) = events::publish(&self.client, COMPONENT, &host.object_ref(&()), &note).await {
+            warn!(%error, "an event is not stored");
         }
     }
 }

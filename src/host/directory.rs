@@ -88,11 +88,18 @@ fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>) {
     });
 }
 
+/// So many hosts that name an Image are looked at for each percent of its import; more, for ten at once: each look reads the
+/// host and all around it, and writes how far the import is.
+const FEW: i64 = 50;
+
 /// What hosts go by of an Image. Who names it is none of that: or each host that names an Image would have all the others
 /// looked at that do.
 fn essence(image: &Image) -> (ImageSpec, Option<ImageStatus>) {
-    let status = image.status.clone();
-    let status = status.map(|status| ImageStatus { hosts: None, namespaces: Vec::new(), ..status });
+    let status = image.status.clone().map(|status| {
+        let step = if status.hosts.is_some_and(|hosts| hosts > FEW) { 10 } else { 1 };
+        let percent = status.percent.map(|percent| percent - percent % step);
+        ImageStatus { hosts: None, namespaces: Vec::new(), percent, ..status }
+    });
     (image.spec.clone(), status)
 }
 
@@ -126,6 +133,10 @@ mod tests {
         assert_eq!(before, image(|status| (status.hosts, status.namespaces) = (Some(7), vec!["a".into()])));
         assert_ne!(before, image(|status| status.phase = ImagePhase::Ready));
         assert_ne!(before, image(|status| status.percent = Some(7)));
+        assert_ne!(image(|status| status.percent = Some(6)), image(|status| status.percent = Some(7)));
+        let at_36 = image(|status| (status.hosts, status.percent) = (Some(700), Some(36)));
+        assert_eq!(at_36, image(|status| (status.hosts, status.percent) = (Some(700), Some(39))));
+        assert_ne!(at_36, image(|status| (status.hosts, status.percent) = (Some(700), Some(40))));
         assert_ne!(before.0, essence(&Image::new("i", ImageSpec::default())).0);
     }
 }

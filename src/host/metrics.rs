@@ -173,11 +173,14 @@ impl Metrics {
         }
     }
 
-    pub(super) fn reconciled(&self, namespace: &str, host: &str, failed: bool) {
+    /// A look at a host begins.
+    pub(super) fn reconciled(&self, namespace: &str, host: &str) {
         self.0.reconciled.get_or_create(&of(namespace, host)).inc();
-        if failed {
-            self.0.reconcile_errors.inc();
-        }
+    }
+
+    /// A look at a host failed.
+    pub(super) fn failed(&self) {
+        self.0.reconcile_errors.inc();
     }
 
     pub(super) fn credentials_missing(&self) {
@@ -377,7 +380,7 @@ mod tests {
     fn a_host_that_is_gone_leaves_no_series() {
         let metrics = Metrics::default();
         let empty = scrape(&metrics);
-        metrics.reconciled("rack", "h", false);
+        metrics.reconciled("rack", "h");
         metrics.power_change("rack", "h", true);
         metrics.stored(
             "rack",

@@ -43,6 +43,9 @@ const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200
 /// Until a host is tried again after the API failed.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How long logging out of all BMCs may take in the end.
+const LOG_OUT: Duration = Duration::from_secs(5);
+
 /// Tries to clear up after a host that is gone, and the time between two.
 const CLEAR_TRIES: usize = 60;
 const CLEAR_PAUSE: Duration = Duration::from_secs(5);
@@ -138,7 +141,9 @@ pub async fn run(
     });
     let woken = futures::stream::select(free, turns);
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
-    reconciler.context.bmcs.close().await;
+    if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
+        warn!("some BMCs were not told that their sessions end");
+    }
 }
 
 impl Reconcile for Reconciler {
@@ -160,9 +165,10 @@ impl Reconcile for Reconciler {
         let Some(_look) = self.looks.begin(&key, self.context.crowd.is_registered(host.as_ref())) else {
             return Ok(Action::await_change());
         };
+        // Before the look, in which the host may go: nothing of it is left then.
+        self.context.metrics.reconciled(&namespace, &name);
         let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
-        self.context.metrics.reconciled(&namespace, &name, outcome.is_err());
-        outcome
+        outcome.inspect_err(|_| self.context.metrics.failed())
     }
 
     fn is_conflict(error: &ReconcileError) -> bool {
@@ -196,6 +202,7 @@ impl Reconciler {
                 Some(known) => known,
                 None => {
                     let Some(host) = self.context.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                        self.context.metrics.forget(namespace, name);
                         self.places.leave(&key);
                         return Ok(Action::await_change());
                     };

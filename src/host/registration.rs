@@ -1,6 +1,5 @@
 //! Registrations of hosts that are older than their record (docs/design/host.md, "Whose machine it is").
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,6 +17,7 @@ use crate::api::slipway::{
     ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Registration,
 };
 use crate::apiserver::subdomain;
+use crate::runtime::objects;
 
 /// Between two tries, when the API is away.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -55,18 +55,25 @@ pub(super) async fn complete(client: &Client, shutdown: &CancellationToken) {
 
 async fn try_complete(client: &Client) -> Result<usize, kube::Error> {
     // Whose they are is all that matters here.
-    let intents = Api::<PartialObjectMeta<BootIntent>>::all(client.clone()).list(&Default::default()).await?.items;
-    let unrecorded =
-        |intent: &PartialObjectMeta<BootIntent>| !intent.annotations().contains_key(ANNOTATION_REGISTRATION);
-    let old: Vec<_> = intents.into_iter().filter(unrecorded).map(|intent| intent.metadata).collect();
-    if old.is_empty() {
-        return Ok(0);
-    }
-    let hosts = Api::<BareMetalHost>::all(client.clone()).list(&Default::default()).await?.items;
-    let hosts: HashMap<_, _> = hosts.iter().map(|host| ((host.namespace(), host.name_any()), host)).collect();
+    let mut old = Vec::new();
+    objects::each(&Api::<PartialObjectMeta<BootIntent>>::all(client.clone()), |intent| {
+        if !intent.annotations().contains_key(ANNOTATION_REGISTRATION) {
+            old.push(intent.metadata);
+        }
+    })
+    .await?;
     for metadata in &old {
         let intent = BootIntent { metadata: metadata.clone(), ..BootIntent::new("", BootIntentSpec::default()) };
-        let registration = hosts.get(&(intent.namespace(), intent.name_any())).and_then(|host| of(host, &intent));
+        let hosts = Api::<BareMetalHost>::namespaced(client.clone(), &intent.namespace().unwrap_or_default());
+        let host = match hosts.get_opt(&intent.name_any()).await {
+            // Nothing is done about it while that is so, and the others do not wait for it.
+            Err(error @ kube::Error::SerdeError(_)) => {
+                warn!(host = intent.name_any(), %error, "a host cannot be read");
+                continue;
+            }
+            host => host?,
+        };
+        let registration = host.and_then(|host| of(&host, &intent));
         let registration = registration.unwrap_or_default();
         let patch = json!({ "metadata": {
             "resourceVersion": intent.resource_version(),

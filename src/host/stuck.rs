@@ -187,7 +187,7 @@ fn mark(status: &BareMetalHostStatus) -> Mark {
 /// Whether a host is stuck that has been in this state without a change for `still`.
 fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timestamp) -> Option<(Why, String)> {
     let Look { moving: true, doing, deadline, error } = look else { return None };
-    if let Some(deadline) = deadline.filter(|deadline| now > *deadline + AFTER_DEADLINE) {
+    if let Some(deadline) = deadline.filter(|deadline| now.duration_since(*deadline) > AFTER_DEADLINE) {
         return Some((Why::Deadline, format!("{state}: the deadline of its wait, {deadline:.0}, has passed: {doing}")));
     }
     if still < limit {
@@ -289,6 +289,7 @@ mod tests {
             (says(State::Inspecting, None), 900, Some(Why::NoProgress)),
             (says(State::Inspecting, Some(9_900)), 0, None),
             (says(State::Inspecting, Some(9_800)), 0, Some(Why::Deadline)),
+            (says(State::Inspecting, Some(Timestamp::MAX.as_second())), 0, None),
             (host(State::Registering, failed), 900, Some(Why::Error)),
             (host(State::Deleting, |_| {}), 900, Some(Why::NoProgress)),
             (host(State::Available, failed), 9_000, None),

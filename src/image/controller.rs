@@ -172,6 +172,9 @@ impl Reconcile for Context {
     type Object = Slim<Image>;
     type Error = kube::Error;
 
+    /// An import has as long as its image is large.
+    const DEADLINE: Option<Duration> = None;
+
     fn retry_after(&self) -> Duration {
         API_RETRY
     }

@@ -1,20 +1,26 @@
 //! How a controller is built, run and ended.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::cache::Cache;
 use super::ending::to_its_end;
+use super::watches::{Key, key};
+
+/// Longest pause before an object is tried again, unless its controller makes longer ones.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// What a controller does about one object.
 pub trait Reconcile: Send + Sync + 'static {
@@ -26,10 +32,15 @@ pub trait Reconcile: Send + Sync + 'static {
     /// Objects that are looked at at once; 0 is as many as there are.
     const AT_ONCE: u16 = 0;
 
+    /// How long a look at an object may take; then it ends wherever it is, as in a crash, and the object is tried again. None
+    /// where what is done has bounds of its own.
+    const DEADLINE: Option<Duration> = Some(Duration::from_secs(3600));
+
     /// Looks at an object, and says when it is to be looked at again without a change.
     fn reconcile(&self, object: Arc<Self::Object>) -> impl Future<Output = Result<Action, Self::Error>> + Send;
 
-    /// How long until it is tried again after an error.
+    /// How long until it is tried again after an error; after further ones of the same object twice as long each time, up to a
+    /// minute.
     fn retry_after(&self) -> Duration;
 
     /// Whether an error is no fault, only another's write in between.
@@ -53,22 +64,25 @@ pub async fn run<R: Reconcile>(
 ) {
     let also = also.map(|(namespace, name)| ObjectRef::new(&name).within(&namespace));
     let woken = stream::select(cache.woken(), also);
+    let context = Arc::new(Careful { reconciler, failures: Mutex::default() });
     // Which objects there are is in the cache already.
     let controller = Controller::for_stream(stream::pending(), cache.store().clone())
         .with_config(Config::default().concurrency(R::AT_ONCE))
         .reconcile_on(woken)
         .graceful_shutdown_on(shutdown.clone().cancelled_owned())
         .run(
-            |object, reconciler: Arc<R>| async move { reconciler.reconcile(object).await },
-            |object, error, reconciler| retry(reconciler.as_ref(), object.as_ref(), error),
-            reconciler.clone(),
+            |object, careful: Arc<Careful<R>>| async move { careful.reconcile(object).await },
+            |object, error, careful| careful.retry(object.as_ref(), error),
+            context.clone(),
         )
         .for_each(|outcome| {
             match outcome {
                 Ok((object, _)) => debug!(%object, "looked at"),
                 // It went while it was queued, or something of its own outlived it.
                 Err(controller::Error::ObjectNotFound(object)) => {
-                    reconciler.clone().gone(object.namespace.as_deref().unwrap_or_default(), &object.name);
+                    let key = (object.namespace.unwrap_or_default(), object.name);
+                    context.failures().remove(&key);
+                    context.reconciler.clone().gone(&key.0, &key.1);
                 }
                 Err(error) => debug!(%error, "reconciliation failed"),
             }
@@ -77,13 +91,81 @@ pub async fn run<R: Reconcile>(
     to_its_end(controller, cache.store().clone(), shutdown).await;
 }
 
-fn retry<R: Reconcile>(reconciler: &R, object: &R::Object, error: &R::Error) -> Action {
-    let (kind, pause) = (R::Object::kind(&()), reconciler.retry_after());
-    let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-    if R::is_conflict(error) {
-        debug!(%kind, namespace, name, "somebody else wrote it in between; it is looked at again");
-    } else {
-        warn!(%kind, namespace, name, %error, "it could not be looked after; that is tried again in {pause:?}");
-    }
-    Action::requeue(pause)
+/// Why a look at an object was none.
+#[derive(Debug, thiserror::Error)]
+enum Fault<E> {
+    /// It says so itself.
+    #[error("{0}")]
+    Own(E),
+    /// A fault of this program, which must cost this object alone.
+    #[error("a look at it panicked: {0}")]
+    Panicked(String),
+    #[error("a look at it did not end within {0:?}")]
+    Endless(Duration),
 }
+
+/// A reconciler, and how often in a row looks at an object failed.
+struct Careful<R> {
+    reconciler: Arc<R>,
+    failures: Mutex<HashMap<Key, u32>>,
+}
+
+impl<R: Reconcile> Careful<R> {
+    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<Key, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
+        let key = key(object.as_ref());
+        let look = AssertUnwindSafe(self.reconciler.reconcile(object)).catch_unwind();
+        let looked = match R::DEADLINE {
+            Some(deadline) => tokio::time::timeout(deadline, look).await.map_err(|_| Fault::Endless(deadline))?,
+            None => look.await,
+        };
+        match looked {
+            Ok(Ok(action)) => {
+                self.failures().remove(&key);
+                Ok(action)
+            }
+            Ok(Err(error)) => Err(Fault::Own(error)),
+            Err(panic) => Err(Fault::Panicked(words(&*panic))),
+        }
+    }
+
+    fn retry(&self, object: &R::Object, error: &Fault<R::Error>) -> Action {
+        let (kind, first) = (R::Object::kind(&()), self.reconciler.retry_after());
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        if matches!(error, Fault::Own(error) if R::is_conflict(error)) {
+            debug!(%kind, namespace, name, "somebody else wrote it in between; it is looked at again");
+            return Action::requeue(first);
+        }
+        let mut failures = self.failures();
+        let before = failures.entry(key(object)).or_default();
+        let pause = pause(first, *before);
+        *before = before.saturating_add(1);
+        drop(failures);
+        match error {
+            Fault::Own(error) => {
+                warn!(%kind, namespace, name, %error, "it could not be looked after; that is tried again in {pause:?}");
+            }
+            fault => {
+                error!(%kind, namespace, name, error = %fault, "a fault of this program; it is tried again in {pause:?}")
+            }
+        }
+        Action::requeue(pause)
+    }
+}
+
+/// The pause before the next try after so many failures.
+fn pause(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(1 << failures.min(16)).min(LONGEST_RETRY.max(first))
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
+}
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

@@ -3,25 +3,32 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
+use std::time::Duration;
 
 use futures::FutureExt;
 use kube::Resource;
 use kube::runtime::reflector::Store;
 use tokio_util::sync::CancellationToken;
 
-/// Runs a controller that ends upon `shutdown`, to its end. `store` is the one that it looks its objects up in.
+/// How long what is under way may take once the shutdown is there. Then it ends wherever it is, as in a crash: whoever shuts down
+/// has other things to end, and hundreds of machines that do not answer must not keep it from them.
+const UNDER_WAY: Duration = Duration::from_secs(5);
+
+/// Runs a controller that ends upon `shutdown`, to its end, which comes within seconds. `store` is the one that it looks its
+/// objects up in.
 ///
 /// kube's controller starts nothing before all objects are listed, and one that is told to end before that waits for
 /// the list for ever, because it no longer reads it. Nothing is under way in it then, so it is dropped.
 pub async fn to_its_end<K>(controller: impl Future<Output = ()>, store: Store<K>, shutdown: CancellationToken)
 where
     K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone + Debug,
+    K::DynamicType: Default + Eq + Hash + Clone + Debug,
 {
     let too_early = async {
         shutdown.cancelled().await;
         if store.wait_until_ready().now_or_never().is_some() {
-            std::future::pending::<()>().await;
+            tokio::time::sleep(UNDER_WAY).await;
+            tracing::warn!(kind = %K::kind(&K::DynamicType::default()), "what is under way takes too long; it ends where it is");
         }
     };
     tokio::select! {
@@ -49,6 +56,17 @@ mod tests {
     fn silent() -> Client {
         let never = |_: http::Request<Body>| std::future::pending::<Result<http::Response<Body>, Infallible>>();
         Client::new(tower::service_fn(never), "default")
+    }
+
+    #[tokio::test]
+    async fn what_hangs_at_the_shutdown_is_left() {
+        let shutdown = CancellationToken::new();
+        let (store, mut writer) = kube::runtime::reflector::store::<ConfigMap>();
+        writer.apply_watcher_event(&watcher::Event::Init);
+        writer.apply_watcher_event(&watcher::Event::InitDone);
+        shutdown.cancel();
+        let ended = to_its_end(std::future::pending(), store, shutdown);
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ended");
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! Events of an object, as `kubectl describe` shows them.
 //!
 //! kube's own recorder counts a second event of the same reason into the first one and drops its text, which would
-//! hide every reason but the first. Here an event is the same only when its text is.
+//! hide every reason but the first. Here an event is the same only when its text is. An object has only so many of each
+//! reason, however many texts somebody thinks of: a further one takes the place of an older one.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -24,6 +25,9 @@ pub struct Note {
 /// Longest text of an event, in characters (Kubernetes: 1024 bytes).
 const MESSAGE_MAX: usize = 1000;
 
+/// Events of one reason that an object has at once: who makes up a new text each time (a BMC, an image server) fills no store.
+const TEXTS: u8 = 64;
+
 /// Stores an event that `component` tells, or counts it when the object had the same one before.
 ///
 /// # Errors
@@ -44,14 +48,26 @@ pub async fn publish(
     }
     // Expired meanwhile, or counted by somebody else: nothing is lost that matters.
     let Some(known) = api.get_opt(&name).await? else { return Ok(()) };
-    let counted = Event { count: Some(known.count.unwrap_or(1) + 1), last_timestamp: event.last_timestamp, ..known };
-    api.replace(&name, &PostParams::default(), &counted).await.map(|_| ())
+    match api.replace(&name, &PostParams::default(), &again(known, event)).await {
+        Err(kube::Error::Api(error)) if error.is_conflict() || error.is_not_found() => Ok(()),
+        replaced => replaced.map(|_| ()),
+    }
+}
+
+/// What becomes of an event when this one comes in its place: it is counted, or another text begins.
+fn again(known: Event, event: Event) -> Event {
+    if known.message != event.message {
+        return Event { metadata: known.metadata, ..event };
+    }
+    let count = known.count.unwrap_or(1).saturating_add(1);
+    Event { count: Some(count), last_timestamp: event.last_timestamp, ..known }
 }
 
 fn event(component: &str, object: &ObjectReference, note: &Note, now: Timestamp) -> Event {
     let type_ = if note.warning { "Warning" } else { "Normal" };
     let message: String = note.message.chars().take(MESSAGE_MAX).collect();
-    let identity = [object.uid.as_deref().unwrap_or_default(), type_, note.reason, &message].join("\0");
+    let text = Sha256::digest(&message)[0] % TEXTS;
+    let identity = [object.uid.as_deref().unwrap_or_default(), type_, note.reason, &text.to_string()].join("\0");
     let digits: String = Sha256::digest(identity).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Event {
         metadata: ObjectMeta {
@@ -74,6 +90,8 @@ fn event(component: &str, object: &ObjectReference, note: &Note, now: Timestamp)
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use kube::Resource;
 
     use super::*;
@@ -88,5 +106,24 @@ mod tests {
         };
         assert_eq!(name("404 Not Found"), name("404 Not Found"));
         assert_ne!(name("404 Not Found"), name("wrong checksum"));
+        let names: BTreeSet<String> = (0..5000).map(|number| name(&format!("request {number} failed"))).collect();
+        assert_eq!(names.len(), usize::from(TEXTS));
+    }
+
+    #[test]
+    fn the_same_text_is_counted_and_another_one_begins_anew() {
+        let host = BareMetalHost::new("h", Default::default()).object_ref(&());
+        let at = |message: &str, second| {
+            let note = Note { reason: "ProvisioningError", message: message.to_owned(), warning: true };
+            event("slipway-host", &host, &note, Timestamp::from_second(second).unwrap())
+        };
+        let known =
+            Event { metadata: ObjectMeta { resource_version: Some("7".into()), ..at("a", 1).metadata }, ..at("a", 1) };
+        let counted = again(known.clone(), at("a", 2));
+        assert_eq!((counted.count, &counted.first_timestamp), (Some(2), &known.first_timestamp));
+        assert_eq!(counted.last_timestamp, at("a", 2).last_timestamp);
+        let other = again(counted, at("b", 3));
+        assert_eq!((other.count, other.message.as_deref()), (Some(1), Some("b")));
+        assert_eq!((other.metadata, other.first_timestamp), (known.metadata, at("b", 3).first_timestamp));
     }
 }

@@ -10,12 +10,15 @@ mod cache;
 mod controller;
 mod ending;
 pub mod events;
+mod follow;
 pub mod objects;
+mod readable;
 mod slim;
 mod watches;
 
 pub use cache::{Cache, Wakes};
 pub use controller::{Reconcile, run};
 pub use events::Note;
+pub use readable::Readable;
 pub use slim::{Slim, essence};
 pub use watches::{Change, Key, Watches, key, watch};

@@ -1,11 +1,35 @@
-//! Changes that every controller makes to the objects it keeps.
+//! What every controller does with the objects it keeps.
 
 use std::fmt::Debug;
 
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+
+/// Objects that are asked for at once.
+const PAGE: u32 = 50;
+
+/// Looks at every object of a kind, part by part: together they may be larger than the memory.
+///
+/// # Errors
+///
+/// What the API says; some may have been looked at then. Too many changes meanwhile are an error, too.
+pub async fn each<K>(api: &Api<K>, mut look: impl FnMut(K)) -> Result<(), kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut rest = None;
+    loop {
+        let params = ListParams { limit: Some(PAGE), continue_token: rest, ..ListParams::default() };
+        let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut look);
+        rest = page.metadata.continue_.filter(|token| !token.is_empty());
+        if rest.is_none() {
+            return Ok(());
+        }
+    }
+}
 
 /// An object's finalizers without this one, when it has it.
 pub fn without(object: &impl ResourceExt, finalizer: &str) -> Option<Vec<String>> {

@@ -1,25 +1,24 @@
 //! One watch of each kind in a process, and everybody who wants to know of its changes.
+//!
+//! What happens is followed from the first page of a listing on, while the rest is listed: so a listing need not be of one
+//! revision, and ends however much is written meanwhile. What is told of an object by the watch counts more than what a page says.
 
 use std::any::{Any, TypeId};
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 
-/// Objects that a watch asks for at once when it lists them first. An object of somebody's may have 1.5 MB, and a page is
-/// held in memory whole.
-const PAGE: u32 = 50;
-
-/// How long after a fault a watch is set up again: at first, and at most.
-const PAUSE: Duration = Duration::from_millis(800);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+use super::follow::{self, Broken, Happened, LONGEST_PAUSE, PAUSE, Page};
+use super::readable::Readable;
 
 /// Namespace and name of an object; the namespace is empty where its kind has none.
 pub type Key = (String, String);
@@ -35,7 +34,8 @@ pub enum Change<'a, K> {
     Put(&'a K),
     /// An object is gone.
     Gone(&'a Key),
-    /// Everything that is there has been told: after the first listing, and after each that a broken watch begins with.
+    /// Everything that is there has been told: after the first listing, and after each that a broken watch begins with. What
+    /// cannot be read is not told at all.
     Listed,
 }
 
@@ -53,13 +53,23 @@ trait Watched: Any + Send {
 struct Feed<K> {
     observers: Vec<Observer<K>>,
     known: HashSet<Key>,
-    /// What a listing under way has named so far; the rest is gone when it ends.
-    listed: HashSet<Key>,
+    /// What cannot be read, and was said so.
+    unread: HashSet<Key>,
+    listing: Option<Listing>,
+}
+
+/// A listing under way.
+#[derive(Default)]
+struct Listing {
+    /// What is there; the rest is gone when it ends.
+    named: HashSet<Key>,
+    /// What the watch told of meanwhile, which a page may be behind.
+    told: HashSet<Key>,
 }
 
 impl<K> Default for Feed<K> {
     fn default() -> Self {
-        Self { observers: Vec::new(), known: HashSet::new(), listed: HashSet::new() }
+        Self { observers: Vec::new(), known: HashSet::new(), unread: HashSet::new(), listing: None }
     }
 }
 
@@ -81,10 +91,22 @@ impl Watches {
         }
     }
 
-    /// Watches until the shutdown.
+    /// Watches until the shutdown, each kind in a task of its own: none waits for another.
+    ///
+    /// # Panics
+    /// When a feed does, which ends all: who goes by it would not know.
     pub async fn run(self, client: Client, shutdown: CancellationToken) {
-        let feeds = self.0.into_iter().map(|(_, feed)| feed.run(client.clone(), shutdown.clone()));
-        futures::future::join_all(feeds).await;
+        let mut feeds = JoinSet::new();
+        for (_, feed) in self.0 {
+            feeds.spawn(feed.run(client.clone(), shutdown.clone()));
+        }
+        while let Some(ended) = feeds.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
     }
 }
 
@@ -98,8 +120,11 @@ where
 }
 
 /// Tells the observer of the objects that are to be had here, until the shutdown: for who looks from another process.
-pub async fn watch<K>(api: Api<K>, observer: impl FnMut(&Change<'_, K>) + Send + 'static, shutdown: CancellationToken)
-where
+pub async fn watch<K>(
+    api: Api<Readable<K>>,
+    observer: impl FnMut(&Change<'_, K>) + Send + 'static,
+    shutdown: CancellationToken,
+) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let feed = Feed { observers: vec![Box::new(observer) as Observer<K>], ..Feed::default() };
@@ -110,126 +135,142 @@ impl<K> Feed<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    async fn follow(mut self, api: Api<K>, shutdown: CancellationToken) {
-        let config = watcher::Config::default().page_size(PAGE);
-        let mut events = watcher(api, config).boxed();
+    async fn follow(mut self, api: Api<Readable<K>>, shutdown: CancellationToken) {
         let mut pause = PAUSE;
         loop {
-            let event = tokio::select! {
-                event = events.next() => event,
+            let broken = tokio::select! {
+                broken = self.round(&api, &mut pause) => broken,
                 () = shutdown.cancelled() => return,
             };
-            match event {
-                Some(Ok(event)) => {
-                    // That a listing begins says nothing yet.
-                    if !matches!(event, Event::Init) {
-                        pause = PAUSE;
-                    }
-                    self.take(event);
-                }
-                Some(Err(error)) => {
-                    warn!(kind = %K::kind(&()), %error, "a watch broke; it is set up again in {pause:?}");
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
-                        () = shutdown.cancelled() => return,
-                    }
-                    pause = LONGEST_PAUSE.min(pause * 2);
-                }
-                None => return,
+            warn!(kind = %K::kind(&()), error = %broken, "a watch broke; it is set up again in {pause:?}");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shutdown.cancelled() => return,
             }
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// Lists everything and tells what happens, until that cannot be had any more. A listing under way is ended even then:
+    /// what is there must become known however much is written.
+    async fn round(&mut self, api: &Api<Readable<K>>, pause: &mut Duration) -> Broken {
+        let mut page = match follow::page(api, None).await {
+            Ok(page) => page,
+            Err(broken) => return broken,
+        };
+        self.listing = Some(Listing::default());
+        let mut events = follow::events(api.clone(), page.revision.clone()).boxed();
+        let mut broken = None;
+        loop {
+            let Page { items, rest, .. } = page;
+            items.into_iter().for_each(|object| self.listed(object));
+            if rest.is_none() {
+                self.end_listing();
+            }
+            let mut next = rest.map(|rest| Box::pin(follow::page(api, Some(rest))));
+            page = loop {
+                tokio::select! {
+                    next = async { Some(next.as_mut()?.as_mut().await) }, if next.is_some() => match next {
+                        Some(Ok(page)) => break page,
+                        Some(Err(error)) => return error,
+                        None => {}
+                    },
+                    event = events.next(), if broken.is_none() => match event {
+                        Some(Ok(event)) => {
+                            *pause = PAUSE;
+                            self.happened(event);
+                        }
+                        Some(Err(error)) => broken = Some(error),
+                        None => broken = Some(Broken::ended()),
+                    },
+                    else => return broken.unwrap_or_else(Broken::ended),
+                }
+            };
         }
     }
 }
 
 impl<K: Resource<DynamicType = ()>> Feed<K> {
-    fn take(&mut self, event: Event<K>) {
+    /// An object of a page.
+    fn listed(&mut self, object: Readable<K>) {
+        let key = key(&object);
+        if let Some(listing) = &mut self.listing {
+            if listing.told.contains(&key) {
+                return;
+            }
+            listing.named.insert(key.clone());
+        }
+        self.put(key, object);
+    }
+
+    /// The last page was the last.
+    fn end_listing(&mut self) {
+        let Some(Listing { named, .. }) = self.listing.take() else { return };
+        let gone: Vec<Key> = self.known.difference(&named).cloned().collect();
+        gone.iter().for_each(|key| self.gone(key));
+        self.unread.retain(|key| named.contains(key));
+        self.tell(&Change::Listed);
+    }
+
+    /// What the watch says.
+    fn happened(&mut self, event: Happened<K>) {
+        let (Happened::Put(object) | Happened::Gone(object)) = &event else { return };
+        let key = key(object);
+        if let Some(listing) = &mut self.listing {
+            listing.told.insert(key.clone());
+            match event {
+                Happened::Put(_) => listing.named.insert(key.clone()),
+                _ => listing.named.remove(&key),
+            };
+        }
         match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(object) => {
-                self.listed.insert(key(&object));
-                self.put(&object);
-            }
-            Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                let gone: Vec<Key> = self.known.difference(&listed).cloned().collect();
-                gone.iter().for_each(|key| self.gone(key));
-                self.tell(&Change::Listed);
-            }
-            Event::Apply(object) => self.put(&object),
-            Event::Delete(object) => self.gone(&key(&object)),
+            Happened::Put(object) => self.put(key, object),
+            Happened::Gone(_) => self.gone(&key),
+            Happened::Progress => {}
         }
     }
 
-    fn put(&mut self, object: &K) {
-        self.known.insert(key(object));
-        self.tell(&Change::Put(object));
+    fn put(&mut self, key: Key, object: Readable<K>) {
+        match object {
+            Readable::Read(object) => {
+                self.unread.remove(&key);
+                self.known.insert(key);
+                self.tell(&Change::Put(&object));
+            }
+            // Whoever knows it goes by what it was.
+            Readable::Unread(unread) => {
+                let (namespace, name) = &key;
+                if !self.unread.contains(&key) {
+                    let (kind, error) = (K::kind(&()), &unread.1);
+                    warn!(%kind, namespace, name, error, "an object cannot be read; nothing is done about it until it changes");
+                    self.unread.insert(key);
+                }
+            }
+        }
     }
 
     fn gone(&mut self, key: &Key) {
-        self.known.remove(key);
-        self.tell(&Change::Gone(key));
+        self.unread.remove(key);
+        if self.known.remove(key) {
+            self.tell(&Change::Gone(key));
+        }
     }
 
     fn tell(&mut self, change: &Change<'_, K>) {
-        self.observers.iter_mut().for_each(|observer| observer(change));
+        for observer in &mut self.observers {
+            // A fault of this program, which an object that stays would bring about again after each restart.
+            if catch_unwind(AssertUnwindSafe(|| observer(change))).is_err() {
+                let object = match change {
+                    Change::Put(object) => Some(key(*object)),
+                    Change::Gone(key) => Some((*key).clone()),
+                    Change::Listed => None,
+                };
+                error!(kind = %K::kind(&()), ?object, "who was told of a change panicked");
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-
-    use super::*;
-
-    fn map(name: &str) -> ConfigMap {
-        let mut map = ConfigMap::default();
-        (map.metadata.namespace, map.metadata.name) = (Some("n".into()), Some(name.into()));
-        map
-    }
-
-    #[test]
-    fn a_relist_is_told_as_what_it_changed() {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let mut feed = Feed::<ConfigMap>::default();
-        let tell = told.clone();
-        feed.observers.push(Box::new(move |change| {
-            tell.lock().unwrap().push(match change {
-                Change::Put(object) => format!("+{}", object.name_any()),
-                Change::Gone((namespace, name)) => format!("-{namespace}/{name}"),
-                Change::Listed => "listed".into(),
-            });
-        }));
-        let rows: [(Event<ConfigMap>, &[&str]); 12] = [
-            (Event::Init, &[]),
-            (Event::InitApply(map("a")), &["+a"]),
-            (Event::InitApply(map("b")), &["+b"]),
-            (Event::InitDone, &["listed"]),
-            (Event::Apply(map("c")), &["+c"]),
-            (Event::Delete(map("b")), &["-n/b"]),
-            // The watch broke, and a was deleted meanwhile. A listing that broke, too, counts for nothing.
-            (Event::Init, &[]),
-            (Event::InitApply(map("a")), &["+a"]),
-            (Event::Init, &[]),
-            (Event::InitApply(map("c")), &["+c"]),
-            (Event::InitApply(map("d")), &["+d"]),
-            (Event::InitDone, &["-n/a", "listed"]),
-        ];
-        for (event, wanted) in rows {
-            feed.take(event);
-            assert_eq!(std::mem::take(&mut *told.lock().unwrap()), wanted);
-        }
-        assert_eq!(feed.known.len(), 2);
-    }
-
-    #[test]
-    fn a_kind_is_watched_once_however_many_ask() {
-        let mut watches = Watches::default();
-        for _ in 0..3 {
-            watches.observe::<ConfigMap>(|_| {});
-        }
-        watches.observe::<Secret>(|_| {});
-        assert_eq!(watches.0.len(), 2);
-    }
-}
+#[path = "watches_tests.rs"]
+mod tests;

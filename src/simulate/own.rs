@@ -182,7 +182,13 @@ fn trial(mut settings: toml::Table, data: &Path, ports: [u16; 4]) -> anyhow::Res
          pool = [\"127.64.1.0-127.65.255.254\"]\nserver = \"{SERVER}\"\n"
     )
     .parse()?;
+    // The API server, the copies and the addresses are another appliance's: with its folder this one would let its copies go.
     settings.remove("engine");
+    settings.remove("backup");
+    if let Some(toml::Value::Table(boot)) = settings.get_mut("boot") {
+        boot.remove("advertise");
+        boot.remove("advertise_to_bmcs");
+    }
     for (key, value) in own {
         match (settings.get_mut(&key), value) {
             (Some(toml::Value::Table(table)), toml::Value::Table(own)) => {
@@ -214,7 +220,7 @@ async fn client(process: &mut Child, config: &Path, log: &Path) -> anyhow::Resul
             && let Ok(config) =
                 kube::Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &KubeConfigOptions::default()).await
             && let Ok(client) = kube::Client::try_from(config)
-            && client.apiserver_version().await.is_ok()
+            && client.request_text(http::Request::get("/readyz/informer-sync").body(Vec::new())?).await.is_ok()
         {
             return Ok(client);
         }
@@ -295,6 +301,8 @@ mod tests {
     #[test]
     fn a_trial_keeps_the_settings_and_none_of_the_addresses() {
         let theirs = "data_dir = \"/srv/slipway\"\n[api]\nlisten = \"0.0.0.0:8443\"\nevent_lifetime = \"5m\"\n\
+            [boot]\nadvertise = \"10.0.0.1\"\nadvertise_to_bmcs = \"10.0.0.2\"\n\
+            [backup]\nfolder = \"/srv/backups\"\npassphrase_file = \"/etc/passphrase\"\n\
             [host]\nbusy_limit = 7\n[log]\nlevel = \"debug\"\n[engine]\nkubeconfig = \"/etc/k\"\n\
             [[network]]\nname = \"rack\"\ninterface = \"eth1\"\nsubnet = \"10.0.0.0/24\"\n";
         for text in [theirs, "", include_str!("../../config/slipway.toml")] {
@@ -305,6 +313,10 @@ mod tests {
             assert_eq!((config.networks.len(), config.networks[0].name.as_str()), (1, "simulated"));
             assert!(config.api.listen.ip().is_loopback() && config.boot.listen.ip().is_loopback());
             assert_eq!((config.dhcp.port, config.engine.kubeconfig), (4, None));
+            assert_eq!(
+                (config.backup.folder, config.boot.advertise, config.boot.advertise_to_bmcs),
+                (None, None, None)
+            );
             // Its machines' BMCs are on loopback.
             assert!(!config.bmc.allow.is_empty());
         }

@@ -94,6 +94,37 @@ async fn metrics_count_what_was_asked_and_kept() {
 }
 
 #[tokio::test]
+async fn whoever_defines_kinds_makes_no_series() {
+    let rig = Rig::new().await;
+    for plural in ["widgets", "gadgets"] {
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.example.org")},
+            "spec": {
+                "group": "example.org", "scope": "Namespaced",
+                "names": {"plural": plural, "singular": plural, "kind": plural},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            },
+        });
+        rig.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await.expect(201);
+        let all = format!("/apis/example.org/v1/namespaces/rack/{plural}");
+        let object = json!({"apiVersion": "example.org/v1", "kind": plural, "metadata": {"name": "a"}});
+        rig.call("POST", &all, &object).await.expect(201);
+        let mut request = http::Request::get(format!("{all}?watch=true")).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(admin().unwrap());
+        drop(rig.api.router().oneshot(request).await.unwrap());
+    }
+    let text = rig.get("/metrics").await.text;
+    for line in [
+        "verb=\"POST\",group=\"custom\",version=\"custom\",resource=\"custom\"",
+        "apiserver_storage_objects{resource=\"custom\"} 2",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(!text.contains("dgets") && !text.contains("example.org"), "{text}");
+}
+
+#[tokio::test]
 async fn too_much_at_once_is_refused_and_may_come_again() {
     let rig = Rig::new().await;
     let places = &rig.api.inner.places;

@@ -13,10 +13,11 @@ use super::manifests::{Files, Manifest};
 use super::moving;
 use super::output::{self, Output};
 use super::request;
+use super::table::harmless;
 use super::types::{Type, Types};
 use super::until::{Awaited, Ended, duration};
 use super::wait::{reason, state_of};
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, complain, usage};
 
 /// Who the fields belong to.
 const MANAGER: &str = "slipway";
@@ -91,7 +92,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
                     return Err(error);
                 }
-                eprintln!("slipway: {}: {error:#}", manifest.origin);
+                complain(format_args!("{}: {error:#}", manifest.origin));
                 failed = true;
             }
         }
@@ -222,7 +223,7 @@ async fn wait_for(
             let Some(object) = object else { return Some(false) };
             let state = state_of(object).unwrap_or_default();
             if chatty && state != said && !state.is_empty() {
-                writeln!(out, "{label} {state}").ok();
+                writeln!(out, "{label} {}", harmless(state)).ok();
                 out.flush().ok();
                 said = state.to_owned();
             }
@@ -238,10 +239,10 @@ async fn wait_for(
             }
             return Ok(true);
         }
-        Ended::Done(false) => eprintln!("slipway: {label} was deleted meanwhile"),
+        Ended::Done(false) => complain(format_args!("{label} was deleted meanwhile")),
         Ended::TimedOut => {
             let why = last.map(|reason| format!(": {reason}")).unwrap_or_default();
-            eprintln!("slipway: {label} is not ready in time{why}");
+            complain(format_args!("{label} is not ready in time{why}"));
         }
     }
     Ok(false)

@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::manifests::Files;
+use super::table::harmless;
 use super::types::Type;
 use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
 use super::{missing, names, request};
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, complain, usage};
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
@@ -91,7 +92,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         let Some(of) = types.of_object(version, kind) else {
             // Its type may have gone with its definition.
             if !options.ignore_not_found {
-                eprintln!("slipway: {}: {}", manifest.origin, types.no_such_kind(version, kind));
+                complain(format_args!("{}: {}", manifest.origin, types.no_such_kind(version, kind)));
                 failed = true;
             }
             continue;
@@ -131,7 +132,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
                     return Err(error);
                 }
-                eprintln!("slipway: {error:#}");
+                complain(format_args!("{error:#}"));
                 failed = true;
             }
         }
@@ -150,7 +151,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
 
 fn say(options: &Options, one: &Doomed, out: &mut dyn Write) -> std::io::Result<()> {
     if options.output.is_some() {
-        writeln!(out, "{}/{}", one.of.one(), one.name)?;
+        writeln!(out, "{}/{}", one.of.one(), harmless(&one.name))?;
     } else {
         let place = if one.of.namespaced { format!(" from {} namespace", one.namespace) } else { String::new() };
         let dry = if options.dry_run { " (server dry run)" } else { "" };
@@ -206,7 +207,7 @@ async fn gone(session: &Session, one: &Doomed, uid: &str, deadline: Instant) -> 
         .await?;
     if ended == Ended::TimedOut {
         let why = last.as_ref().map(held).unwrap_or_default();
-        eprintln!("slipway: {} {:?} is not gone in time{why}", one.of.one(), one.name);
+        complain(format_args!("{} {:?} is not gone in time{why}", one.of.one(), one.name));
         return Ok(false);
     }
     Ok(true)

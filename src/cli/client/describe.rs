@@ -14,7 +14,7 @@ use super::types::Type;
 use super::wait::reason;
 use super::{missing, names, request};
 use crate::apiserver::age;
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, complain, plain, usage};
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
@@ -67,7 +67,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                         if options.what.len() <= 2 && selections.len() == 1 {
                             bail!("{message}");
                         }
-                        eprintln!("slipway: {message}");
+                        complain(message);
                         failed = true;
                     }
                     Err(error) => return Err(error.into()),
@@ -80,7 +80,8 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 if std::mem::replace(&mut printed, true) {
                     out.write_all(b"\n\n")?;
                 }
-                out.write_all(describe(of, &object, events.as_deref(), Timestamp::now()).as_bytes())?;
+                let text = describe(of, &object, events.as_deref(), Timestamp::now());
+                out.write_all(plain(&text).as_bytes())?;
             }
         }
     }

@@ -15,7 +15,7 @@ use super::output::{self, Output};
 use super::table::{self, Show};
 use super::types::{Type, Types};
 use super::{hosts, missing, request};
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, complain, plain, usage};
 use crate::jsonpath::Path;
 
 /// How long a watch may end at once, again and again, before it is an error.
@@ -200,7 +200,7 @@ impl Get<'_> {
                 }
                 let gone = error.downcast_ref::<RequestError>().is_none();
                 if !(gone && self.options.ignore_not_found) {
-                    eprintln!("slipway: {error}");
+                    complain(error);
                     failed = Some(Failure::Reported);
                 }
             }
@@ -244,7 +244,7 @@ impl Get<'_> {
         }
         out.write_all(text.as_bytes())?;
         if text.is_empty() && read.is_ok() && !self.options.ignore_not_found {
-            eprintln!("{}", self.nothing(asked));
+            eprintln!("{}", plain(&self.nothing(asked)));
         }
         read
     }

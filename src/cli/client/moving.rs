@@ -22,7 +22,7 @@ use super::wait::reason;
 use super::{missing, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
 use crate::api::slipway::ANNOTATION_MOVED_TO;
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{self, Failure, usage};
 use copy::Task;
 pub(super) use copy::would_be_wiped;
 
@@ -140,7 +140,7 @@ fn complain(traveller: &Traveller, error: anyhow::Error) -> anyhow::Result<()> {
     if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
         return Err(error);
     }
-    eprintln!("slipway: host {} {error:#}", traveller.name);
+    failure::complain(format_args!("host {} {error:#}", traveller.name));
     Ok(())
 }
 

@@ -93,7 +93,7 @@ pub(super) fn yaml(value: &Value) -> anyhow::Result<String> {
 pub(super) fn name_of(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let group = text("/apiVersion").rsplit_once('/').map(|(group, _)| format!(".{group}")).unwrap_or_default();
-    format!("{}{group}/{}", text("/kind").to_lowercase(), text("/metadata/name"))
+    super::table::harmless(&format!("{}{group}/{}", text("/kind").to_lowercase(), text("/metadata/name")))
 }
 
 /// Prints objects as `-o` says; tables are the caller's.

@@ -10,7 +10,7 @@ use super::request::JSON;
 use super::table::harmless;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::backup::restore::{PAUSED_BY, is_under_way};
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, plain, usage};
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Options {
@@ -80,7 +80,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         let host = match session.get(&path, &[], JSON).await {
             Ok(host) => host,
             Err(error) => {
-                eprintln!("host {name}: {error}");
+                eprintln!("host {}", plain(&format!("{name}: {error}")));
                 failed = true;
                 continue;
             }
@@ -110,7 +110,7 @@ async fn resume(session: &Session, host: &Value, failed: &mut bool, out: &mut dy
     match session.merge(&path, &patch).await {
         Ok(_) => writeln!(out, "host {} resumed", shown(host)).map(|()| true).map_err(Into::into),
         Err(error) => {
-            eprintln!("host {}: {error}", shown(host));
+            eprintln!("host {}", plain(&format!("{}: {error}", shown(host))));
             *failed = true;
             Ok(false)
         }

@@ -1,5 +1,7 @@
 //! Text in columns, aligned as Go's tabwriter does it for kubectl.
 
+use super::table::harmless;
+
 /// Aligns a text with tabs: a column is a run of lines that have the cell, as wide as its widest cell and `padding`.
 /// The last cell of a line belongs to no column.
 pub(super) fn align(text: &str, padding: usize) -> String {
@@ -53,16 +55,17 @@ const PADDING: usize = 3;
 const LEAST: usize = 6;
 
 impl Rows {
-    /// The rows as lines.
+    /// The rows as lines, without anything that a terminal would obey: headings, too, are what somebody defined.
     pub(super) fn lines(&mut self, rows: &[Vec<String>]) -> String {
-        for row in rows {
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
+        for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), LEAST);
             for (known, cell) in self.widths.iter_mut().zip(row) {
                 *known = (*known).max(width(cell) + PADDING);
             }
         }
         let mut out = String::new();
-        for row in rows {
+        for row in &rows {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
             write_line(&cells, &self.widths, &mut out);
         }
@@ -93,5 +96,6 @@ mod tests {
         );
         assert_eq!(rows.lines(&[row(["b", "1s"])]), "b             1s\n");
         assert_eq!(Rows::default().lines(&[row(["A", ""])]), "A     \n");
+        assert_eq!(Rows::default().lines(&[row(["A\u{1b}[2J\n", "b"])]), "A^[[2J   b\n");
     }
 }

@@ -9,10 +9,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connect::{Server, Session};
+use super::table::harmless;
 use super::types::Type;
 use super::until::{Awaited, Ended, Seen, duration};
 use super::{missing, names, request};
-use crate::cli::failure::{Failure, usage};
+use crate::cli::failure::{Failure, complain, usage};
 use crate::jsonpath::{Path, shown};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -161,7 +162,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let mut failed = false;
     for (of, namespace, name) in &awaited {
         if let Err(error) = one(&session, &options.wanted, of, namespace, name, deadline, out).await {
-            eprintln!("slipway: {error:#}");
+            complain(format_args!("{error:#}"));
             failed = true;
         }
     }
@@ -227,7 +228,7 @@ async fn one(
     match ended {
         Ended::Done(true) => {
             let met = if *wanted == Wanted::Delete { "deleted" } else { "condition met" };
-            writeln!(out, "{label} {met}")?;
+            writeln!(out, "{} {met}", harmless(&label))?;
             Ok(())
         }
         Ended::Done(false) if was_there => bail!("{label} was deleted meanwhile"),

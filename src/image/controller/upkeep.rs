@@ -11,10 +11,11 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::{Context, lock};
-use crate::api::slipway::{Image, ImagePhase};
+use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Lack};
+use crate::runtime::objects;
 
 /// Namespaces that an Image's status names.
 const NAMESPACES_SHOWN: usize = 8;
@@ -91,10 +92,8 @@ impl Context {
 
     /// All that takes room beside an image.
     async fn takers(&self, asker: &Image) -> Result<Vec<Taker>, kube::Error> {
-        let all = ListParams::default();
-        let images = self.images.list(&all).await?.items;
-        let intents = self.intents.list(&all).await?.items.into_iter();
-        let booted: HashSet<String> = intents.flat_map(|intent| super::digests(intent.spec)).collect();
+        let images = self.images.list(&ListParams::default()).await?.items;
+        let booted = self.booted().await?;
         let mut takers = Vec::new();
         // What has the same content is there once.
         let mut by_digest = BTreeMap::<String, (u64, Vec<Image>)>::new();
@@ -220,11 +219,9 @@ impl Context {
 
     /// Digests that an Image or a boot intent names.
     async fn wanted(&self) -> Result<HashSet<String>, kube::Error> {
-        let all = ListParams::default();
-        let images = self.images.list(&all).await?.items.into_iter();
-        let mut keep: HashSet<String> = images.filter_map(|image| image.status?.digest).collect();
-        let intents = self.intents.list(&all).await?.items.into_iter();
-        keep.extend(intents.flat_map(|intent| super::digests(intent.spec)));
+        let mut keep = HashSet::new();
+        objects::each(&self.images, |image| keep.extend(image.status.and_then(|status| status.digest))).await?;
+        objects::each(&self.intents, |intent: BootIntent| keep.extend(super::digests(intent.spec))).await?;
         Ok(keep)
     }
 

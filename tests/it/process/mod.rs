@@ -194,14 +194,14 @@ impl Appliance {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// A client as the administrator, once the API is ready.
+    /// A client as the administrator, once the appliance is ready.
     pub async fn client(&self) -> Client {
         let until = Instant::now() + DEADLINE;
         loop {
             if let Ok(text) = Kubeconfig::from_yaml(&self.kubeconfig().await)
                 && let Ok(config) = Config::from_custom_kubeconfig(text, &KubeConfigOptions::default()).await
                 && let Ok(client) = Client::try_from(config)
-                && client.apiserver_version().await.is_ok()
+                && is_ready(&client).await
             {
                 return client;
             }
@@ -209,6 +209,12 @@ impl Appliance {
             sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether machines are served, too.
+pub async fn is_ready(client: &Client) -> bool {
+    let request = http::Request::get("/readyz/informer-sync").body(Vec::new()).unwrap();
+    client.request_text(request).await.is_ok()
 }
 
 /// A port below those that the kernel gives to outgoing connections: none takes it while the appliance is restarted.

@@ -1,0 +1,67 @@
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::*;
+use crate::runtime::Watches;
+
+#[test]
+fn who_fails_again_and_again_is_tried_less_and_less_often() {
+    let seconds = |first, failures| pause(Duration::from_secs(first), failures).as_secs();
+    assert_eq!([0, 1, 2, 3, 4, 99, u32::MAX].map(|failures| seconds(5, failures)), [5, 10, 20, 40, 60, 60, 60]);
+    assert_eq!([seconds(300, 0), seconds(300, 9)], [300, 300]);
+}
+
+/// Says what it was asked to look at, and how often.
+struct Faulty(watch::Sender<HashMap<String, u32>>);
+
+impl Reconcile for Faulty {
+    type Object = ConfigMap;
+    type Error = Infallible;
+
+    const AT_ONCE: u16 = 1;
+    const DEADLINE: Option<Duration> = Some(Duration::from_millis(50));
+
+    fn retry_after(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    async fn reconcile(&self, object: Arc<ConfigMap>) -> Result<Action, Infallible> {
+        let name = object.name_any();
+        self.0.send_modify(|seen| *seen.entry(name.clone()).or_default() += 1);
+        match name.as_str() {
+            "panics" => panic!("{name}"),
+            "hangs" => std::future::pending().await,
+            _ => Ok(Action::requeue(Duration::from_millis(10))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_panics_or_hangs_costs_itself_alone() {
+    let service = tower::service_fn(async |request: Request<Body>| {
+        let object = |name: &str| json!({"metadata": {"name": name, "namespace": "n", "resourceVersion": "1"}});
+        if request.uri().query().unwrap_or_default().contains("watch=") {
+            std::future::pending::<()>().await;
+        }
+        let items = ["panics", "hangs", "well"].map(object);
+        let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items});
+        Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+    });
+    let (shutdown, mut watches) = (CancellationToken::new(), Watches::default());
+    let cache = Cache::new(&mut watches, ConfigMap::clone);
+    tokio::spawn(watches.run(kube::Client::new(service, "default"), shutdown.clone()));
+    let (tell, mut seen) = watch::channel(HashMap::new());
+    let stop = shutdown.clone();
+    let run = tokio::spawn(async move { run(Arc::new(Faulty(tell)), &cache, stream::pending(), stop).await });
+    let often = |seen: &HashMap<String, u32>| seen.len() == 3 && seen.values().all(|times| *times >= 3);
+    let all = tokio::time::timeout(Duration::from_secs(60), seen.wait_for(often)).await;
+    all.expect("all were looked at again and again").expect("it runs");
+    shutdown.cancel();
+    run.await.expect("it ended");
+}
