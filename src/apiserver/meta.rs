@@ -13,6 +13,8 @@ use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
 pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
+/// Finalizers, and owners, of one object. Each is looked at whenever it changes or its owners do.
+pub(super) const HOLDERS_MAX: usize = 256;
 /// Finalizer of `propagationPolicy: Orphan`.
 pub(super) const ORPHAN: &str = "orphan";
 /// Finalizer of `propagationPolicy: Foreground`.
@@ -129,6 +131,24 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     if total > ANNOTATIONS_MAX {
         let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
         errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
+    }
+    fn count<T>(list: Option<&Vec<T>>) -> usize {
+        list.map_or(0, Vec::len)
+    }
+    for (field, now, before) in [
+        ("finalizers", count(meta.finalizers.as_ref()), old.map_or(0, |old| count(old.finalizers.as_ref()))),
+        (
+            "ownerReferences",
+            count(meta.owner_references.as_ref()),
+            old.map_or(0, |old| count(old.owner_references.as_ref())),
+        ),
+    ] {
+        // What has more since before there was a bound can be made smaller.
+        if now > HOLDERS_MAX.max(before) {
+            let detail = format!("{now}: must have at most {HOLDERS_MAX} items");
+            errors.push(FieldError::new(FieldFault::TooMany, format!("metadata.{field}"), detail));
+            return errors;
+        }
     }
     validate_finalizers(resource, meta, old, &mut errors);
     validate_owners(meta.owner_references.as_deref().unwrap_or_default(), &mut errors);
@@ -263,6 +283,32 @@ mod tests {
         }
         assert!(read(&json!({"metadata": {"labels": 1}})).is_err());
         assert!(read(&json!({"metadata": []})).is_err() || read(&json!({"metadata": "x"})).is_err());
+    }
+
+    #[test]
+    fn an_object_has_so_many_finalizers_and_owners() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let with = |field: &str, count: usize| {
+            let one = |number: usize| match field {
+                "finalizers" => json!(format!("a.b/f{number}")),
+                _ => json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": format!("u{number}")}),
+            };
+            read(&json!({"metadata": {"name": "a", field: (0..count).map(one).collect::<Vec<_>>()}})).unwrap()
+        };
+        for field in ["finalizers", "ownerReferences"] {
+            for (now, before, refused) in [
+                (HOLDERS_MAX, None, false),
+                (HOLDERS_MAX + 1, None, true),
+                (HOLDERS_MAX + 1, Some(HOLDERS_MAX), true),
+                (HOLDERS_MAX + 1, Some(HOLDERS_MAX + 2), false),
+            ] {
+                let before = before.map(|before| with(field, before));
+                let faults = validate(secrets, &with(field, now), before.as_ref());
+                let found = faults.iter().any(|fault| fault.fault == FieldFault::TooMany);
+                assert_eq!((found, faults.len()), (refused, usize::from(refused)), "{field} {now}");
+            }
+        }
     }
 
     #[test]
