@@ -671,6 +671,9 @@ mod tests {
             ("sets.contains(self.list, self.list.map(x, x)) && self.list.distinct().size() == 1000".into(), false),
             ("self.list.all(x, self.list[0] == 0 && self.list.size() == 1000)".into(), false),
             ("self.list.map(x, x * 2).filter(x, x > 4).size() > 0".into(), false),
+            // As long as they could be when a rule was reckoned beforehand.
+            ("(self.list + self.list).map(x, x).size() == 2000".into(), false),
+            ("(self.list + self.list + self.list + self.list).map(x, x).size() == 4000".into(), true),
             ("self.a.split('').size() == 1002 || self.a.split('').size() == 1000".into(), false),
             ("self.a.replace('a', 'bb').size() == 2000 && (self.a + self.a).size() == 2000".into(), false),
         ] {

@@ -174,7 +174,7 @@ async fn an_object_has_no_more_values_than_are_taken() {
     for (field, each) in [(",\"ownerReferences\"", "{}"), (",\"finalizers\"", "\"\"")] {
         let refused = post(field, many(each, body::VALUES_MAX - 10)).await;
         assert_eq!(refused.code, 422, "{}", refused.text);
-        assert_eq!(refused.json()["details"]["causes"].as_array().unwrap().len(), 1);
+        assert_eq!(refused.json()["details"]["causes"].as_array().unwrap().len(), 64);
     }
     // Nor does an object grow to them by and by.
     let hosts = "/apis/metal3.io/v1alpha1/namespaces/rack/hardwaredata";
