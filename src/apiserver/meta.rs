@@ -13,14 +13,16 @@ use super::status::{ApiError, CAUSES_MAX, FieldError, FieldFault};
 
 /// Bytes of all annotations together.
 pub(super) const ANNOTATIONS_MAX: usize = 256 * 1024;
-/// Finalizers, and owners, of one object. Each is looked at whenever it changes or its owners do.
-pub(super) const HOLDERS_MAX: usize = 256;
+/// Finalizers of an object. Each is read, compared and told of at every turn, and nobody needs more than a few.
+const FINALIZERS_MAX: usize = 256;
 /// Finalizer of `propagationPolicy: Orphan`.
 pub(super) const ORPHAN: &str = "orphan";
 /// Finalizer of `propagationPolicy: Foreground`.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Finalizers of core kinds that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
+/// Owners of an object. Each is looked for whenever one of them goes.
+const OWNERS_MAX: usize = 256;
 /// Letters of generated names: no vowels, nothing that looks like another.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Letters added to `generateName`.
@@ -132,26 +134,9 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
         let limit = format!("may not be more than {ANNOTATIONS_MAX} bytes");
         errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
     }
-    fn count<T>(list: Option<&Vec<T>>) -> usize {
-        list.map_or(0, Vec::len)
-    }
-    for (field, now, before) in [
-        ("finalizers", count(meta.finalizers.as_ref()), old.map_or(0, |old| count(old.finalizers.as_ref()))),
-        (
-            "ownerReferences",
-            count(meta.owner_references.as_ref()),
-            old.map_or(0, |old| count(old.owner_references.as_ref())),
-        ),
-    ] {
-        // What has more since before there was a bound can be made smaller.
-        if now > HOLDERS_MAX.max(before) {
-            let detail = format!("{now}: must have at most {HOLDERS_MAX} items");
-            errors.push(FieldError::new(FieldFault::TooMany, format!("metadata.{field}"), detail));
-            return errors;
-        }
-    }
     validate_finalizers(resource, meta, old, &mut errors);
-    validate_owners(meta.owner_references.as_deref().unwrap_or_default(), &mut errors);
+    let owners_before = old.and_then(|old| old.owner_references.as_ref()).map_or(0, Vec::len);
+    validate_owners(meta.owner_references.as_deref().unwrap_or_default(), owners_before, &mut errors);
     errors
 }
 
@@ -165,6 +150,12 @@ fn tell(errors: &mut Vec<FieldError>, path: &str, value: &str, faults: names::Fa
 
 fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&ObjectMeta>, errors: &mut Vec<FieldError>) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    let before = old.and_then(|old| old.finalizers.as_ref()).map_or(0, Vec::len);
+    if finalizers.len() > FINALIZERS_MAX.max(before) {
+        let limit = format!("must have at most {FINALIZERS_MAX} items");
+        errors.push(FieldError::new(FieldFault::TooMany, "metadata.finalizers", limit));
+        return;
+    }
     for (index, finalizer) in finalizers.iter().enumerate() {
         tell(errors, "metadata.finalizers", finalizer, names::qualified(finalizer));
         if resource.group.is_empty() && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer.as_str()) {
@@ -193,7 +184,11 @@ fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     }
 }
 
-fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
+fn validate_owners(owners: &[OwnerReference], before: usize, errors: &mut Vec<FieldError>) {
+    if owners.len() > OWNERS_MAX.max(before) {
+        let limit = format!("must have at most {OWNERS_MAX} items");
+        errors.push(FieldError::new(FieldFault::TooMany, "metadata.ownerReferences", limit));
+    }
     for owner in owners {
         let fields =
             [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)];
@@ -257,6 +252,22 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn owners_are_few_and_those_that_are_there_can_go() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let of = |count: usize| {
+            let one = |one: usize| json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": one.to_string()});
+            let owners: Vec<Value> = (0..count).map(one).collect();
+            read(&json!({"metadata": {"name": "n", "ownerReferences": owners}})).unwrap()
+        };
+        for (count, before, fits) in
+            [(256, None, true), (257, None, false), (300, Some(256), false), (9999, Some(10_000), true)]
+        {
+            assert_eq!(validate(secrets, &of(count), before.map(of).as_ref()).is_empty(), fits, "{count} {before:?}");
+        }
+    }
+
+    #[test]
     fn the_clients_part_is_checked() {
         let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
@@ -286,32 +297,6 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_so_many_finalizers_and_owners() {
-        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
-        let secrets = registry.find("", "v1", "secrets").unwrap();
-        let with = |field: &str, count: usize| {
-            let one = |number: usize| match field {
-                "finalizers" => json!(format!("a.b/f{number}")),
-                _ => json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": format!("u{number}")}),
-            };
-            read(&json!({"metadata": {"name": "a", field: (0..count).map(one).collect::<Vec<_>>()}})).unwrap()
-        };
-        for field in ["finalizers", "ownerReferences"] {
-            for (now, before, refused) in [
-                (HOLDERS_MAX, None, false),
-                (HOLDERS_MAX + 1, None, true),
-                (HOLDERS_MAX + 1, Some(HOLDERS_MAX), true),
-                (HOLDERS_MAX + 1, Some(HOLDERS_MAX + 2), false),
-            ] {
-                let before = before.map(|before| with(field, before));
-                let faults = validate(secrets, &with(field, now), before.as_ref());
-                let found = faults.iter().any(|fault| fault.fault == FieldFault::TooMany);
-                assert_eq!((found, faults.len()), (refused, usize::from(refused)), "{field} {now}");
-            }
-        }
-    }
-
-    #[test]
     fn no_finalizer_joins_a_dying_object() {
         let registry = crate::apiserver::built_in::registry(&[]).unwrap();
         let secrets = registry.find("", "v1", "secrets").unwrap();
@@ -327,6 +312,22 @@ mod tests {
         };
         assert!(validate(secrets, &with(&["a.b/a"]), Some(&old)).is_empty());
         assert_eq!(validate(secrets, &with(&["a.b/a", "a.b/b"]), Some(&old)).len(), 1);
+    }
+
+    #[test]
+    fn finalizers_are_few_and_those_that_are_there_can_go() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let of = |count: usize| ObjectMeta {
+            name: Some("n".into()),
+            finalizers: Some((0..count).map(|one| format!("a.b/{one}")).collect()),
+            ..Default::default()
+        };
+        for (count, before, fits) in [(256, None, true), (257, None, false), (300, Some(256), false)] {
+            assert_eq!(validate(secrets, &of(count), before.map(of).as_ref()).is_empty(), fits, "{count} {before:?}");
+        }
+        // As an earlier version took them.
+        assert!(validate(secrets, &of(9999), Some(&of(10_000))).is_empty());
     }
 
     #[test]

@@ -171,10 +171,10 @@ async fn an_object_has_no_more_values_than_are_taken() {
     // What only looks like many values in a text is one.
     rig.patch(&path(MAPS, "text"), MERGE, &large).await.expect(200);
     // As many as are taken are not told as many faults.
-    for (field, each) in [(",\"ownerReferences\"", "{}"), (",\"finalizers\"", "\"\"")] {
+    for (field, each, told) in [(",\"ownerReferences\"", "{}", 64), (",\"finalizers\"", "\"\"", 1)] {
         let refused = post(field, many(each, body::VALUES_MAX - 10)).await;
         assert_eq!(refused.code, 422, "{}", refused.text);
-        assert_eq!(refused.json()["details"]["causes"].as_array().unwrap().len(), 64);
+        assert_eq!(refused.json()["details"]["causes"].as_array().unwrap().len(), told);
     }
     // Nor does an object grow to them by and by.
     let hosts = "/apis/metal3.io/v1alpha1/namespaces/rack/hardwaredata";
