@@ -38,7 +38,7 @@ fn work(name: &str, spec: &Value) -> Value {
 /// A member with a very long path, of very many.
 fn deep() -> Value {
     let mut value: Value =
-        (0..50_000).map(|one| (format!("m{one}"), json!(one))).collect::<serde_json::Map<_, _>>().into();
+        (0..35_000).map(|one| (format!("m{one}"), json!(one))).collect::<serde_json::Map<_, _>>().into();
     let name = "n".repeat(4000);
     for _ in 0..90 {
         value = json!({ &*name: value });
@@ -54,9 +54,9 @@ fn keyed(entries: usize, v: &str) -> Value {
 async fn others_are_answered_while_a_caller_sends_the_worst_that_there_is() {
     let rig = Arc::new(Rig::new().await);
     rig.call("POST", CRDS, &definition()).await.expect(201);
-    rig.call("POST", WORKS, &work("keyed", &json!({"keyed": keyed(20_000, "a")}))).await.expect(201);
+    rig.call("POST", WORKS, &work("keyed", &json!({"keyed": keyed(6_000, "a")}))).await.expect(201);
     let at = path(WORKS, "keyed");
-    let mut reversed = keyed(20_000, "b");
+    let mut reversed = keyed(6_000, "b");
     reversed.as_array_mut().unwrap().reverse();
     let reversed = work("keyed", &json!({ "keyed": reversed })).to_string();
     let deep = work("deep", &deep()).to_string();
@@ -106,8 +106,11 @@ async fn others_are_answered_while_a_caller_sends_the_worst_that_there_is() {
         _ = flood.join_next() => panic!("others wait for the long work of one"),
     }
     while let Some(codes) = tokio::time::timeout(DEADLINE * 3, flood.join_next()).await.expect("it ends") {
+        // What is too much at once may be refused as such.
         let codes = codes.unwrap();
-        assert!(matches!(codes[..], [201 | 409, 200 | 409, 200, 422, 201 | 422, 200]), "{codes:?}");
+        let wanted: [&[u16]; 6] = [&[201, 409], &[200, 409], &[200], &[422], &[201, 422], &[200]];
+        let meant = codes.iter().zip(wanted).all(|(code, wanted)| *code == 429 || wanted.contains(code));
+        assert!(meant && codes.iter().filter(|code| **code != 429).count() > 1, "{codes:?}");
     }
     assert_eq!(rig.api.inner.long.callers(), 0);
 }
