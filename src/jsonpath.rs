@@ -153,7 +153,8 @@ impl Path {
     }
 
     /// As [`Path::parse`], for a path that somebody else gives: each step must lead to a value once at most, so that a
-    /// short path cannot mean much work. No `..`, no slices, no unions.
+    /// short path cannot mean much work. No `..`, no slices, no unions; and no filter that looks at the whole document, or
+    /// has filters within it, for each of many entries.
     ///
     /// # Errors
     ///
@@ -164,10 +165,15 @@ impl Path {
         if path.steps.is_empty() {
             return Err(fail("names no field"));
         }
-        if path.is_plain() { Ok(path) } else { Err(fail("may have no .., no slice and no union")) }
+        if path.is_plain(0) {
+            Ok(path)
+        } else {
+            Err(fail("may have no .., no slice, no union, no filter within a filter and no $ in one"))
+        }
     }
 
-    fn is_plain(&self) -> bool {
+    fn is_plain(&self, filters: usize) -> bool {
+        let in_filter = |path: &Self| !path.root && path.is_plain(filters + 1);
         self.steps.iter().all(|step| match step {
             Step::Fields(names) => names.len() == 1,
             Step::Indexes(all) => all.len() == 1,
@@ -175,10 +181,10 @@ impl Path {
             Step::Slice(..) | Step::Descend => false,
             Step::Filter(path, test) => {
                 let other = match test {
-                    Some((_, Operand::Path(other))) => other.is_plain(),
+                    Some((_, Operand::Path(other))) => in_filter(other),
                     _ => true,
                 };
-                path.is_plain() && other
+                filters == 0 && in_filter(path) && other
             }
         })
     }
@@ -612,6 +618,9 @@ mod tests {
             ".a[1:]",
             ".a[?(@..b)]",
             ".a[?(@.b==$..c)]",
+            ".a[?(@.b==$.c)]",
+            ".a[*][?($.a[*].b==1)]",
+            ".a[?(@.b[?(@.c==1)])]",
             &deep,
         ] {
             assert!(Path::parse_plain(path).is_err(), "{path}");

@@ -1,49 +1,84 @@
 //! Work that takes a worker of the runtime for long is done aside, so that the other requests of that worker go on.
+//!
+//! That alone is not enough: each piece of such work has a thread of its own, and hundreds of them would leave the
+//! processors to nobody else, and in the end the runtime without a thread. So who has long work to do waits for it first,
+//! without a thread: a request for its caller's [turn](super::turns::Turns::whole), and a body that is written piece by
+//! piece until [`poll`] lets it in.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Bytes that a request works on from which on it counts as long.
 pub(super) const LONG_FROM: usize = 64 * 1024;
 
-/// Bytes of text that are worked on at once, all together: unpacked each may take a hundred times as much.
+/// Bytes of text that are unpacked at once for bodies, all together: unpacked each may take a hundred times as much.
 const AT_ONCE: usize = 1 << 20;
+/// Bytes of one text from which on it waits with others of its size, so that small ones do not always go first.
+const LARGE_FROM: usize = AT_ONCE / 2;
 
-static GATE: Gate = Gate { bytes: Mutex::new(0), left: Condvar::new() };
+/// Large ones go one at a time.
+static LARGE: Lane = Lane::of(1);
+static SMALL: Lane = Lane::of(AT_ONCE);
 
-/// Does work on this many bytes, when those of the others leave room for it. To be done without waiting for anything.
-pub(super) fn on_bytes<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
-    if bytes < LONG_FROM {
-        return work();
-    }
-    when(true, || {
-        let _turn = GATE.enter(bytes.min(AT_ONCE));
-        work()
-    })
-}
-
-/// Lets in as much as is worked on at once.
-struct Gate {
-    bytes: Mutex<usize>,
-    left: Condvar,
-}
-
-struct Turn<'g>(&'g Gate, usize);
-
-impl Gate {
-    fn enter(&self, bytes: usize) -> Turn<'_> {
-        let within = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |within: &mut usize| *within + bytes > AT_ONCE;
-        *self.left.wait_while(within, full).unwrap_or_else(PoisonError::into_inner) += bytes;
-        Turn(self, bytes)
+/// Does work on so many bytes for a body that is polled, when those of the others leave room for it. The work is to wait for
+/// nothing.
+pub(super) fn poll<T>(cx: &Context<'_>, bytes: usize, work: impl FnOnce() -> T) -> Poll<T> {
+    let pass = match bytes {
+        ..LONG_FROM => return Poll::Ready(work()),
+        LONG_FROM..LARGE_FROM => SMALL.enter(cx, bytes),
+        LARGE_FROM.. => LARGE.enter(cx, 1),
+    };
+    match pass {
+        Some(_pass) => Poll::Ready(when(true, work)),
+        None => Poll::Pending,
     }
 }
 
-impl Drop for Turn<'_> {
+/// Lets in as much as is worked on at once. Nothing is set aside for who waits: a body whose client takes nothing is not
+/// asked for more, and would keep what is meant for it.
+struct Lane(Mutex<Free>);
+
+struct Free {
+    room: usize,
+    waiting: Vec<Waker>,
+}
+
+struct Pass<'l>(&'l Lane, usize);
+
+impl Lane {
+    const fn of(room: usize) -> Self {
+        Self(Mutex::new(Free { room, waiting: Vec::new() }))
+    }
+
+    // std's lock: held for these.
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, cx: &Context<'_>, amount: usize) -> Option<Pass<'_>> {
+        let mut free = self.lock();
+        match free.room.checked_sub(amount) {
+            Some(left) => {
+                free.room = left;
+                Some(Pass(self, amount))
+            }
+            None => {
+                free.waiting.push(cx.waker().clone());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        *self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
-        self.0.left.notify_all();
+        let mut free = self.0.lock();
+        free.room += self.1;
+        let waiting = std::mem::take(&mut free.waiting);
+        drop(free);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -62,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_thread_does_it_itself() {
-        assert_eq!(on_bytes(usize::MAX, || 5), 5);
+        assert_eq!(when(true, || 5), 5);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -71,8 +106,30 @@ mod tests {
         let long = tokio::spawn(async move {
             tokio::spawn(async move { tell.send(()).unwrap() });
             // The only worker is here: without somebody in its place the other would never come to its turn.
-            on_bytes(LONG_FROM, || told.recv().unwrap());
+            when(true, || told.recv().unwrap());
         });
         long.await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn bodies_wait_without_a_thread() {
+        let (tell, told) = mpsc::channel();
+        let work = |told: Option<mpsc::Receiver<()>>| async move {
+            let told = told.map(Mutex::new);
+            let wait = || {
+                if let Some(told) = &told {
+                    told.lock().unwrap().recv().unwrap();
+                }
+            };
+            std::future::poll_fn(|cx| poll(cx, AT_ONCE * 3, wait)).await;
+        };
+        let first = tokio::spawn(work(Some(told)));
+        // More than there are threads.
+        let others: Vec<_> = (0..2000).map(|_| tokio::spawn(work(None))).collect();
+        tokio::spawn(async move { tell.send(()).unwrap() }).await.unwrap();
+        first.await.unwrap();
+        for other in others {
+            other.await.unwrap();
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::resource::Resource;
 use super::server::ApiServer;
 use super::status::ApiError;
 use super::text::Text;
-use super::{aside, crd};
+use super::{aside, crd, turns};
 use crate::api::Keep;
 
 /// The message of a 405.
@@ -48,6 +48,11 @@ impl Call<'_> {
         // Who does not say how much it sends may send much.
         let given: usize = length.unwrap_or(usize::MAX);
         given.max(live) >= aside::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
+    }
+
+    /// Waits for a turn of the caller when what is to be done now is long. What is done then is to await nothing.
+    pub async fn turn(&self, long: bool) -> Option<turns::Whole<'_>> {
+        if long { Some(self.api.inner.long.whole(self.identity).await) } else { None }
     }
 
     /// Clients may not write what only Slipway's own rooms write.

@@ -146,6 +146,14 @@ async fn serve(
     if parts.method != Method::GET {
         return Err(ApiError::method_not_allowed("only GET is served here"));
     }
+    // How the server does is told however much else is asked.
+    let _place = match (identity, &route) {
+        (Some(identity), route) if !matches!(route, Route::Health | Route::Version | Route::Metrics) => {
+            let refused = |_: &ApiError| api.inner.metrics.refused("readOnly");
+            api.inner.places.for_request(&parts.method, identity).inspect_err(refused)?
+        }
+        _ => None,
+    };
     let Offer { registry, documents } = api.offer();
     let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
     match route {
@@ -169,13 +177,25 @@ async fn serve(
             )))
         }
         // They are made when they are first asked for.
-        Route::OpenApiV2 => aside::when(true, || documents.v2(&parts.headers)).map(weight::shared),
-        Route::OpenApiV3 => Ok(weight::shared(aside::when(true, || documents.index(&parts.headers)))),
+        Route::OpenApiV2 => {
+            let _one = making(api, documents.has_v2()).await;
+            aside::when(true, || documents.v2(&parts.headers)).map(weight::shared)
+        }
+        Route::OpenApiV3 => {
+            let _one = making(api, documents.has_index()).await;
+            Ok(weight::shared(aside::when(true, || documents.index(&parts.headers))))
+        }
         Route::OpenApiV3Of(name) => {
+            let _one = making(api, documents.has(&name)).await;
             aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)).map(weight::shared)
         }
         Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
     }
+}
+
+/// Waits until nobody else makes a document, unless it is there.
+async fn making(api: &ApiServer, is_there: bool) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+    if is_there { None } else { Some(api.inner.documenting.lock().await) }
 }
 
 /// Ends a request that takes too long. What it began to write may be written all the same.
@@ -317,8 +337,8 @@ async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, Ap
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
             match call.resource.keep {
-                Keep::Review => auth::reviews::answer(call, &body).map(|answer| auth::reviews::send(&answer)),
-                _ => auth::reviews::make_token(call, &body),
+                Keep::Review => auth::reviews::answer(call, &body).await.map(|answer| auth::reviews::send(&answer)),
+                _ => auth::reviews::make_token(call, &body).await,
             }
         }
         "get" if scale => scale::get(call),

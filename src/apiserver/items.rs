@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
+use super::aside;
 use super::held::{self, Hold, PIECE, Source};
 use super::request::Form;
 use super::request::Include;
@@ -189,6 +190,18 @@ impl Parts {
         }
     }
 
+    /// Bytes of the next one that are worked on to write it: most are copied as they are.
+    fn work(&self) -> usize {
+        let next =
+            self.objects.as_slice().first().filter(|_| self.form == Form::Table || self.resource.conversion.is_some());
+        next.map_or(0, |object| object.json_len())
+    }
+
+    /// The same when its text is written anew.
+    pub fn next_len(&self) -> usize {
+        self.objects.as_slice().first().map_or(0, |object| object.json_len())
+    }
+
     /// Length of them all as JSON, where that is known beforehand.
     fn length(&self) -> Option<usize> {
         (self.form == Form::Json && self.resource.conversion.is_none()).then(|| {
@@ -216,32 +229,32 @@ pub(super) struct Items {
 impl Items {
     pub fn new(parts: Parts, head: Vec<u8>) -> Self {
         let commas = parts.objects.len().saturating_sub(1);
-        let left = parts.length().map(|length| (head.len() + length + commas + TAIL.len()) as u64);
+        let tail = if parts.alone { 0 } else { TAIL.len() };
+        let left = parts.length().map(|length| (head.len() + length + commas + tail) as u64);
         Self { parts, piece: head, begun: false, ended: false, left }
     }
 
     /// What is sent. Its length is told when that is known or short.
     pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
-        match self.left {
-            None => self.fill(PIECE),
-            Some(left) if left <= held::COUNTED_FROM as u64 => self.fill(usize::MAX),
-            Some(_) => {}
+        let limit = if self.left.is_some_and(|left| left <= held::COUNTED_FROM as u64) { usize::MAX } else { PIECE };
+        while self.piece.len() < limit && !self.ended && self.parts.work() < aside::LONG_FROM {
+            self.put_next();
         }
         if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
     }
 
-    fn fill(&mut self, limit: usize) {
-        while self.piece.len() < limit && !self.ended {
-            let Some(object) = self.parts.next() else {
+    fn put_next(&mut self) {
+        let Some(object) = self.parts.next() else {
+            if !self.parts.alone {
                 self.piece.extend_from_slice(TAIL);
-                self.ended = true;
-                return;
-            };
-            if std::mem::replace(&mut self.begun, true) {
-                self.piece.push(b',');
             }
-            self.parts.put(&mut self.piece, &object);
+            self.ended = true;
+            return;
+        };
+        if std::mem::replace(&mut self.begun, true) {
+            self.piece.push(b',');
         }
+        self.parts.put(&mut self.piece, &object);
     }
 }
 
@@ -249,8 +262,11 @@ impl Body for Items {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.fill(PIECE);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while self.piece.len() < PIECE && !self.ended {
+            let work = self.parts.work();
+            ready!(aside::poll(cx, work, || self.put_next()));
+        }
         if self.piece.is_empty() {
             return Poll::Ready(None);
         }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -78,38 +78,44 @@ impl Lines {
 
     /// What is sent. Its length is told when it is short.
     pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
-        self.fill();
+        while self.piece.len() < PIECE && !self.ended && self.work() < aside::LONG_FROM {
+            self.go_a_step();
+        }
         if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
     }
 
-    /// Adds to the piece until it is large enough.
-    fn fill(&mut self) {
-        while self.piece.len() < PIECE && !self.ended {
-            match &mut self.writer {
-                Writer::Indent { json, at, as_it_is, indent } if *at < json.len() => {
-                    *at += if *as_it_is {
-                        let length = PIECE.min(json.len() - *at);
-                        self.piece.extend_from_slice(&json[*at..*at + length]);
-                        length
-                    } else {
-                        indent.put(&json[*at..], &mut self.piece, PIECE)
-                    };
-                }
-                Writer::Yaml { object: object @ Some(_) } => {
-                    if let Some((shown, lines)) = object {
-                        let (parts, piece) = (&self.parts, &mut self.piece);
-                        let last = aside::on_bytes(shown.json_len(), || {
-                            let mut json = Vec::with_capacity(shown.json_len());
-                            parts.put(&mut json, shown);
-                            lines.put(&json, piece, LINES_MAX)
-                        });
-                        if last {
-                            *object = None;
-                        }
+    /// Bytes that are worked on in the next step.
+    fn work(&self) -> usize {
+        match &self.writer {
+            Writer::Indent { json, at, .. } if *at < json.len() => 0,
+            Writer::Yaml { object: Some((shown, _)) } => shown.json_len(),
+            Writer::Yaml { object: None } => 0,
+            Writer::Indent { .. } => self.parts.next_len(),
+        }
+    }
+
+    /// Adds something to the piece, or goes on to the next object.
+    fn go_a_step(&mut self) {
+        match &mut self.writer {
+            Writer::Indent { json, at, as_it_is, indent } if *at < json.len() => {
+                *at += if *as_it_is {
+                    let length = PIECE.min(json.len() - *at);
+                    self.piece.extend_from_slice(&json[*at..*at + length]);
+                    length
+                } else {
+                    indent.put(&json[*at..], &mut self.piece, PIECE)
+                };
+            }
+            Writer::Yaml { object: object @ Some(_) } => {
+                if let Some((shown, lines)) = object {
+                    let mut json = Vec::with_capacity(shown.json_len());
+                    self.parts.put(&mut json, shown);
+                    if lines.put(&json, &mut self.piece, LINES_MAX) {
+                        *object = None;
                     }
                 }
-                _ => self.go_on(),
             }
+            _ => self.go_on(),
         }
     }
 
@@ -131,11 +137,8 @@ impl Lines {
                 if !first {
                     indent.put(b",", &mut self.piece, usize::MAX);
                 }
-                let parts = &self.parts;
-                *as_it_is = aside::on_bytes(object.json_len(), || {
-                    parts.put(json, &object);
-                    indent.exceeds(json, LINES_MAX)
-                });
+                self.parts.put(json, &object);
+                *as_it_is = indent.exceeds(json, LINES_MAX);
                 if *as_it_is {
                     indent.begin(&mut self.piece);
                 }
@@ -162,8 +165,11 @@ impl Body for Lines {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.fill();
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while self.piece.len() < PIECE && !self.ended {
+            let work = self.work();
+            ready!(aside::poll(cx, work, || self.go_a_step()));
+        }
         if self.piece.is_empty() {
             return Poll::Ready(None);
         }

@@ -188,6 +188,12 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
         true => None,
         false => Some(call.api.inner.turns.begin(call.identity).await),
     };
+    // Where they are is copied, however few of them are wanted; who wants some at a time does so again and again.
+    let many = |(of, count): (Arc<str>, usize)| count >= MANY && of == call.resource.storage;
+    let turn = match &scan {
+        None => call.turn(call.api.store().counts().into_iter().any(many)).await,
+        Some(_) => None,
+    };
     let listing = read(call, &wanted).await?;
     let revision = listing.revision;
     let mut objects = listing.objects;
@@ -203,6 +209,7 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
         None if limit.is_none() => part.objects = objects,
         None => _ = objects.into_iter().all(|object| part.add(object)),
     }
+    drop(turn);
     // With a selector nobody knows how many would be left without looking at them all.
     let (objects, head) = part.end(revision, selector.is_everything().then_some(total));
     Ok(send_list(call, objects, &head))
@@ -228,6 +235,9 @@ async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
         }),
     }
 }
+
+/// Objects of a kind from which on it is long to list any of them.
+const MANY: usize = 10_000;
 
 /// Text of a part after which no more is put into it, in bytes: who asks for parts keeps them in memory, the appliance's own
 /// controllers among them, and a server may give fewer than it was asked for.

@@ -21,6 +21,8 @@ pub(super) const ORPHAN: &str = "orphan";
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Finalizers of core kinds that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", ORPHAN, FOREGROUND];
+/// Owners of an object. Each is looked for whenever one of them goes.
+const OWNERS_MAX: usize = 256;
 /// Letters of generated names: no vowels, nothing that looks like another.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Letters added to `generateName`.
@@ -133,7 +135,8 @@ pub(super) fn validate(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
         errors.push(FieldError::new(FieldFault::TooLong, "metadata.annotations", limit));
     }
     validate_finalizers(resource, meta, old, &mut errors);
-    validate_owners(meta.owner_references.as_deref().unwrap_or_default(), &mut errors);
+    let owners_before = old.and_then(|old| old.owner_references.as_ref()).map_or(0, Vec::len);
+    validate_owners(meta.owner_references.as_deref().unwrap_or_default(), owners_before, &mut errors);
     errors
 }
 
@@ -181,7 +184,11 @@ fn validate_finalizers(resource: &Resource, meta: &ObjectMeta, old: Option<&Obje
     }
 }
 
-fn validate_owners(owners: &[OwnerReference], errors: &mut Vec<FieldError>) {
+fn validate_owners(owners: &[OwnerReference], before: usize, errors: &mut Vec<FieldError>) {
+    if owners.len() > OWNERS_MAX.max(before) {
+        let limit = format!("must have at most {OWNERS_MAX} items");
+        errors.push(FieldError::new(FieldFault::TooMany, "metadata.ownerReferences", limit));
+    }
     for owner in owners {
         let fields =
             [("apiVersion", &owner.api_version), ("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)];
@@ -243,6 +250,22 @@ mod tests {
     use super::*;
     use crate::apiserver::selectors::is_dns_label;
     use serde_json::json;
+
+    #[test]
+    fn owners_are_few_and_those_that_are_there_can_go() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let of = |count: usize| {
+            let one = |one: usize| json!({"apiVersion": "v1", "kind": "Secret", "name": "o", "uid": one.to_string()});
+            let owners: Vec<Value> = (0..count).map(one).collect();
+            read(&json!({"metadata": {"name": "n", "ownerReferences": owners}})).unwrap()
+        };
+        for (count, before, fits) in
+            [(256, None, true), (257, None, false), (300, Some(256), false), (9999, Some(10_000), true)]
+        {
+            assert_eq!(validate(secrets, &of(count), before.map(of).as_ref()).is_empty(), fits, "{count} {before:?}");
+        }
+    }
 
     #[test]
     fn the_clients_part_is_checked() {

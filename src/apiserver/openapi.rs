@@ -94,6 +94,20 @@ impl Documents {
         })
     }
 
+    /// Whether `/openapi/v3` was made, and one of its documents.
+    pub(super) fn has_index(&self) -> bool {
+        self.index.get().is_some()
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.by_path.get(path).is_none_or(|slot| slot.document.get().is_some())
+    }
+
+    /// Whether `/openapi/v2` was made in both forms.
+    pub(super) fn has_v2(&self) -> bool {
+        self.v2_json.get().is_some() && self.v2_protobuf.get().is_some()
+    }
+
     /// `/openapi/v3`
     pub(super) fn index(&self, headers: &HeaderMap) -> Response {
         let index = self.index.get_or_init(|| {

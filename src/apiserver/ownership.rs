@@ -21,8 +21,12 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const KUBECTL: &str = "kubectl";
 /// Manager of writes of this process.
 const OWN: &str = "slipway";
+/// Managers that a client may send, which sends what it read: those who apply, and those who write.
+const SENT_MAX: usize = 2 * manager::MANAGERS_MAX;
 /// Conflicts listed in one answer.
 const CONFLICTS_MAX: usize = 256;
+/// Letters of the field of one of them.
+const FIELD_SHOWN: usize = 512;
 
 /// `managedFields` as the client sent them.
 #[derive(Clone, Debug)]
@@ -42,6 +46,10 @@ pub(super) fn take(object: &mut Value) -> Result<Sent, ApiError> {
         None | Some(Value::Null) => Ok(Sent::Nothing),
         Some(Value::Array(entries)) if entries.is_empty() => Ok(Sent::Reset),
         Some(Value::Array(entries)) if entries == [json!({})] => Ok(Sent::Reset),
+        Some(Value::Array(entries)) if entries.len() > SENT_MAX => Err(ApiError::bad_request(format!(
+            "metadata cannot be read: managedFields: {}: must have at most {SENT_MAX} items",
+            entries.len()
+        ))),
         // What cannot be read is passed over, as upstream does.
         Some(list @ Value::Array(_)) => Ok(manager::decode(&list).map_or(Sent::Nothing, Sent::Entries)),
         Some(_) => Err(ApiError::bad_request("metadata cannot be read: managedFields: not a list")),
@@ -159,6 +167,12 @@ pub(super) fn applied(
         outcome = if left.is_empty() { apply(true) } else { Err(ApplyFault::Conflicts(left)) };
     }
     let mut applied = outcome.map_err(|fault| refused(call, live, config, fault))?;
+    if applied.managers.len() > manager::MANAGERS_MAX.max(entries.len()) {
+        return Err(ApiError::bad_request(format!(
+            "the object has too many field managers: at most {} are taken",
+            manager::MANAGERS_MAX
+        )));
+    }
     if who.name == KUBECTL {
         keep_last_applied(live, config, &mut applied.object);
     }
@@ -222,6 +236,11 @@ fn refused(call: &Call<'_>, live: &Value, config: &Value, fault: ApplyFault) -> 
     }
 }
 
+/// The field of a conflict, as it is told.
+fn shown(conflict: &Conflict) -> String {
+    shorten(&conflict.field(), FIELD_SHOWN)
+}
+
 /// 409 in the words of KEP-555.
 fn conflict(mut conflicts: Vec<Conflict>) -> ApiError {
     let key = |conflict: &Conflict| {
@@ -232,12 +251,12 @@ fn conflict(mut conflicts: Vec<Conflict>) -> ApiError {
     let count = conflicts.len();
     conflicts.truncate(CONFLICTS_MAX);
     let message = match conflicts.as_slice() {
-        [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager.shown(), one.field()),
+        [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager.shown(), shown(one)),
         many => {
             let mut lines = Vec::new();
             for group in many.chunk_by(|a, b| a.manager == b.manager) {
                 lines.extend(group.first().map(|one| format!("conflicts with {}:", one.manager.shown())));
-                lines.extend(group.iter().map(|one| format!("- {}", one.field())));
+                lines.extend(group.iter().map(|one| format!("- {}", shown(one))));
             }
             format!("Apply failed with {count} conflicts: {}", lines.join("\n"))
         }
@@ -248,7 +267,7 @@ fn conflict(mut conflicts: Vec<Conflict>) -> ApiError {
             json!({
                 "reason": "FieldManagerConflict",
                 "message": format!("conflict with {}", one.manager.shown()),
-                "field": one.field(),
+                "field": shown(one),
             })
         })
         .collect();

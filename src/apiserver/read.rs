@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use super::aside;
 use super::call::Call;
 use super::columns::definitions;
 use super::held::{self, Hold, Line, Whole};
@@ -84,6 +85,13 @@ pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> R
     if form == Form::Table {
         let head = items::table_head(&definitions(&resource.columns), &ListHead::at(object.revision));
         return send_parts(call, code, vec![Arc::clone(object)], head);
+    }
+    // To bring it into another version takes its time, which is taken while it is sent.
+    if call.text == Text::Json && resource.conversion.is_some() && object.json_len() >= aside::LONG_FROM {
+        let parts = Parts::alone(Arc::clone(resource), form, Arc::clone(object));
+        let (hold, weight) = (hold(call, parts.text()), parts.weight());
+        let line = hold.as_ref().map(Hold::line);
+        return weighing(weight, respond(call, code, Items::new(parts, Vec::new()).body(hold), line));
     }
     let is_short = |length: usize| length <= held::COUNTED_FROM && call.text == Text::Json;
     let hold = if is_short(object.json_len()) { None } else { hold(call, object.json_len()) };

@@ -49,7 +49,8 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
     // Like a patch in both cases: a revision is compared when the client names one, and it need not.
     let written = if is_patch {
         let dry_run = options::check(call, Write::Patch)?;
-        let patch = Patch::parse(call.resource, &body::content_type(call.headers), &body)?;
+        let patch =
+            write::read(call, &body, || Patch::parse(call.resource, &body::content_type(call.headers), &body)).await?;
         let wished = |old: &Value| {
             let mut view = view(scale, old)?;
             patch.apply(call.resource, &mut view)?;
@@ -58,7 +59,7 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
         write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     } else {
         let dry_run = options::check(call, Write::Update)?;
-        let given = parse_body(call.headers, &body)?.value;
+        let given = write::read(call, &body, || parse_body(call.headers, &body)).await?.value;
         check_type(&given)?;
         let wished = |_: &Value| Ok(given.clone());
         write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
@@ -70,7 +71,7 @@ pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Resul
 /// have it.
 async fn apply(call: &Call<'_>, scale: &Scale, body: &[u8]) -> Result<Response, ApiError> {
     let dry_run = options::check(call, Write::Apply)?;
-    let given = body::parse_config(body)?.value;
+    let given = write::read(call, body, || body::parse_config(body)).await?.value;
     check_type(&given)?;
     let config = config_of(call.resource, scale, call.name()?, &given)?;
     let force = call.params.force.unwrap_or(false);

@@ -60,6 +60,8 @@ pub struct Schema {
     preserve_unknown: bool,
     // Not in the map itself: its nodes have room for eleven.
     properties: BTreeMap<String, Arc<Schema>>,
+    /// Those of the properties that have a default.
+    defaulted: Vec<String>,
     additional: Option<Box<Schema>>,
     any_additional: bool,
     items: Option<Box<Schema>>,
@@ -204,6 +206,9 @@ impl Schema {
                     0 if name == "metadata" => Self::compile_metadata(property)?,
                     _ => Arc::new(Self::compile_at(property, &join(path, name), depth + 1)?),
                 };
+                if compiled.default.is_some() {
+                    schema.defaulted.push(name.clone());
+                }
                 schema.properties.insert(name.clone(), compiled);
             }
         }
@@ -332,7 +337,7 @@ impl Schema {
             Value::Array(entries) => {
                 if let Some(schema) = &self.items {
                     for (index, child) in entries.iter_mut().enumerate() {
-                        schema.prune_at(child, &format!("{path}[{index}]"), unknown);
+                        schema.prune_at(child, &entry_at(path, index), unknown);
                     }
                 }
             }
@@ -372,9 +377,22 @@ impl Schema {
     }
 }
 
+/// Bytes of a path that is told. Names and nesting make one of hundreds of kilobytes, which would be copied for each of
+/// a hundred thousand values.
+const PATH_MAX: usize = 2048;
+
 /// `path.name`
 pub(super) fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    match path {
+        "" => shorten(name, PATH_MAX),
+        path if path.len() > PATH_MAX => path.to_owned(),
+        path => format!("{path}.{}", shorten(name, PATH_MAX)),
+    }
+}
+
+/// `path[index]`
+fn entry_at(path: &str, index: usize) -> String {
+    if path.len() > PATH_MAX { path.to_owned() } else { format!("{path}[{index}]") }
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Label selectors and field selectors. Pure.
 
 mod labels;
+mod shared;
 
-use serde_json::Value;
+use shared::Found;
 
 use super::events;
 use super::resource::Resource;
@@ -18,6 +19,9 @@ pub struct Selector {
     labels: labels::Labels,
     fields: Vec<FieldRequirement>,
 }
+
+type Pointers<'s> =
+    std::iter::FilterMap<std::slice::Iter<'s, FieldRequirement>, fn(&'s FieldRequirement) -> Option<&'s str>>;
 
 #[derive(Clone, Debug, PartialEq)]
 struct FieldRequirement {
@@ -61,27 +65,45 @@ impl Selector {
 
     /// Whether a stored object is selected.
     pub fn matches(&self, object: &Object) -> bool {
-        if !self.labels.matches(object.labels()) {
+        self.holds(object, |pointers| {
+            let value = object.value();
+            pointers.map(|pointer| Found::at(&value, pointer)).collect()
+        })
+    }
+
+    /// The same, of an object that many look at now.
+    pub fn matches_shared(&self, object: &Object) -> bool {
+        self.holds(object, |pointers| shared::at(object, pointers))
+    }
+
+    /// Whether it looks inside of objects.
+    pub fn looks_inside(&self) -> bool {
+        self.pointers().next().is_some()
+    }
+
+    fn pointers<'s>(&'s self) -> Pointers<'s> {
+        let inside: fn(&'s FieldRequirement) -> Option<&'s str> = |requirement| match &requirement.field {
+            Field::At(pointer) => Some(pointer.as_str()),
+            Field::Name | Field::Namespace => None,
+        };
+        self.fields.iter().filter_map(inside)
+    }
+
+    fn holds<'s>(&'s self, object: &Object, look: impl FnOnce(Pointers<'s>) -> Vec<Found>) -> bool {
+        let outside = |requirement: &FieldRequirement| match requirement.field {
+            Field::Name => (object.name == requirement.value) == requirement.equal,
+            Field::Namespace => (object.namespace == requirement.value) == requirement.equal,
+            Field::At(_) => true,
+        };
+        if !self.labels.matches(object.labels()) || !self.fields.iter().all(outside) {
             return false;
         }
         // Most selectors do not look inside.
-        let mut parsed = None;
-        self.fields.iter().all(|requirement| {
-            let same = match &requirement.field {
-                Field::Name => object.name == requirement.value,
-                Field::Namespace => object.namespace == requirement.value,
-                Field::At(pointer) => match parsed.get_or_insert_with(|| object.value()).pointer(pointer) {
-                    Some(Value::String(found)) => *found == requirement.value,
-                    // Selectable fields may also be numbers and truth values.
-                    Some(found @ (Value::Number(_) | Value::Bool(_))) => {
-                        let text = found.to_string();
-                        text == requirement.value
-                    }
-                    _ => requirement.value.is_empty(),
-                },
-            };
-            same == requirement.equal
-        })
+        if !self.looks_inside() {
+            return true;
+        }
+        let inside = self.fields.iter().filter(|requirement| matches!(requirement.field, Field::At(_)));
+        inside.zip(look(self.pointers())).all(|(requirement, found)| found.is(&requirement.value) == requirement.equal)
     }
 }
 
@@ -220,11 +242,40 @@ pub(super) fn is_dns_part(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn object(value: &Value) -> Object {
         let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default().to_owned();
         Object::new("/x".into(), text("namespace"), text("name"), 1, value.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_is_looked_at_once_is_the_same_for_all() {
+        let registry = crate::apiserver::built_in::registry(&[]).unwrap();
+        let secrets = registry.find("", "v1", "secrets").unwrap();
+        let of =
+            |name: &str, kind: &str| object(&json!({"metadata": {"name": name, "namespace": "shared"}, "type": kind}));
+        let long = "x".repeat(20_000);
+        for kind in ["Opaque", "", &long] {
+            let object = of("looked-at", kind);
+            for (fields, selected) in [
+                ("type=Opaque", kind == "Opaque"),
+                ("type!=Opaque", kind != "Opaque"),
+                ("type=", kind.is_empty()),
+                ("metadata.name=other,type=Opaque", false),
+                ("type=Opaque,metadata.name=looked-at", kind == "Opaque"),
+            ] {
+                let selector = Selector::parse(secrets, "", fields).unwrap();
+                assert_eq!(selector.matches(&object), selected, "{fields}");
+                // All are of one revision here: in the store none is.
+                let other =
+                    Object::new("/x".into(), "shared".into(), format!("{}-{fields}", kind.len()), 1, &object.json());
+                let other = other.unwrap();
+                for _ in 0..3 {
+                    assert_eq!(selector.matches_shared(&other), selector.matches(&other), "{fields}");
+                }
+            }
+        }
     }
 
     #[test]

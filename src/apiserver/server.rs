@@ -49,6 +49,11 @@ pub(super) struct Inner {
     pub(super) metrics: metrics::Metrics,
     pub(super) places: overload::Places,
     pub(super) turns: turns::Turns,
+    /// For long work of writes and watches, on an object as a whole.
+    pub(super) long: turns::Turns,
+    /// Held while a document of OpenAPI is made. Whoever wants one that is being made waits for this, and not with a thread
+    /// of the runtime.
+    pub(super) documenting: tokio::sync::Mutex<()>,
     /// For those whose definitions are compiled.
     pub(super) compilers: turns::Turns,
     pub(super) answers: held::Answers,
@@ -91,6 +96,8 @@ impl ApiServer {
                 metrics: metrics::Metrics::default(),
                 places: overload::Places::default(),
                 turns: turns::Turns::default(),
+                long: turns::Turns::default(),
+                documenting: tokio::sync::Mutex::default(),
                 compilers: turns::Turns::new(1),
             }),
         })

@@ -11,7 +11,7 @@ use super::ownership::{self, Sent};
 use super::request::FieldValidation;
 use super::resource::Resource;
 use super::schema::defaults;
-use super::status::{ApiError, FieldError};
+use super::status::{ApiError, FieldError, FieldFault};
 use super::{AdmissionRequest, Operation, body, crd, meta};
 
 /// Warnings sent with one answer.
@@ -111,7 +111,8 @@ pub(super) fn shape(
     let mine = |error: &FieldError| {
         let on_status =
             error.path == "status" || error.path.starts_with("status.") || error.path.starts_with("status[");
-        !resource.status || on_status == is_status
+        // Of what was not checked nobody knows which part it is.
+        !resource.status || on_status == is_status || error.fault == FieldFault::Unchecked
     };
     let old_value = old.map(|old| old.value);
     errors.extend(resource.schema.validate_change(&new, old_value).into_iter().filter(mine));

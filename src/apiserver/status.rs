@@ -79,13 +79,15 @@ pub enum FieldFault {
     TooLong,
     /// The list or map has too many entries.
     TooMany,
+    /// It would take too long to check the value, whatever the rest of it is.
+    Unchecked,
 }
 
 impl FieldFault {
     fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
-            Self::Invalid => "FieldValueInvalid",
+            Self::Invalid | Self::Unchecked => "FieldValueInvalid",
             Self::TooMany => "FieldValueTooMany",
             Self::Type => "FieldValueTypeInvalid",
             Self::NotSupported => "FieldValueNotSupported",
@@ -98,7 +100,7 @@ impl FieldFault {
     fn words(self) -> &'static str {
         match self {
             Self::Required => "Required value",
-            Self::Invalid | Self::Type => "Invalid value",
+            Self::Invalid | Self::Type | Self::Unchecked => "Invalid value",
             Self::NotSupported => "Unsupported value",
             Self::Forbidden => "Forbidden",
             Self::Duplicate => "Duplicate value",

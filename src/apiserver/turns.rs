@@ -42,6 +42,12 @@ pub(super) struct Scan<'t> {
     place: Option<Place<'t>>,
 }
 
+/// A turn of a caller, and their place.
+pub(super) struct Whole<'t> {
+    _turn: Option<OwnedSemaphorePermit>,
+    _scan: Scan<'t>,
+}
+
 struct Place<'t> {
     // In this order, so that the caller is forgotten with the last of their work.
     _place: OwnedSemaphorePermit,
@@ -80,6 +86,16 @@ impl Turns {
         // Nobody closes it.
         let place = Arc::clone(&caller.place).acquire_owned().await.ok();
         Scan { place: place.map(|place| Place { _place: place, caller }) }
+    }
+
+    /// Waits for a turn of work that cannot be taken in parts, which is to be done while this is kept, and awaits nothing.
+    pub async fn whole(&self, identity: &Identity) -> Whole<'_> {
+        let scan = self.begin(identity).await;
+        let turn = match &scan.place {
+            Some(_) => self.turn().await,
+            None => None,
+        };
+        Whole { _turn: turn, _scan: scan }
     }
 
     /// Waits for a turn, whoever asks; it lasts until it is dropped.

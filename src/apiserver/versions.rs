@@ -100,8 +100,12 @@ fn compare(was: Option<&Value>, back: Option<&Value>, path: &mut Vec<String>, fo
     found.push(Lost { path: path.clone(), back: back.cloned(), was: was.cloned() });
 }
 
+/// Comparisons of entries of lists that one object may cost: what was lost is said by an annotation, which anybody may write.
+const COMPARED_MAX: usize = 1_000_000;
+
 /// Puts back what was lost, where what came back is still as it came.
 fn restore(object: &mut Value, kept: &[Lost]) {
+    let mut left = COMPARED_MAX;
     for lost in kept {
         let Some((last, parents)) = lost.path.split_last() else { continue };
         let mut place = Some(&mut *object);
@@ -119,6 +123,8 @@ fn restore(object: &mut Value, kept: &[Lost]) {
             (place.get_mut(last), &lost.back, &lost.was)
             && back.len() == was.len()
         {
+            let Some(rest) = left.checked_sub(now.len().saturating_mul(back.len() + was.len())) else { continue };
+            left = rest;
             // Entries that the client left alone, wherever they stand now.
             for entry in now {
                 if let Some(index) = back.iter().position(|one| one == entry) {
@@ -231,6 +237,17 @@ mod tests {
                 "name": "m", "namespace": "rack"}},
             "status": {"infrastructureReady": true, "failureReason": "Oops", "failureDomains": {"a": {"controlPlane": true}}},
         })
+    }
+
+    #[test]
+    fn what_an_annotation_says_of_long_lists_is_not_looked_through() {
+        let entries = |from: usize| (from..from + 3000).map(|one| json!({ "n": one })).collect::<Value>();
+        let kept =
+            |from: usize| Lost { path: vec!["l".into()], back: Some(entries(from)), was: Some(entries(from + 1)) };
+        let mut object = json!({"l": entries(0)});
+        let was = object.clone();
+        restore(&mut object, &[kept(1), kept(2), kept(3)]);
+        assert_eq!(object, was);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use super::request::{Form, Params, Target, parse_revision};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::Rows;
-use super::{ApiServer, Identity, Resource, auth};
+use super::{ApiServer, Identity, Resource, aside, auth};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
@@ -50,6 +50,11 @@ const DEFAULT_SECONDS: u64 = 1800;
 const SECONDS_MAX: u64 = 24 * 3600;
 /// Bytes after which a chunk is sent though more events are ready. One waits for a client that does not read.
 const CHUNK: usize = 16 * 1024;
+
+/// How long events are put into a chunk that are there already, while others wait for their turn.
+const DRAIN: Duration = Duration::from_millis(2);
+/// Bytes of an object's text from which on it is long for a watch that has to read it.
+const READ_LONG_FROM: usize = 4 << 10;
 
 /// Annotation of the bookmark that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
@@ -68,13 +73,14 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
     let store = call.api.store();
     let storage = &call.resource.storage;
     let from = parse_revision(&params.resource_version)?;
-    let mut state = State {
+    let mut state = Box::new(State {
         api: call.api.clone(),
         resource: Arc::clone(call.resource),
         target: call.target.clone(),
         params: params.clone(),
         identity: call.identity.clone(),
         judged: None,
+        may: true,
         form: call.form,
         selector,
         source: None,
@@ -89,7 +95,7 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         over: false,
         counted: call.api.inner.metrics.watching(call.resource, call.target),
         _place: place,
-    };
+    });
     let wants_list = initial.unwrap_or(from.is_none());
     let mut text = 0;
     let after = if wants_list || from.is_none() {
@@ -119,12 +125,12 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         }
     }
     let first = state.first.clone();
-    let stream = futures::stream::unfold((state, early), |(mut state, early)| async move {
-        let chunk = match early {
-            Some(chunk) => Some(chunk),
-            None => state.next_chunk().await,
+    let stream = futures::stream::unfold((state, early), |(state, early)| async move {
+        let (chunk, state) = match early {
+            Some(chunk) => (chunk, state),
+            None => state.next_chunk().await?,
         };
-        chunk.map(|chunk| (chunk, (state, None)))
+        Some((chunk, (state, None)))
     });
     let hold = read::hold(call, text);
     let line = hold.as_ref().map(Hold::line);
@@ -267,6 +273,13 @@ impl Source for Chunks {
     }
 }
 
+/// The object that an event is about.
+fn of_event(event: &StoreEvent) -> &Arc<Object> {
+    match event {
+        StoreEvent::Added(object) | StoreEvent::Deleted(object) | StoreEvent::Modified { object, .. } => object,
+    }
+}
+
 /// One client's watch.
 struct State {
     api: ApiServer,
@@ -276,6 +289,8 @@ struct State {
     identity: Identity,
     /// At which state of the roles it was allowed last.
     judged: Option<u64>,
+    /// Whether it was.
+    may: bool,
     form: Form,
     selector: Selector,
     source: Option<Watch>,
@@ -309,60 +324,106 @@ enum Woken {
 
 impl State {
     /// The next lines; `None` when the watch is over.
-    async fn next_chunk(&mut self) -> Option<Bytes> {
-        let mut chunk = BytesMut::new();
-        if !self.may_go_on() {
-            return None;
-        }
-        while let Some(object) = self.first.pop() {
-            self.put(&mut chunk, "ADDED", &object);
+    async fn next_chunk(self: Box<Self>) -> Option<(Bytes, Box<Self>)> {
+        let (mut state, mut chunk) = self.judged(BytesMut::new()).await?;
+        while let Some(object) = state.first.pop() {
+            let long = state.is_long(&object);
+            let put = move |state: &mut Self, chunk: &mut BytesMut| state.put(chunk, "ADDED", &object);
+            (state, chunk) = state.in_turn(long, chunk, put).await?;
             if chunk.len() >= CHUNK {
-                return Some(sealed(&chunk));
+                return Some((sealed(&chunk), state));
             }
         }
-        if std::mem::take(&mut self.end_of_initial) {
-            self.put_bookmark(&mut chunk, self.last, true);
+        if std::mem::take(&mut state.end_of_initial) {
+            let last = state.last;
+            state.put_bookmark(&mut chunk, last, true);
         }
         if !chunk.is_empty() {
-            return Some(sealed(&chunk));
+            return Some((sealed(&chunk), state));
         }
         // An event that the selector hides yields no line: wait on.
         while chunk.is_empty() {
-            if self.over {
+            if state.over {
                 return None;
             }
-            let woken = self.wait().await;
-            if !self.may_go_on() {
-                return None;
-            }
+            let woken = state.wait().await;
+            (state, chunk) = state.judged(chunk).await?;
             match woken {
-                Woken::Recheck => self.recheck = Instant::now() + RECHECK,
+                Woken::Recheck => state.recheck = Instant::now() + RECHECK,
                 Woken::Event(event) => {
-                    self.put_event(&mut chunk, &event);
-                    self.drain(&mut chunk);
+                    // It comes to all watches at once: what is long is done for one after the other.
+                    let long = state.is_here(of_event(&event)) && state.is_long(of_event(&event));
+                    let put = move |state: &mut Self, chunk: &mut BytesMut| {
+                        state.put_event(chunk, &event);
+                        state.drain(chunk, DRAIN);
+                    };
+                    (state, chunk) = state.in_turn(long, chunk, put).await?;
                 }
-                Woken::Gone(error) => self.put_gone(&mut chunk, &error),
+                Woken::Gone(error) => state.put_gone(&mut chunk, &error),
                 Woken::Bookmark => {
-                    self.bookmark = Instant::now() + BOOKMARK_EVERY;
-                    self.put_progress(&mut chunk);
+                    state.bookmark = Instant::now() + BOOKMARK_EVERY;
+                    state.put_progress(&mut chunk);
                 }
                 // A last bookmark lets the client go on from here.
-                Woken::Deadline if self.params.bookmarks => {
-                    self.put_progress(&mut chunk);
-                    self.over = true;
+                Woken::Deadline if state.params.bookmarks => {
+                    state.put_progress(&mut chunk);
+                    state.over = true;
                 }
                 // What happened to the objects before is still told.
                 Woken::Replaced => {
-                    self.drain(&mut chunk);
-                    self.over = true;
+                    state.drain(&mut chunk, Duration::MAX);
+                    state.over = true;
                 }
-                Woken::Deadline | Woken::End => {
-                    self.over = true;
-                    return None;
-                }
+                Woken::Deadline | Woken::End => return None,
             }
         }
-        Some(sealed(&chunk))
+        Some((sealed(&chunk), state))
+    }
+
+    /// Does something, in the caller's turn when it is long.
+    async fn in_turn(
+        self: Box<Self>,
+        long: bool,
+        mut chunk: BytesMut,
+        work: impl FnOnce(&mut Self, &mut BytesMut) + Send + 'static,
+    ) -> Option<(Box<Self>, BytesMut)> {
+        let mut state = self;
+        if !long {
+            work(&mut state, &mut chunk);
+            return Some((state, chunk));
+        }
+        // In a task of its own: a body whose client takes nothing is not asked for more, and would keep the turn that it was
+        // given. The task ends with the watch.
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let (api, identity) = (state.api.clone(), state.identity.clone());
+            let _turn = api.inner.long.whole(&identity).await;
+            work(&mut state, &mut chunk);
+            (state, chunk)
+        });
+        // It ends otherwise only with the runtime.
+        tasks.join_next().await?.ok()
+    }
+
+    /// Goes on if the caller is still who it was and still may.
+    async fn judged(self: Box<Self>, chunk: BytesMut) -> Option<(Box<Self>, BytesMut)> {
+        let namespace = self.target.namespace.as_deref().unwrap_or_default();
+        // All watches of a caller are judged anew when a role changes.
+        let auth = self.api.auth();
+        let long = self.judged != Some(auth.stamp()) && auth.is_long(&self.identity, namespace);
+        let judge = |state: &mut Self, _: &mut BytesMut| state.may = state.may_go_on();
+        let (state, chunk) = self.in_turn(long, chunk, judge).await?;
+        state.may.then_some((state, chunk))
+    }
+
+    /// Whether it takes long to show an object, for as many as may watch it.
+    fn is_long(&self, object: &Object) -> bool {
+        let is_read = self.form == Form::Table || self.resource.conversion.is_some() || self.selector.looks_inside();
+        object.json_len() >= if is_read { READ_LONG_FROM } else { aside::LONG_FROM }
+    }
+
+    fn is_here(&self, object: &Object) -> bool {
+        self.target.namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace)
     }
 
     /// Whether the caller is still who it was and still may; the watch is over when not.
@@ -401,26 +462,31 @@ impl State {
         }
     }
 
-    /// Puts in what is ready without waiting.
-    fn drain(&mut self, chunk: &mut BytesMut) {
+    /// Puts in what is ready without waiting, for so long; whether that was all of it.
+    fn drain(&mut self, chunk: &mut BytesMut, most: Duration) -> bool {
+        let began = Instant::now();
         while chunk.len() < CHUNK && !self.over {
-            let Some(source) = &mut self.source else { return };
+            if began.elapsed() >= most {
+                return false;
+            }
+            let Some(source) = &mut self.source else { return true };
             match source.next().now_or_never() {
                 Some(Ok(event)) => self.put_event(chunk, &event),
                 Some(Err(gone)) => self.put_gone(chunk, &gone.into()),
-                None => return,
+                None => return true,
             }
         }
+        chunk.len() < CHUNK
     }
 
     /// Sends what is ready and a bookmark behind it.
     fn put_progress(&mut self, chunk: &mut BytesMut) {
-        // Read before the events are drained: what was committed up to here has then been sent, unless the chunk is
-        // full; then the bookmark stands at the last event.
+        // Read before the events are drained: what was committed up to here has then been sent, unless there were too
+        // many; then the bookmark stands at the last event.
         let revision = self.api.store().revision();
-        self.drain(chunk);
+        let all = self.drain(chunk, DRAIN);
         if !self.over {
-            if chunk.len() < CHUNK {
+            if all {
                 self.last = self.last.max(revision);
             }
             self.put_bookmark(chunk, self.last, false);
@@ -436,7 +502,12 @@ impl State {
     }
 
     fn put_event(&mut self, chunk: &mut BytesMut, event: &StoreEvent) {
-        let selected = |object: &Object| self.selector.matches(object);
+        let object = of_event(event);
+        self.last = self.last.max(object.revision);
+        if !self.is_here(object) {
+            return;
+        }
+        let selected = |object: &Object| self.selector.matches_shared(object);
         let (kind, object) = match event {
             StoreEvent::Added(object) => (selected(object).then_some("ADDED"), object),
             StoreEvent::Deleted(object) => (selected(object).then_some("DELETED"), object),
@@ -450,9 +521,7 @@ impl State {
                 (kind, object)
             }
         };
-        self.last = self.last.max(object.revision);
-        let here = self.target.namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace);
-        if let Some(kind) = kind.filter(|_| here) {
+        if let Some(kind) = kind {
             let object = Arc::clone(object);
             self.put(chunk, kind, &object);
         }

@@ -64,7 +64,7 @@ pub(super) async fn create(call: &Call<'_>, body: Bytes) -> Result<Written, ApiE
         return Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource"));
     }
     let dry_run = options::check(call, Write::Create)?;
-    let (draft, warnings) = of_body(call, &body)?;
+    let (draft, warnings) = of_body(call, &body).await?;
     if revision_of(&draft.value).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
@@ -75,7 +75,7 @@ pub(super) async fn create(call: &Call<'_>, body: Bytes) -> Result<Written, ApiE
 pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
     call.require_writable()?;
     let dry_run = options::check(call, Write::Update)?;
-    let (draft, warnings) = of_body(call, &body)?;
+    let (draft, warnings) = of_body(call, &body).await?;
     let Draft { value, managers: Managers::Track(sent) } = draft else {
         return Err(ApiError::internal("an update is no apply"));
     };
@@ -96,9 +96,14 @@ pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiEr
     if content_type == APPLY {
         return apply(call, &body).await;
     }
-    let patch = Patch::parse(call.resource, &content_type, &body)?;
+    let (patch, refusal) = read(call, &body, || {
+        let patch = Patch::parse(call.resource, &content_type, &body)?;
+        let refusal = patch.refusal();
+        Ok((patch, refusal))
+    })
+    .await?;
     let dry_run = options::check(call, Write::Patch)?;
-    let mut warnings = Warnings::new(call, patch.refusal());
+    let mut warnings = Warnings::new(call, refusal);
     warnings.duplicates(patch.duplicates())?;
     change(call, warnings, Write::Patch, dry_run, |live| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to patch"))?;
@@ -117,11 +122,14 @@ pub(super) const APPLY: &str = "application/apply-patch+yaml";
 /// Applies a configuration; the object is made when it is not there.
 async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
     let dry_run = options::check(call, Write::Apply)?;
-    let parsed = aside::on_bytes(body.len(), || body::parse_config(body))?;
+    let (parsed, fault) = read(call, body, || {
+        let parsed = body::parse_config(body)?;
+        let fault = if parsed.duplicates.is_empty() { None } else { body::duplicate_in_yaml(body) };
+        Ok((parsed, fault))
+    })
+    .await?;
     let mut warnings = Warnings::new(call, Refusal::Object);
-    if !parsed.duplicates.is_empty()
-        && let Some(fault) = body::duplicate_in_yaml(body)
-    {
+    if let Some(fault) = fault {
         warnings.duplicate_in_yaml(fault)?;
     }
     let config = parsed.value;
@@ -162,9 +170,20 @@ fn check_config(resource: &Resource, config: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Reads a body, in its caller's turn when it is long.
+pub(super) async fn read<T>(
+    call: &Call<'_>,
+    body: &[u8],
+    read: impl FnOnce() -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let long = body.len() >= aside::LONG_FROM;
+    let _turn = call.turn(long).await;
+    aside::when(long, read)
+}
+
 /// The object of a body and what is to be warned of.
-fn of_body(call: &Call<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
-    let parsed = aside::on_bytes(body.len(), || parse_body(call.headers, body))?;
+async fn of_body(call: &Call<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
+    let parsed = read(call, body, || parse_body(call.headers, body)).await?;
     let mut warnings = Warnings::new(call, Refusal::Object);
     warnings.duplicates(&parsed.duplicates)?;
     let mut value = parsed.value;
@@ -186,14 +205,13 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
     };
     // Before anybody waits for this one.
     let _ready = crd::ready(call, &draft.value, None).await?;
-    // Held until the write is done, so that a namespace cannot end in between.
-    let _gate = call.api.namespace_gate().read().await;
-    check_kind(call)?;
-    crd::check_room(call.api, resource)?;
-    if resource.namespaced {
-        let (namespace, name) = (given.namespace.as_deref(), given.name.as_deref());
-        check_namespace(call, namespace.unwrap_or_default(), name.unwrap_or_default())?;
-    }
+    let (into, named) = (given.namespace.clone().unwrap_or_default(), given.name.clone().unwrap_or_default());
+    let may_come = || {
+        check_kind(call)?;
+        crd::check_room(call.api, resource)?;
+        if resource.namespaced { check_namespace(call, &into, &named) } else { Ok(()) }
+    };
+    may_come()?;
     let namespace = call.target.namespace.clone().unwrap_or_default();
     let mut draft = draft;
     if resource.status
@@ -209,12 +227,21 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
     }
     let again = generated.is_some().then(|| draft.clone());
     let long = call.is_long(0);
+    let turn = call.turn(long).await;
     let (mut value, mut managers) = aside::when(long, || shape(call, draft, meta.clone(), None, &mut warnings))?;
+    drop(turn);
+    // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of a
+    // namespace waits for this, and everybody else's creations for that.
+    let _gate = call.api.namespace_gate().read().await;
+    may_come()?;
     let mut attempt = 1;
     loop {
         let name = meta.name.clone().unwrap_or_default();
-        let mut stored = resource.to_stored(value.clone());
-        ownership::put(&mut stored, &mut managers);
+        let stored = aside::when(long, || {
+            let mut stored = resource.to_stored(value.clone());
+            ownership::put(&mut stored, &mut managers);
+            stored
+        });
         let outcome = if dry_run {
             match call.api.store().get(&resource.storage, &namespace, &name) {
                 Some(_) => Err(WriteError::Exists),
@@ -245,7 +272,8 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
                     return Err(error);
                 }
                 meta.name = Some(meta::generate_name(prefix));
-                (value, managers) = shape(call, draft.clone(), meta.clone(), None, &mut warnings)?;
+                (value, managers) =
+                    aside::when(long, || shape(call, draft.clone(), meta.clone(), None, &mut warnings))?;
             }
             Err(error) => return Err(ApiError::from_write(&error, resource, &name)),
         }
@@ -301,38 +329,51 @@ pub(super) async fn change(
                 .authorize(Some(call.identity), &auth::attributes("create", call.target, call.params, ""))?;
             return insert(call, make(None)?, warnings, dry_run).await;
         };
-        let live = Live::new(resource, current);
-        let old_meta = meta::read(&live.value)?;
-        let long = call.is_long(live.object.json_len());
-        let draft = aside::when(long, || make(Some(&live)))?;
+        let long = call.is_long(current.json_len());
+        let turn = call.turn(long).await;
+        let (live, old_meta, draft) = aside::when(long, || {
+            let live = Live::new(resource, current);
+            let old_meta = meta::read(&live.value)?;
+            let draft = make(Some(&live))?;
+            Ok::<_, ApiError>((live, old_meta, draft))
+        })?;
+        drop(turn);
         let mut new_meta = own_place(call, meta::read(&draft.value)?)?;
         let named_revision = check_revision(call, &new_meta, &live.object, write)?;
         check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
         let _ready = crd::ready(call, &draft.value, Some(&live.value)).await?;
-        let shaped = aside::when(long, || shape(call, draft, new_meta, Some(&old), &mut warnings));
-        let (mut value, mut managers) = shaped?;
-        value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
-        // A manager's time alone is no change.
-        if value == live.value
-            && manager::same(&managers, &live.managers)
-            && !stored_in_old_version(resource, &live.object)
-        {
+        let turn = call.turn(long).await;
+        let shaped = aside::when(long, || {
+            let (mut value, mut managers) = shape(call, draft, new_meta, Some(&old), &mut warnings)?;
+            value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
+            // A manager's time alone is no change.
+            if value == live.value
+                && manager::same(&managers, &live.managers)
+                && !stored_in_old_version(resource, &live.object)
+            {
+                return Ok::<_, ApiError>(None);
+            }
+            let ends = ends_now(&value);
+            let managed = !managers.is_empty();
+            if !with_managers {
+                managers.clear();
+            }
+            let mut stored = resource.to_stored(value);
+            ownership::put(&mut stored, &mut managers);
+            Ok(Some((stored, ends, managed && with_managers)))
+        })?;
+        drop(turn);
+        let Some((stored, ends, managed)) = shaped else {
             return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
-        }
-        let ends = ends_now(&value);
-        if !with_managers {
-            managers.clear();
-        }
-        let mut stored = resource.to_stored(value);
-        ownership::put(&mut stored, &mut managers);
+        };
         match commit_change(call, &live.object, stored, ends, dry_run).await {
             Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
             Err(WriteError::Conflict { .. }) if !named_revision => {}
             Err(WriteError::NotFound) if creates(call, write) => {}
             // Rather an object without its managers than none.
-            Err(WriteError::TooLarge { .. }) if write != Write::Apply && !managers.is_empty() => with_managers = false,
+            Err(WriteError::TooLarge { .. }) if write != Write::Apply && managed => with_managers = false,
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
         }
     }

@@ -48,9 +48,13 @@ fn bound_of_all(namespace: &str, own: usize) -> usize {
     }
 }
 
+/// Part of its text that an object weighs at least: one letter again and again packs to nothing, and is unpacked by whoever
+/// lists it.
+const PART_OF_TEXT: usize = 16;
+
 /// What an object takes as it is kept, in bytes, packed or not.
 pub(super) fn weight(object: &Object) -> usize {
-    record::size(object) + object.unpacked()
+    (record::size(object) + object.unpacked()).max(object.json_len() / PART_OF_TEXT)
 }
 
 /// What is a little more for an object that is there, in bytes: a status, a mark of its deletion.

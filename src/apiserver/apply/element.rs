@@ -57,6 +57,16 @@ impl Element {
         }
     }
 
+    /// About how many bytes of text it has.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Field(name) => name.len(),
+            Self::Key(pairs) => pairs.iter().map(|(key, value)| key.len() + length_of(value)).sum(),
+            Self::Value(value) => length_of(value),
+            Self::Index(_) => 0,
+        }
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Self::Field(_) => 0,
@@ -145,6 +155,10 @@ fn compare(a: &Value, b: &Value) -> Ordering {
         }
         _ => rank(a).cmp(&rank(b)),
     }
+}
+
+fn length_of(value: &Value) -> usize {
+    value.as_str().map_or_else(|| value.to_string().len(), str::len)
 }
 
 /// Whether two values are the same to a client: 1 is 1.0.

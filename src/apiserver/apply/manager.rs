@@ -1,7 +1,7 @@
 //! `metadata.managedFields`: who owns which fields, read and written.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -11,11 +11,13 @@ use super::set::Set;
 
 /// Managers by update that an object keeps; the oldest become one beyond that.
 const UPDATERS_MAX: usize = 10;
+/// Managers of one object, all together: with each write the fields of each are compared with what changes.
+pub const MANAGERS_MAX: usize = 256;
 /// Name of the manager that stands for those.
 const ANCIENT: &str = "ancient-changes";
 
 /// What a manager does with its fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub enum Operation {
     /// It applies them and wants them to stay.
     Apply,
@@ -43,6 +45,12 @@ impl Manager {
             && self.operation == other.operation
             && self.subresource == other.subresource
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// What [`Self::is`] compares.
+    fn key(&self) -> (&str, Operation, &str, &str) {
+        let version = if self.operation == Operation::Apply { "" } else { self.api_version.as_str() };
+        (self.name.as_str(), self.operation, self.subresource.as_str(), version)
     }
 
     /// As messages about conflicts name it.
@@ -148,14 +156,29 @@ fn of_wire(wire: Vec<Wire>) -> Option<Vec<Entry>> {
         if one.subresource.len() > SUBRESOURCE_MAX {
             return None;
         }
-        let entry = Entry::try_from(one).ok()?;
-        // Of one manager the last entry counts.
-        match entries.iter_mut().find(|other| other.manager.is(&entry.manager)) {
-            Some(other) => *other = entry,
-            None => entries.push(entry),
+        entries.push(Entry::try_from(one).ok()?);
+    }
+    // Of one manager the last entry counts, in the place of the first.
+    Some(joined(entries, |other, entry| *other = entry))
+}
+
+/// Each manager once, where it stands first.
+fn joined(entries: Vec<Entry>, join: impl Fn(&mut Entry, Entry)) -> Vec<Entry> {
+    let mut places = HashMap::with_capacity(entries.len());
+    let mut place_of = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        let next = places.len();
+        place_of.push(*places.entry(entry.manager.key()).or_insert(next));
+    }
+    drop(places);
+    let mut out: Vec<Entry> = Vec::new();
+    for (entry, place) in entries.into_iter().zip(place_of) {
+        match out.get_mut(place) {
+            Some(first) => join(first, entry),
+            None => out.push(entry),
         }
     }
-    Some(entries)
+    out
 }
 
 /// Writes `managedFields` in upstream's order.
@@ -194,8 +217,14 @@ fn order(a: &Entry, b: &Entry) -> Ordering {
 
 /// Whether two lists say the same, times apart.
 pub fn same(a: &[Entry], b: &[Entry]) -> bool {
-    a.len() == b.len()
-        && a.iter().all(|one| b.iter().any(|other| one.manager == other.manager && one.fields == other.fields))
+    fn sorted(entries: &[Entry]) -> Vec<&Entry> {
+        let mut sorted: Vec<&Entry> = entries.iter().collect();
+        sorted
+            .sort_by(|a, b| (a.manager.key(), &a.manager.api_version).cmp(&(b.manager.key(), &b.manager.api_version)));
+        sorted
+    }
+    let same = |(a, b): (&Entry, &Entry)| a.manager == b.manager && a.fields == b.fields;
+    a.len() == b.len() && sorted(a).into_iter().zip(sorted(b)).all(same)
 }
 
 /// Makes the oldest updaters of a version one when there are too many.
@@ -229,15 +258,10 @@ pub fn cap(entries: &mut Vec<Entry>) {
         }
     }
     // An older bucket may have been there.
-    for entry in kept {
-        match entries.iter_mut().find(|other| other.manager.is(&entry.manager)) {
-            Some(other) => {
-                other.fields = other.fields.union(&entry.fields);
-                other.time = other.time.max(entry.time);
-            }
-            None => entries.push(entry),
-        }
-    }
+    *entries = joined(kept, |other, entry| {
+        other.fields = other.fields.union(&entry.fields);
+        other.time = other.time.max(entry.time);
+    });
 }
 
 #[cfg(test)]

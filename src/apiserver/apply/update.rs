@@ -1,5 +1,6 @@
 //! Who owns what after a write: the merge rules of KEP-555. Pure; the time is an argument.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -37,7 +38,7 @@ pub struct Types<'t> {
 pub struct Conflict {
     /// Who owns it.
     pub manager: Manager,
-    /// The field.
+    /// The field; empty for one of too many.
     pub path: Vec<Element>,
 }
 
@@ -45,6 +46,31 @@ impl Conflict {
     /// The path as messages show it.
     pub fn field(&self) -> String {
         self.path.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// Conflicts that are listed at most, and bytes of their paths.
+const CONFLICTS_MAX: usize = 10_000;
+const PATHS_MAX: usize = 8 << 20;
+
+#[derive(Default)]
+struct Conflicts {
+    found: Vec<Conflict>,
+    bytes: usize,
+}
+
+impl Conflicts {
+    /// Adds one, when there is room: one is enough to stop who applies.
+    fn add(&mut self, manager: &Manager, path: &[&Element]) {
+        if self.found.len() >= CONFLICTS_MAX {
+            return;
+        }
+        self.bytes += path.iter().map(|element| size_of::<Element>() + element.length()).sum::<usize>();
+        // One without a path stands for those that there is no room for: nobody is allowed what it is about.
+        let stands_for_more = self.bytes > PATHS_MAX || self.found.len() + 1 == CONFLICTS_MAX;
+        let path: &[&Element] = if stands_for_more { &[] } else { path };
+        let path = path.iter().map(|element| (*element).clone()).collect();
+        self.found.push(Conflict { manager: manager.clone(), path });
     }
 }
 
@@ -92,22 +118,43 @@ impl Types<'_> {
 
     /// Brings what managers own up to the schema of today, and forgets versions that are no longer served.
     fn reconcile(&self, live: &Value, managers: &mut Vec<Entry>) {
+        // The object is brought into each version once, however many managers wrote in it.
+        let mut served: HashMap<String, Option<Arc<Resource>>> = HashMap::new();
         managers.retain_mut(|entry| {
-            let version = entry.manager.api_version.clone();
-            let known = self.at(&version, &[live], |kind, _| {
-                if let Some(fields) = reconciled(kind, &entry.fields) {
-                    entry.fields = fields;
+            let version = &entry.manager.api_version;
+            let other;
+            let schema = if version == self.api_version {
+                self.schema
+            } else {
+                if !served.contains_key(version) {
+                    let resource = (self.convert)(live, version).map(|(_, resource)| resource);
+                    served.insert(version.clone(), resource);
                 }
-            });
-            known.is_some()
+                match served.get(version) {
+                    Some(Some(resource)) => {
+                        other = Arc::clone(resource);
+                        &other.schema
+                    }
+                    _ => return false,
+                }
+            };
+            if let Some(fields) = reconciled(Type::root(schema), &entry.fields) {
+                entry.fields = fields;
+            }
+            true
         });
     }
 
     /// Takes from the managers what a change from one object to another takes from them; `own` is the one who makes it.
     fn judge(&self, old: &Value, new: &Value, managers: &mut Vec<Entry>, own: Option<&Manager>, force: bool) -> Judged {
-        let mut versions: Vec<(String, Comparison)> =
-            vec![(self.api_version.to_owned(), compare(self.kind(), old, new).without(self.reset))];
-        let mut conflicts = Vec::new();
+        // With what each sets, which all managers of the version are asked about.
+        let with_set = |compared: Comparison| {
+            let set = compared.set();
+            (compared, set)
+        };
+        let first = with_set(compare(self.kind(), old, new).without(self.reset));
+        let mut versions: Vec<(String, (Comparison, Set))> = vec![(self.api_version.to_owned(), first)];
+        let mut conflicts = Conflicts::default();
         let mut changed: Vec<Entry> = Vec::with_capacity(managers.len());
         for entry in managers.iter() {
             if own.is_some_and(|own| own.is(&entry.manager)) {
@@ -124,25 +171,24 @@ impl Types<'_> {
                     });
                     // A version that is gone takes its managers with it.
                     let Some(compared) = compared else { continue };
-                    versions.push((version.clone(), compared));
+                    versions.push((version.clone(), with_set(compared)));
                     versions.len() - 1
                 }
             };
-            let Some((_, compared)) = versions.get(at) else { continue };
-            let taken = entry.fields.intersection(&compared.set());
-            taken.each(|path| {
-                let path = path.iter().map(|element| (*element).clone()).collect();
-                conflicts.push(Conflict { manager: entry.manager.clone(), path });
-            });
+            let Some((_, (compared, set))) = versions.get(at) else { continue };
+            let taken = entry.fields.intersection(set);
+            if !force {
+                taken.each(|path| conflicts.add(&entry.manager, path));
+            }
             let fields = entry.fields.difference(&taken).difference(&compared.removed);
             changed.push(Entry { fields, ..entry.clone() });
         }
-        if !force && !conflicts.is_empty() {
-            return Err(conflicts);
+        if !conflicts.found.is_empty() {
+            return Err(conflicts.found);
         }
         changed.retain(|entry| !entry.fields.is_empty());
         *managers = changed;
-        Ok(versions.swap_remove(0).1)
+        Ok(versions.swap_remove(0).1.0)
     }
 }
 

@@ -121,10 +121,10 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, ApiError> {
 }
 
 /// Answers a review.
-pub(in crate::apiserver) fn answer(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
+pub(in crate::apiserver) async fn answer(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
     let resource = call.resource;
     options::check(call, Write::Create)?;
-    let mut review = parse_body(call.headers, body)?.value;
+    let mut review = write::read(call, body, || parse_body(call.headers, body)).await?.value;
     write::check_type(resource, &mut review)?;
     resource.schema.drop_nulls(&mut review);
     if review.get("metadata").is_none() {
@@ -252,11 +252,11 @@ fn token_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
 }
 
 /// Makes a token of the account of the path (`TokenRequest`).
-pub(in crate::apiserver) fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Response, ApiError> {
+pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Response, ApiError> {
     let (resource, name) = (call.resource, call.name()?);
     let namespace = call.target.namespace.as_deref().unwrap_or_default();
     let dry_run = options::check(call, Write::Create)?;
-    let asked = parse_body(call.headers, body)?.value;
+    let asked = write::read(call, body, || parse_body(call.headers, body)).await?.value;
     for (field, wanted) in [("kind", "TokenRequest".to_owned()), ("apiVersion", format!("{AUTHENTICATION}/v1"))] {
         if asked.get(field).is_some_and(|found| *found != wanted && *found != "") {
             return Err(ApiError::bad_request(format!("{field} in the data must be {wanted}")));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::super::of_definition::COLUMNS_MAX;
 use super::super::selectors::{is_dns_label, is_dns_subdomain};
 use super::super::status::{FieldError, FieldFault, shorten};
 use super::{names, structural};
@@ -212,7 +213,12 @@ fn check_columns(columns: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
         format!("supported values: {}", quoted.join(", "))
     };
-    for (index, column) in columns.as_array().into_iter().flatten().enumerate() {
+    let columns = columns.as_array().map(Vec::as_slice).unwrap_or_default();
+    if columns.len() > COLUMNS_MAX {
+        let detail = format!("{}: must have at most {COLUMNS_MAX} items", columns.len());
+        errors.push(FieldError::new(FieldFault::TooMany, path, detail));
+    }
+    for (index, column) in columns.iter().take(COLUMNS_MAX).enumerate() {
         let path = format!("{path}[{index}]");
         if text(column, "name").is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::super::schema::{Looking, Schema};
-use super::super::status::{FieldError, FieldFault};
+use super::super::status::{FieldError, FieldFault, shorten};
 
 /// Nodes of one schema.
 const NODES_MAX: usize = 20_000;
@@ -47,6 +47,13 @@ pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
     found.truncate(ERRORS_MAX);
     errors.append(&mut found);
+}
+
+/// Letters of a name in a path, which is made for each of very many nodes.
+const NAME_SHOWN: usize = 256;
+
+fn property_at(path: &str, name: &str) -> String {
+    format!("{path}.properties[{}]", shorten(name, NAME_SHOWN))
 }
 
 /// Where a node stands.
@@ -256,7 +263,7 @@ impl Walk<'_> {
         }
         let embedded = place == Place::Root || map.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true));
         for (name, property) in properties.into_iter().flatten() {
-            let path = format!("{path}.properties[{name}]");
+            let path = property_at(path, name);
             if embedded && name == "metadata" {
                 self.metadata(property, &path);
                 self.node(property, &path, Place::Metadata);
@@ -298,7 +305,7 @@ impl Walk<'_> {
             self.forbid(format!("{path}.{field}"), "must be empty to be structural");
         }
         for (name, property) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            self.junctor(property, &format!("{path}.properties[{name}]"), false);
+            self.junctor(property, &property_at(path, name), false);
         }
         if let Some(items) = map.get("items") {
             self.junctor(items, &format!("{path}.items"), false);

@@ -1,7 +1,7 @@
 //! Rules in CEL (`x-kubernetes-validations`), of the schemas of users.
 //!
 //! The language and Kubernetes' functions come from the `kube-cel` crate. What is added here is what a server needs:
-//! a bound of what a rule may cost, known before it runs; a bound of its nesting; the former self of entries of keyed
+//! a bound of what a rule may cost, counted while it runs (`meter`); a bound of its nesting; the former self of entries of keyed
 //! lists; and upstream's words.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use kube_cel::KubeCelExt;
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, MapExpr as CelMapExpr, StructExpr};
+use kube_cel::cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr, MapExpr as CelMapExpr, StructExpr};
 use kube_cel::cel::objects::{Key, Map as CelMap};
 use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, Value as CelValue};
@@ -19,10 +19,13 @@ use super::super::status::{FieldError, FieldFault};
 use super::format::Format;
 use super::in_use::{InUse, Outcome};
 use super::validate::{NO_PATH, type_of};
-use super::{ERRORS_MAX, Schema, join};
+use super::{ERRORS_MAX, Schema, entry_at, join};
 
 mod check;
+mod meter;
 mod patterns;
+
+use meter::Scope;
 
 /// Bytes of one rule.
 const RULE_MAX: usize = 8 * 1024;
@@ -36,6 +39,8 @@ const READER_STACK: usize = 64 << 20;
 const RULE_COST_MAX: u64 = 1_000_000;
 /// Steps that all rules of one object may take together, as upstream (`RuntimeCELCostBudget`).
 const COST_MAX: u64 = 10_000_000;
+/// Bytes of a text that count as a step when it is shown to rules.
+const SHOWN_STEP: u64 = 64;
 /// Bytes of a message that a rule makes.
 const MESSAGE_MAX: usize = 5 * 1024;
 /// Told when all steps are taken, in upstream's words.
@@ -83,32 +88,9 @@ pub(super) struct Rule {
 #[derive(Debug)]
 pub(super) struct Expression {
     tree: IdedExpr,
-    cost: Cost,
 }
 
 pub(super) static IN_USE: InUse<Expression, String> = InUse::new();
-
-/// Bytes of text, and entries of a list that is copied, that count as one step.
-const TEXT_STEP: u64 = 64;
-const COPY_STEP: u64 = 8;
-
-/// What a rule costs, as a polynomial of the longest list that it sees.
-#[derive(Clone, Debug, Default)]
-struct Cost {
-    /// Nodes of the expression, by the number of loops that they are within.
-    nodes: Vec<u64>,
-    /// Those of them that go over texts.
-    texts: Vec<u64>,
-    /// Loops that put lists together, an entry at a turn, by the loops that each turn is within: the list so far is
-    /// copied at each.
-    builders: Vec<u64>,
-    /// Factor by which it may make lists longer than they come before it loops over them.
-    growth: u64,
-    /// Entries of its longest literal list.
-    literal: u64,
-    /// Whether it may make lists of the pieces of texts.
-    splits: bool,
-}
 
 /// Compiles the rules of one node. On failure the index of the rule and the reason.
 pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)> {
@@ -179,54 +161,31 @@ pub(super) fn read(text: &str) -> Outcome<Expression, String> {
     })
 }
 
-/// Reads an expression and measures it. To be called with a large stack.
+/// Reads an expression and looks how deep it is. To be called with a large stack.
 fn read_anew(text: &str) -> Result<Expression, String> {
     let parser = Parser::default().enable_optional_syntax(true);
     let tree = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
-    let mut cost = Cost { growth: 1, ..Cost::default() };
-    // Each with its depth, the loops around it, and whether a loop runs over what it makes.
-    let mut open: Vec<(&IdedExpr, usize, usize, bool)> = vec![(&tree, 1, 0, false)];
-    while let Some((node, depth, loops, range)) = open.pop() {
+    let mut open: Vec<(&IdedExpr, usize)> = vec![(&tree, 1)];
+    while let Some((node, depth)) = open.pop() {
         if depth > DEPTH_MAX {
             return Err(format!("must not be nested deeper than {DEPTH_MAX}"));
         }
-        if cost.nodes.len() <= loops {
-            // One more, for the turns of a loop that begins here.
-            cost.nodes.resize(loops + 1, 0);
-            cost.texts.resize(loops + 1, 0);
-            cost.builders.resize(loops + 2, 0);
-        }
-        cost.nodes[loops] += 1;
-        let mut below = |child, loops, range| open.push((child, depth + 1, loops, range));
+        let mut below = |child| open.push((child, depth + 1));
         match &node.expr {
-            Expr::Call(call) => {
-                cost.growth += u64::from(range && call.func_name == "_+_");
-                cost.texts[loops] += 1;
-                cost.splits |= matches!(call.func_name.as_str(), "split" | "findAll");
-                call.target.iter().for_each(|target| below(target, loops, range));
-                call.args.iter().for_each(|argument| below(argument, loops, range));
-            }
+            Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).for_each(below),
             Expr::Comprehension(comprehension) => {
-                cost.builders[loops + 1] += u64::from(matches!(comprehension.accu_init.expr, Expr::List(_)));
-                below(&comprehension.iter_range, loops, true);
-                below(&comprehension.accu_init, loops, range);
-                for inner in [&comprehension.loop_cond, &comprehension.loop_step, &comprehension.result] {
-                    below(inner, loops + 1, range);
-                }
+                let ComprehensionExpr { iter_range, accu_init, loop_cond, loop_step, result, .. } = &**comprehension;
+                [iter_range, accu_init, loop_cond, loop_step, result].into_iter().for_each(below);
             }
-            Expr::List(list) => {
-                cost.literal = cost.literal.max(list.elements.len() as u64);
-                list.elements.iter().for_each(|element| below(element, loops, range));
-            }
-            Expr::Select(select) => below(&select.operand, loops, range),
+            Expr::List(list) => list.elements.iter().for_each(below),
+            Expr::Select(select) => below(&select.operand),
             Expr::Map(CelMapExpr { entries }) | Expr::Struct(StructExpr { entries, .. }) => {
-                cost.literal = cost.literal.max(entries.len() as u64);
-                entries.iter().for_each(|entry| entry_parts(&entry.expr, |part| below(part, loops, range)));
+                entries.iter().for_each(|entry| entry_parts(&entry.expr, &mut below));
             }
             Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => {}
         }
     }
-    Ok(Expression { tree, cost })
+    Ok(Expression { tree })
 }
 
 fn entry_parts<'e>(entry: &'e EntryExpr, mut below: impl FnMut(&'e IdedExpr)) {
@@ -239,31 +198,36 @@ fn entry_parts<'e>(entry: &'e EntryExpr, mut below: impl FnMut(&'e IdedExpr)) {
     }
 }
 
-impl Cost {
-    /// Steps that the rule takes at most on values whose longest list and text are these.
-    fn steps(&self, list: u64, text: u64) -> u64 {
-        let longest = if self.splits { list.max(text) } else { list };
-        let turns = longest.max(self.literal).max(1).saturating_mul(self.growth);
-        let sum = |counts: &[u64]| {
-            let levels = (0..).zip(counts);
-            levels.map(|(loops, count)| turns.saturating_pow(loops).saturating_mul(*count)).fold(0, u64::saturating_add)
-        };
-        sum(&self.nodes)
-            .saturating_add(sum(&self.texts).saturating_mul(text / TEXT_STEP))
-            .saturating_add(sum(&self.builders).saturating_mul(turns / COPY_STEP))
+/// Parts of a value, each of which takes a step to be shown to rules.
+fn parts(value: &Value) -> u64 {
+    match value {
+        Value::Array(entries) => entries.iter().map(parts).fold(1, u64::saturating_add),
+        Value::Object(map) => map.values().map(parts).fold(1, u64::saturating_add),
+        Value::String(text) => 1 + text.len() as u64 / SHOWN_STEP,
+        _ => 1,
     }
 }
 
-/// Length of the longest list or map, and of the longest text.
-fn extent(value: &Value) -> (u64, u64) {
-    let most = |values: &mut dyn Iterator<Item = &Value>, own: usize| {
-        values.map(extent).fold((own as u64, 0), |(list, text), (inner, other)| (list.max(inner), text.max(other)))
-    };
-    match value {
-        Value::Array(entries) => most(&mut entries.iter(), entries.len()),
-        Value::Object(map) => most(&mut map.values(), map.len()),
-        Value::String(text) => (0, text.len() as u64),
-        _ => (0, 0),
+/// Steps that are left for the rules of one object; nothing once they did not suffice, which is told once.
+struct Budget(Option<u64>);
+
+impl Budget {
+    fn left(&self) -> u64 {
+        self.0.unwrap_or(0)
+    }
+
+    /// Whether they suffice.
+    fn take(&mut self, steps: u64) -> bool {
+        self.0 = self.0.and_then(|left| left.checked_sub(steps));
+        self.0.is_some()
+    }
+
+    fn end(&mut self) {
+        self.0 = None;
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
     }
 }
 
@@ -294,7 +258,7 @@ impl Schema {
             ));
             return;
         }
-        let mut budget = COST_MAX;
+        let mut budget = Budget(Some(COST_MAX));
         let _patterns = patterns::OfObject::begin();
         FUNCTIONS.with(|functions| self.rules_at(value, old, "", functions, &mut budget, errors));
     }
@@ -305,10 +269,10 @@ impl Schema {
         old: Option<&Value>,
         path: &str,
         functions: &Context<'_>,
-        budget: &mut u64,
+        budget: &mut Budget,
         errors: &mut Vec<FieldError>,
     ) {
-        if !self.any_rules || value.is_null() || errors.len() >= ERRORS_MAX {
+        if !self.any_rules || value.is_null() || errors.len() >= ERRORS_MAX || budget.is_over() {
             return;
         }
         if !self.rules.is_empty() {
@@ -324,11 +288,11 @@ impl Schema {
                 }
             }
             Value::Array(entries) => {
+                let Some(schema) = &self.items else { return };
+                let former = self.former(old);
                 for (index, entry) in entries.iter().enumerate() {
-                    if let Some(schema) = &self.items {
-                        let old = self.counterpart(entry, old);
-                        schema.rules_at(entry, old, &format!("{path}[{index}]"), functions, budget, errors);
-                    }
+                    let old = former.of(entry);
+                    schema.rules_at(entry, old, &entry_at(path, index), functions, budget, errors);
                 }
             }
             _ => {}
@@ -342,22 +306,28 @@ impl Schema {
         old: Option<&Value>,
         path: &str,
         functions: &Context<'_>,
-        budget: &mut u64,
+        budget: &mut Budget,
         errors: &mut Vec<FieldError>,
     ) {
-        let (list, text) = extent(value);
-        let (old_list, old_text) = old.map(extent).unwrap_or_default();
         let unchanged = old == Some(value);
-        let mut scope = functions.new_inner_scope();
-        scope.add_variable_from_value("self", self.to_cel(value, path.is_empty()));
-        if let Some(old) = old {
-            scope.add_variable_from_value("oldSelf", self.to_cel(old, path.is_empty()));
+        // What was wrong before may stay, unless the rule is about the change.
+        let is_asked = |rule: &&Arc<Rule>| {
+            !((unchanged && !rule.transition) || (rule.transition && old.is_none() && !rule.optional_old))
+        };
+        let mut rules = self.rules.iter().filter(is_asked).peekable();
+        if rules.peek().is_none() {
+            return;
         }
-        for rule in &self.rules {
-            // What was wrong before may stay, unless the rule is about the change.
-            if (unchanged && !rule.transition) || (rule.transition && old.is_none() && !rule.optional_old) {
-                continue;
-            }
+        if !budget.take(parts(value).saturating_add(old.map_or(0, parts))) {
+            errors.push(FieldError::new(FieldFault::Unchecked, join_rule_path(path, ""), OUT_OF_BUDGET));
+            return;
+        }
+        let now = self.to_cel(value, path.is_empty());
+        let former = old.map(|old| self.to_cel(old, path.is_empty()));
+        let optional = optional_of(former.clone());
+        let empty = Scope::EMPTY;
+        let alone = empty.with("self", &now);
+        for rule in rules {
             let mut fault = |detail: String| {
                 let path = join_rule_path(path, &rule.field_path);
                 errors.push(match rule.fault {
@@ -367,49 +337,31 @@ impl Schema {
                     other => FieldError::new(other, path, detail),
                 });
             };
-            let steps = rule.expression.cost.steps(list.max(old_list), text.max(old_text));
-            if steps > RULE_COST_MAX {
-                fault(format!("call cost exceeds limit for rule: {}", rule.text));
-                continue;
-            }
-            let Some(left) = budget.checked_sub(steps) else {
-                fault(OUT_OF_BUDGET.into());
-                return;
-            };
-            *budget = left;
-            // What patterns take is known when they are looked for.
-            let may_take = left.min(RULE_COST_MAX - steps);
+            let former = if rule.optional_old && rule.transition { Some(&optional) } else { former.as_ref() };
+            let scope = former.map_or(alone, |former| alone.with("oldSelf", former));
+            let left = budget.left();
+            let may_take = left.min(RULE_COST_MAX);
             let mut spare = may_take;
-            let optional;
-            let scope = if rule.optional_old && rule.transition {
-                let mut inner = scope.new_inner_scope();
-                let former = old.map(|old| self.to_cel(old, path.is_empty()));
-                inner.add_variable_from_value("oldSelf", optional_of(former));
-                optional = inner;
-                &optional
-            } else {
-                &scope
-            };
-            let found = patterns::resolve(&rule.expression.tree, scope, &mut spare);
-            let Some(found) = found else {
-                *budget = left - may_take;
-                if *budget == 0 {
-                    fault(OUT_OF_BUDGET.into());
+            let Some(found) = patterns::resolve(&rule.expression.tree, &scope, functions, &mut spare) else {
+                if left <= RULE_COST_MAX {
+                    budget.end();
+                    errors.push(FieldError::new(FieldFault::Unchecked, join_rule_path(path, ""), OUT_OF_BUDGET));
                     return;
                 }
+                budget.take(may_take);
                 fault(format!("call cost exceeds limit for rule: {}", rule.text));
                 continue;
             };
             match found {
                 Ok(CelValue::Bool(true)) => {}
-                Ok(CelValue::Bool(false)) => fault(rule.told(scope, &mut spare)),
+                Ok(CelValue::Bool(false)) => fault(rule.told(&scope, functions, &mut spare)),
                 Ok(_) => fault(format!("rule must evaluate to a bool: {}", rule.text)),
                 Err(error) => {
                     let rule = rule.message.as_deref().unwrap_or(&rule.text);
-                    fault(format!("{error} evaluating rule: {rule}"));
+                    fault(format!("{} evaluating rule: {rule}", meter::told(&error)));
                 }
             }
-            *budget = left - (may_take - spare);
+            budget.take(may_take - spare);
         }
     }
 
@@ -533,10 +485,14 @@ fn join_rule_path(path: &str, below: &str) -> String {
 
 impl Rule {
     /// What is told when the rule does not hold.
-    fn told(&self, scope: &Context<'_>, steps: &mut u64) -> String {
-        if let Some(expression) = &self.message_expression
-            && let Some(Ok(CelValue::String(text))) = patterns::resolve(&expression.tree, scope, steps)
-        {
+    fn told(&self, scope: &Scope<'_>, functions: &Context<'_>, steps: &mut u64) -> String {
+        let made = self.message_expression.as_ref().and_then(|expression| {
+            let mut left = *steps;
+            let made = patterns::resolve(&expression.tree, scope, functions, &mut left);
+            *steps = if made.is_some() { left } else { 0 };
+            made
+        });
+        if let Some(Ok(CelValue::String(text))) = made {
             let text = text.trim();
             if !text.is_empty() && text.len() <= MESSAGE_MAX && !text.contains('\n') {
                 return text.to_owned();
@@ -656,7 +612,7 @@ mod tests {
         let long: Vec<u64> = (0..1000).collect();
         assert!(found(&costly, &json!({"list": long}), None)[0].contains("call cost exceeds limit"));
         assert!(found(&costly, &json!({"list": [1, 2, 3]}), None).is_empty());
-        let split = schema(&json!([{"rule": "self.a.split('').all(x, self.a.split('').all(y, x == y))"}]));
+        let split = schema(&json!([{"rule": "self.a.split('').all(x, self.a.split('').all(y, x == y || true))"}]));
         assert!(found(&split, &json!({"a": "a".repeat(5000)}), None)[0].contains("call cost exceeds limit"));
     }
 
@@ -693,18 +649,82 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_built_and_texts_that_are_read_cost_their_size() {
-        let steps = |rule: &str, list: u64, text: u64| read(rule).unwrap().cost.steps(list, text);
-        for (rule, list, text, may) in [
-            ("self.l.map(x, x).size() >= 0", 1000, 10, true),
-            ("self.l.map(x, x).size() >= 0", 60_000, 10, false),
-            ("self.l.filter(x, x > 1).size() >= 0", 60_000, 10, false),
-            ("self.l.all(x, x >= 0)", 60_000, 10, true),
-            ("self.l.map(x, self.t + 'x').size() >= 0", 3000, 100_000, false),
-            ("self.t.matches('^[a-z]+$')", 1, 100_000, true),
+    fn what_a_rule_makes_is_counted_before_it_is_made() {
+        let object = json!({"a": "a".repeat(1000), "list": (0..1000).collect::<Vec<u32>>(), "map": {"k": "v"}, "n": 1});
+        let doubled = |times: usize| format!("[self.a]{}.size() == 1", ".map(x, x + x)".repeat(times));
+        let doubled_lists = format!("[self.list]{}.size() == 1", ".map(x, x + x)".repeat(40));
+        let same_again = format!("[self.a]{}.size() == 1 && true", ".map(x, [x, x])".repeat(40));
+        for (rule, exceeds) in [
+            (doubled(40), true),
+            (doubled_lists, true),
+            (same_again, true),
+            ("self.a.replace('', self.a).replace('', self.a).size() > 0".into(), true),
+            ("self.a.replace('a', self.a).replace('a', self.a).size() > 0".into(), true),
+            ("lists.range(1000000000).size() > 0".into(), true),
+            ("lists.range(9223372036854775807).size() > 0".into(), true),
+            ("self.list.all(x, self.list.all(y, self.list.all(z, x + y + z >= 0)))".into(), true),
+            (
+                "self.list.exists(x, self.list == [x] || self.list == [x, x] || self.list == self.list.map(y, y + x + 1))"
+                    .into(),
+                true,
+            ),
+            ("sets.contains(self.list, self.list.map(x, x)) && self.list.distinct().size() == 1000".into(), false),
+            ("self.list.all(x, self.list[0] == 0 && self.list.size() == 1000)".into(), false),
+            ("self.list.map(x, x * 2).filter(x, x > 4).size() > 0".into(), false),
+            // As long as they could be when a rule was reckoned beforehand.
+            ("(self.list + self.list).map(x, x).size() == 2000".into(), false),
+            ("(self.list + self.list + self.list + self.list).map(x, x).size() == 4000".into(), true),
+            ("self.a.split('').size() == 1002 || self.a.split('').size() == 1000".into(), false),
+            ("self.a.replace('a', 'bb').size() == 2000 && (self.a + self.a).size() == 2000".into(), false),
         ] {
-            let cost = steps(rule, list, text);
-            assert_eq!(cost <= RULE_COST_MAX, may, "{rule} {list} {text}: {cost}");
+            let faults = found(&schema(&json!([{ "rule": rule }])), &object, None);
+            let told = faults.iter().any(|fault| fault.contains("call cost exceeds limit"));
+            assert_eq!((told, faults.is_empty()), (exceeds, !exceeds), "{rule} {faults:.200?}");
+        }
+        // Nor are values nested without end, whatever the rest of the rule makes of the error.
+        let nested =
+            format!("[1]{}.size() == 1 || true", format!(".map(x, {}x{})", "[".repeat(60), "]".repeat(60)).repeat(30));
+        found(&schema(&json!([{ "rule": nested }])), &object, None);
+        for rule in
+            ["'%.2000000000f'.format([1.5]) == ''", "Some{a: 1} == 1", "[1, 2].slice(1) == []", "self.a.charAt() == ''"]
+        {
+            let faults = found(&schema(&json!([{ "rule": rule }])), &object, None);
+            assert!(faults.len() == 1 && faults[0].contains("evaluating rule"), "{rule} {faults:.200?}");
+        }
+        // An error does not repeat what it is about.
+        let large = found(&schema(&json!([{"rule": "self.list + self.map == []"}])), &object, None);
+        assert!(large.len() == 1 && large[0].len() < 2000, "{large:.200?}");
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_is_told_once() {
+        let rule = json!([{"rule": "self.all(x, self.all(y, x + y >= 0))"}]);
+        let schema = Schema::compile(&json!({"type": "object", "additionalProperties": {"type": "array",
+            "items": {"type": "integer"}, "x-kubernetes-validations": rule}}))
+        .unwrap();
+        let list: Vec<u32> = (0..250).collect();
+        let object: serde_json::Map<_, _> = (0..40).map(|one| (format!("k{one}"), json!(list))).collect();
+        let faults = found(&schema, &object.into(), None);
+        assert!(faults.len() == 1 && faults[0].contains("running out of cost budget"), "{faults:.200?}");
+    }
+
+    #[test]
+    fn names_of_rooms_may_be_variables() {
+        for rule in [
+            "self.list.all(math, math.abs(math) == 1) || true",
+            "self.list.all(math, math > 0)",
+            "[ip('10.0.0.1')].all(ip, ip.family() == 4)",
+            "math.abs(-1) == 1 && sets.contains([1, 2], [1]) && ip.isCanonical('10.0.0.1')",
+            "optional.of(1).hasValue() && {'a': 1}[?'b'].orValue(2) == 2 && {'a': {'b': 1}}.?a.?b.hasValue()",
+            "[1, 2, 3].exists_one(x, x == 2) && {'a': 1}.all(k, k == 'a') && [1, ?optional.none()].size() == 1",
+            "self.map.map(k, self.map[k]) == ['v'] && 'k' in self.map && 1 in [1, 2] && !('x' in ['y'])",
+            "has(self.map.k) && !has(self.map.z) && -self.n == -1 && self.n % 2 == 1 && 5 / 2 == 2 && 7 - 2 == 5",
+            "(self.n == 1 ? 'a' : 'b') == 'a' && (1 / 0 == 1 || true) && !(1 / 0 == 1 && false)",
+            "'%s is %d'.format(['a', 1]) == 'a is 1' && ['a', 'b'].join('-') == 'a-b' && 'abc'.indexOf('c') == 2",
+        ] {
+            let object = json!({"list": [1, 1], "map": {"k": "v"}, "n": 1});
+            let faults = found(&schema(&json!([{ "rule": rule }])), &object, None);
+            assert!(faults.is_empty(), "{rule} {faults:?}");
         }
     }
 }

@@ -59,27 +59,24 @@ impl Schema {
         }
         match value {
             Value::Object(map) => {
-                for (name, schema) in &self.properties {
+                // A schema may have many more properties than the object has members, and the object be one of many.
+                for name in &self.defaulted {
+                    let Some(schema) = self.properties.get(name) else { continue };
                     let missing = match map.get(name) {
                         None => true,
                         Some(Value::Null) => !schema.nullable,
                         Some(_) => false,
                     };
-                    if missing
-                        && let Some(default) = &schema.default
-                        && room.take(name, default)
-                    {
+                    if missing && let Some(default) = &schema.default {
+                        if !room.take(name, default) {
+                            return;
+                        }
                         map.insert(name.clone(), default.clone());
                     }
-                    if let Some(child) = map.get_mut(name) {
-                        schema.complete(child, room);
-                    }
                 }
-                if let Some(schema) = &self.additional {
-                    for (name, child) in map.iter_mut() {
-                        if !self.properties.contains_key(name) {
-                            schema.complete(child, room);
-                        }
+                for (name, child) in map.iter_mut() {
+                    if let Some(schema) = self.member(name) {
+                        schema.complete(child, room);
                     }
                 }
             }

@@ -26,6 +26,9 @@ const MATCH_STEP: u64 = 1024;
 /// Steps that the patterns of a schema may take in one value: a text of 1 MiB and a pattern as most are take a fifth.
 const MATCHES_MAX: u64 = 10_000_000;
 
+/// Looks that parts of a schema may have at parts of one value: an object of 100000 values has a dozen for each.
+const VISITS_MAX: usize = 2_000_000;
+
 /// A compiled pattern.
 #[derive(Debug)]
 pub(super) struct Pattern {
@@ -43,6 +46,10 @@ struct Looked {
     left: u64,
     /// The field for which no steps were left.
     stopped: Option<String>,
+    /// Looks that parts of schemas may still have at parts of the value.
+    visits: usize,
+    /// The field for which none were left.
+    lost: Option<String>,
 }
 
 /// All looking for patterns of schemas on this thread, until the outermost is dropped, shares one bound.
@@ -54,7 +61,7 @@ impl Looking {
     pub fn begin() -> Self {
         let outermost = LOOKED.with_borrow_mut(|looked| {
             let outermost = looked.is_none();
-            looked.get_or_insert(Looked { left: MATCHES_MAX, stopped: None });
+            looked.get_or_insert(Looked { left: MATCHES_MAX, stopped: None, visits: VISITS_MAX, lost: None });
             outermost
         });
         Self { outermost }
@@ -63,6 +70,24 @@ impl Looking {
     /// The field for which no steps were left; from then on patterns hold unseen.
     pub fn stopped(&self) -> Option<String> {
         LOOKED.with_borrow(|looked| looked.as_ref()?.stopped.clone())
+    }
+
+    /// Takes from the looks that may be had; whether there were enough left.
+    pub(super) fn visit(looks: usize, path: &str) -> bool {
+        LOOKED.with_borrow_mut(|looked| {
+            let Some(looked) = looked else { return true };
+            let left = looked.visits.checked_sub(looks).filter(|_| looked.lost.is_none());
+            looked.visits = left.unwrap_or(0);
+            if left.is_none() {
+                looked.lost.get_or_insert_with(|| path.to_owned());
+            }
+            left.is_some()
+        })
+    }
+
+    /// The field at which no more looks were left; from then on everything is valid unseen.
+    pub(super) fn lost(&self) -> Option<String> {
+        LOOKED.with_borrow(|looked| looked.as_ref()?.lost.clone())
     }
 }
 

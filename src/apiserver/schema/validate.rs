@@ -1,12 +1,15 @@
 //! What a value violates, in Kubernetes' words.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
 use super::super::status::{FieldError, FieldFault, shorten};
 use super::pattern::Looking;
-use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, join};
+use super::{ERRORS_MAX, ListType, SCHEMAS, Schema, Type, entry_at, join};
+
+/// Values that a fault names as those that could be.
+const CHOICES_TOLD: usize = 256;
 
 /// How Kubernetes writes a path that is none.
 pub(super) const NO_PATH: &str = "<nil>";
@@ -27,13 +30,21 @@ impl Schema {
         if let Some(path) = looking.stopped() {
             let detail = "the patterns of the schema would take too long to be looked for in so much text: make it \
                           shorter, or the patterns simpler";
-            errors.push(FieldError::new(FieldFault::Invalid, place(&path), detail));
+            errors.push(FieldError::new(FieldFault::Unchecked, place(&path), detail));
+        }
+        if let Some(path) = looking.lost() {
+            let detail = "checking so large a value by this schema would take too long";
+            errors.push(FieldError::new(FieldFault::Unchecked, place(&path), detail));
         }
         errors
     }
 
     pub(super) fn validate_at(&self, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         if errors.len() >= ERRORS_MAX || (value.is_null() && self.nullable) || old == Some(value) {
+            return;
+        }
+        // What a schema says again and again, in alternatives and lists of names, is looked at for each value.
+        if !Looking::visit(1 + self.choices.len() / 8 + self.required.len() / 8, path) {
             return;
         }
         // Some fields hold either a schema or a boolean.
@@ -48,7 +59,8 @@ impl Schema {
         }
         let mut fault = |fault, detail: String| errors.push(FieldError::with_value(fault, place(path), value, detail));
         if !self.choices.is_empty() && !self.choices.contains(value) {
-            let choices: Vec<String> = self.choices.iter().map(Value::to_string).collect();
+            let told = self.choices.iter().take(CHOICES_TOLD);
+            let choices: Vec<String> = told.map(|choice| shorten(&choice.to_string(), 128)).collect();
             fault(FieldFault::NotSupported, format!("supported values: {}", choices.join(", ")));
         }
         match value {
@@ -188,9 +200,9 @@ impl Schema {
 
     fn check_entries(&self, entries: &[Value], old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         if let Some(schema) = &self.items {
+            let former = self.former(old);
             for (index, entry) in entries.iter().enumerate() {
-                let old = self.counterpart(entry, old);
-                schema.validate_at(entry, old, &format!("{path}[{index}]"), errors);
+                schema.validate_at(entry, former.of(entry), &entry_at(path, index), errors);
                 if errors.len() >= ERRORS_MAX {
                     return;
                 }
@@ -209,20 +221,32 @@ impl Schema {
                 }
             };
             if !seen.insert(identity) {
-                let path = format!("{path}[{index}]");
+                if errors.len() >= ERRORS_MAX {
+                    return;
+                }
+                let path = entry_at(path, index);
                 errors.push(FieldError::new(FieldFault::Duplicate, path, shorten(&told, 128)));
             }
         }
     }
 
-    /// The former self of an entry of a list, when entries have keys.
-    pub(super) fn counterpart<'o>(&self, entry: &Value, old: Option<&'o Value>) -> Option<&'o Value> {
-        let ListType::Map(keys) = &self.list else { return None };
-        old?.as_array()?.iter().find(|other| keys.iter().all(|key| other.get(key) == entry.get(key)))
+    /// The former selves of a list's entries, when entries have keys.
+    pub(super) fn former<'o>(&'o self, old: Option<&'o Value>) -> Former<'o> {
+        let mut former = Former { keys: &[], by_key: HashMap::new() };
+        if let (ListType::Map(keys), Some(entries)) = (&self.list, old.and_then(Value::as_array)) {
+            former.keys = keys;
+            for entry in entries {
+                former.by_key.entry(identity(keys, entry)).or_insert(entry);
+            }
+        }
+        former
     }
 
     fn check_fields(&self, map: &Map<String, Value>, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
         for name in &self.required {
+            if errors.len() >= ERRORS_MAX {
+                return;
+            }
             if !map.contains_key(name) {
                 errors.push(FieldError::required(join(path, name), ""));
             }
@@ -236,6 +260,25 @@ impl Schema {
             }
         }
     }
+}
+
+/// The entries that a list had before, by their keys.
+pub(super) struct Former<'o> {
+    keys: &'o [String],
+    by_key: HashMap<String, &'o Value>,
+}
+
+impl<'o> Former<'o> {
+    /// What an entry was before.
+    pub(super) fn of(&self, entry: &Value) -> Option<&'o Value> {
+        if self.by_key.is_empty() { None } else { self.by_key.get(&identity(self.keys, entry)).copied() }
+    }
+}
+
+/// What the keys of an entry are, as a text.
+fn identity(keys: &[String], entry: &Value) -> String {
+    let own = keys.iter().map(|key| entry.get(key).map(Value::to_string).unwrap_or_default());
+    own.collect::<Vec<_>>().join(",")
 }
 
 fn out_of(
@@ -286,6 +329,64 @@ mod tests {
     use super::*;
     use crate::apiserver::schema::tests::sample;
     use serde_json::json;
+
+    fn compiled(source: Value) -> Schema {
+        Schema::compile(&source).unwrap()
+    }
+
+    #[test]
+    fn entries_find_their_former_selves_however_many_there_are() {
+        let schema = compiled(
+            json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "integer"}, "v": {"type": "string", "maxLength": 1}}}}),
+        );
+        let entries = |v: &str| (0..30_000).map(|k| json!({"k": k, "v": v})).collect::<Value>();
+        let (old, mut new) = (entries("too long"), entries("too long"));
+        new.as_array_mut().unwrap().reverse();
+        // What was as bad before is let pass, wherever it stands now.
+        assert!(schema.validate_change(&new, Some(&old)).is_empty());
+        new[0]["v"] = "longer still".into();
+        let faults = schema.validate_change(&new, Some(&old));
+        assert!(faults.len() == 1 && faults[0].path == "[0].v", "{faults:?}");
+        // A key that is missing is not the same as one that is there.
+        let twin = compiled(
+            json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a", "b"],
+            "items": {"type": "object", "properties": {"v": {"type": "string", "maxLength": 1}}}}),
+        );
+        let (old, new) = (json!([{"a": "x", "v": "long"}]), json!([{"b": "x", "v": "long"}]));
+        assert_eq!(twin.validate_change(&new, Some(&old)).len(), 1);
+    }
+
+    #[test]
+    fn what_takes_too_long_to_be_checked_is_refused_and_not_let_pass() {
+        let choices: Vec<Value> = (0..20_000).map(|one| one.into()).collect();
+        let many = compiled(json!({"type": "array", "items": {"type": "integer", "enum": choices}}));
+        let alternatives: Vec<Value> = (0..500).map(|one| json!({"maximum": one, "minimum": one})).collect();
+        let any = compiled(json!({"type": "array", "items": {"type": "integer", "anyOf": alternatives}}));
+        let list: Value = vec![499; 90_000].into();
+        for schema in [many, any] {
+            assert!(schema.validate(&json!([1, 2, 499])).is_empty());
+            let faults = schema.validate(&list);
+            assert!(faults.len() == 1 && faults[0].fault == FieldFault::Unchecked, "{faults:.300?}");
+        }
+        let plain =
+            compiled(json!({"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}}));
+        assert!(plain.validate(&vec![json!({"a": 1}); 50_000].into()).is_empty());
+    }
+
+    #[test]
+    fn a_path_of_any_length_is_told_in_short() {
+        let mut schema = json!({"type": "array", "items": {"type": "integer", "maximum": 5}});
+        let mut value = json!(vec![9; 90_000]);
+        let name = "n".repeat(4000);
+        for _ in 0..50 {
+            schema = json!({"type": "object", "additionalProperties": schema});
+            value = json!({ &*name: value });
+        }
+        let faults = compiled(schema.clone()).validate(&value);
+        assert!(faults.len() == ERRORS_MAX && faults.iter().all(|fault| fault.path.len() < 8192));
+        assert!(compiled(schema).prune(&mut value).is_empty());
+    }
 
     #[test]
     fn each_violation_is_named_with_its_path() {

@@ -13,6 +13,7 @@ mod delete_rules;
 mod hostile;
 mod listener;
 mod load_rules;
+mod long_work;
 mod model;
 mod observed;
 mod read_rules;

@@ -6,6 +6,7 @@
 
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, operators};
 
+use super::super::super::status::shorten;
 use super::super::{Schema, Type};
 use super::{Rule, escape};
 
@@ -107,7 +108,7 @@ impl Schema {
             faults.extend(found.into_iter().map(fault));
         }
         for (name, property) in &self.properties {
-            property.rule_faults_at(&format!("{path}.properties[{name}]"), false, faults);
+            property.rule_faults_at(&format!("{path}.properties[{}]", shorten(name, 256)), false, faults);
         }
         for (schema, step) in [(&self.items, "items"), (&self.additional, "additionalProperties")] {
             if let Some(schema) = schema {

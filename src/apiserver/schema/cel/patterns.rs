@@ -11,6 +11,7 @@ use kube_cel::cel::{Context, ExecutionError, FunctionContext, ResolveResult, Val
 
 use super::super::in_use::Outcome;
 use super::super::pattern::{Pattern, PatternError, SIZE_MAX};
+use super::meter::{self, Scope};
 
 /// Bytes of a compiled pattern that count as one step of compiling it, and bytes of its text.
 const SIZE_STEP: u64 = 4;
@@ -45,10 +46,20 @@ impl Drop for OfObject {
     }
 }
 
-/// Evaluates an expression, of which the patterns may take so many steps. `None` when they did not suffice.
-pub(super) fn resolve(expression: &IdedExpr, scope: &Context<'_>, steps: &mut u64) -> Option<ResolveResult> {
+/// Takes steps from what the rule that is evaluated has left; why it cannot.
+pub(super) fn take(steps: u64) -> Result<(), String> {
+    EVALUATION.with_borrow_mut(|evaluation| evaluation.take(steps))
+}
+
+/// Evaluates an expression, which may take so many steps. `None` when they did not suffice.
+pub(super) fn resolve(
+    expression: &IdedExpr,
+    scope: &Scope<'_>,
+    functions: &Context<'_>,
+    steps: &mut u64,
+) -> Option<ResolveResult> {
     EVALUATION.with_borrow_mut(|evaluation| evaluation.left = Some(*steps));
-    let found = Value::resolve(expression, scope);
+    let found = meter::evaluate(expression, scope, functions);
     // Whoever ran out of steps is told so whatever the rest of the expression made of it.
     *steps = EVALUATION.with_borrow(|evaluation| evaluation.left)?;
     Some(found)
