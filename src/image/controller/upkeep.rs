@@ -221,8 +221,15 @@ impl Context {
     async fn wanted(&self) -> Result<HashSet<String>, kube::Error> {
         let mut keep = HashSet::new();
         objects::each(&self.images, |image| keep.extend(image.status.and_then(|status| status.digest))).await?;
-        objects::each(&self.intents, |intent: BootIntent| keep.extend(super::digests(intent.spec))).await?;
+        keep.extend(self.booted().await?);
         Ok(keep)
+    }
+
+    /// Digests that a boot intent names.
+    async fn booted(&self) -> Result<HashSet<String>, kube::Error> {
+        let mut booted = HashSet::new();
+        objects::each(&self.intents, |intent: BootIntent| booted.extend(super::digests(intent.spec))).await?;
+        Ok(booted)
     }
 
     /// Keeps the statuses of Images as who wants them, and lets go of imports that nobody wants.
