@@ -34,7 +34,7 @@ use super::watches::Intents;
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{
-    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepAction, StepProgress, StepResult,
+    BootIntent, BootIntentStatus, BootTarget, IntentStep, SessionStatus, StepProgress, StepResult,
 };
 use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::neighbour::{Neighbours, another_card};
