@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(reason(&path, 8), "a group of its journal is not what was written");
 
         let change = |what: &dyn Fn(&Db)| {
-            let db = sled::open(&path).unwrap();
+            let db = open_sled(&path).unwrap();
             what(&db);
             db.flush().unwrap();
         };
@@ -331,7 +331,7 @@ mod tests {
         };
         // The last part of the sixth: what comes after it shows that it was finished.
         let (last, value) = {
-            let db = sled::open(&path).unwrap();
+            let db = open_sled(&path).unwrap();
             let (last, value) = db.range(key(7, 0)..key(8, 0)).next_back().unwrap().unwrap();
             (last.to_vec(), value.to_vec())
         };
@@ -354,7 +354,7 @@ mod tests {
             let before = journal.mark();
             journal.append(&[5; 30_000]).unwrap();
             drop(journal);
-            let db = sled::open(&path).unwrap();
+            let db = open_sled(&path).unwrap();
             missing.iter().for_each(|place| drop(db.remove(key(3, *place)).unwrap().unwrap()));
             db.flush().unwrap();
             drop(db);
