@@ -12,32 +12,30 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::api::{Keep, Kind, MacAddress, acted_on, kinds};
+use crate::api::{Keep, Kind, MacAddress};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
 use crate::engine::{External, Fence};
-use crate::host::askers::Askers;
-use crate::host::dataimage::DataImages;
 use crate::host::directory::Directory;
 use crate::host::discovery::Discovery;
+use crate::host::log_upkeep;
 use crate::host::logs::Logs;
 use crate::host::media::{HostNetworkData, Media, ToMachines};
+use crate::host::metrics::Metrics;
 use crate::host::sessions::Sessions;
-use crate::host::stuck::Stuck;
-use crate::host::{admission, log_upkeep, log_view};
-use crate::image::controller::Images;
 use crate::image::{self, Library};
 use crate::log::Ration;
+use crate::module::{Acting, Life};
+use crate::modules::{self, House, acted_on, declared, kinds};
 use crate::pki::Pki;
 use crate::runtime::Watches;
 use crate::store::{self, Store, StoreOptions};
-use crate::{descriptors, dhcp, host, tftp};
+use crate::{descriptors, dhcp, tftp};
 
 mod acting;
 mod administrator;
-mod bmc_addresses;
 mod early;
 mod ownership;
 mod ranks;
@@ -232,13 +230,25 @@ async fn begin(
     let Directory { index, intents, ready: listed, .. } = directory.clone();
     let (tell, started) = watch::channel(false);
     let logs = Logs::new(config.data_dir.logs());
-    let stuck = Stuck::new(&mut watches);
-    let askers = Arc::new(Askers::new(&mut watches));
-    let images = Images::new(&mut watches, askers);
-    let data_images = DataImages::new(&mut watches);
     let log_upkeep = log_upkeep::keep(&mut watches, index.clone(), logs.clone());
-
-    let metrics = host::metrics::Metrics::default();
+    let metrics = Metrics::default();
+    let media = media(config, &tokens, &files);
+    let leases = leases(config, store)?;
+    let sources = image_sources(config);
+    let cards = checked(config);
+    let lives: Arc<[Box<dyn Life>]> = modules::begin(&mut House {
+        watches: &mut watches,
+        config,
+        directory: &directory,
+        logs: &logs,
+        media: &media,
+        metrics: &metrics,
+        library: &library,
+        sources: &sources,
+        leases: leases.as_ref(),
+        cards: Arc::new(move || boot::neighbour::remembered(cards.clone())),
+    })
+    .into();
     let token = || shutdown.clone();
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
@@ -252,24 +262,27 @@ async fn begin(
         }
         None => {
             let api = embedded(config, pki, store, &kinds.await?, started.clone(), shutdown).await?;
-            let counted = metrics.clone();
-            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
+            for life in lives.iter() {
+                life.admission().into_iter().for_each(|(kind, rules)| api.add_admission(kind, rules));
+                life.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
+            }
+            let counted = lives.clone();
+            api.add_metrics(Arc::new(move |registry| counted.iter().for_each(|life| life.register(registry))));
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
                 path: config.data_dir.logs().join("audit.log"),
                 max_bytes: config.audit.max_size_mb * 1_000_000,
                 max_files: config.audit.max_files,
             })
             .context("audit log")?;
-            let counted = stuck.clone();
-            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             api.set_audit(log.clone());
             let counted = copies.clone();
             api.add_metrics(Arc::new(move |registry| counted.register(registry)));
-            store.add_weight("metal3.io/baremetalhosts", host::HOST_MEMORY);
+            for kind in declared().filter(|kind| kind.memory() > 0) {
+                store.add_weight(&kind.storage(), kind.memory());
+            }
             let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
-            api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
             audit = Some(log);
             spawn(services, "client certificates", pki.authority().series().clone().follow(token()));
             let made = (api.client(), api.router());
@@ -304,12 +317,6 @@ async fn begin(
         spawn(services, "backup", run);
     }
 
-    let leases = if config.networks.is_empty() {
-        warn!("no [[network]] is configured: DHCP answers nobody");
-        None
-    } else {
-        Some(dhcp::Leases::load(store, &config.networks)?)
-    };
     let ranks = ranks::ranks(config, leases.as_ref(), &index, listed.clone());
     log.ranked_by(ranks.clone());
 
@@ -324,7 +331,36 @@ async fn begin(
     let api = apiserver::tls::serve_knowing(api_listener, pki.server_config()?, router, token(), limits, callers);
     services.spawn(named("API", api));
 
-    let media = Media {
+    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
+        .context("boot.kernel_args")?
+        .on(grounds(config, leases.as_ref(), &index))
+        .with_network_data(Arc::new(HostNetworkData(client.clone())))
+        .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
+    let router = boot::router(site, index.clone(), tokens, files, lanes)
+        .merge(boot::live::router(index.clone(), library.clone()));
+    let parts = acting::Parts { engine: config.engine.clone(), lives };
+    let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
+    let start = move |services: &mut JoinSet<Ended>| {
+        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, shutdown.clone());
+        services.spawn(named("boot HTTP", boot));
+        services.spawn(named("TFTP", tftp.ranked_by(ranks).run(shutdown.clone())));
+        match external {
+            Some(external) => {
+                services.spawn(named("leader election", parts.run_while_leading(external, shutdown)));
+            }
+            None => {
+                parts.start(services, &Acting { client, fence: Fence::open(), store: Some(store), stop: shutdown })?
+            }
+        }
+        info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
+        Ok(())
+    };
+    Ok((audit, Rest { listed, start: Box::new(start), started: tell }))
+}
+
+/// What machines boot without the network.
+fn media(config: &Config, tokens: &Arc<Tokens>, files: &boot::BootFiles) -> Media {
+    Media {
         tokens: tokens.clone(),
         files: files.clone(),
         port: config.boot.listen.port(),
@@ -333,41 +369,16 @@ async fn begin(
             advertise: config.boot.advertise.or(specific(config.boot.listen)),
             own: first_own_address(config),
         },
-    };
-    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
-        .context("boot.kernel_args")?
-        .on(grounds(config, leases.as_ref(), &index))
-        .with_network_data(Arc::new(HostNetworkData(client.clone())))
-        .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
-    let router = boot::router(site, index.clone(), tokens, files, lanes)
-        .merge(boot::live::router(index.clone(), library.clone()));
-    let parts = acting::Parts {
-        config: config.clone(),
-        library,
-        directory,
-        images,
-        data_images,
-        metrics,
-        stuck,
-        media,
-        leases,
-    };
-    let (store, shutdown) = (store.clone(), shutdown.clone());
-    let start = move |services: &mut JoinSet<Ended>| {
-        let config = parts.config.clone();
-        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, shutdown.clone());
-        services.spawn(named("boot HTTP", boot));
-        services.spawn(named("TFTP", tftp.ranked_by(ranks).run(shutdown.clone())));
-        match external {
-            Some(external) => {
-                services.spawn(named("leader election", parts.run_while_leading(external, shutdown)));
-            }
-            None => parts.start(services, &client, dhcp::Views::store(&store), Fence::open(), &shutdown)?,
-        }
-        info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
-        Ok(())
-    };
-    Ok((audit, Rest { listed, start: Box::new(start), started: tell }))
+    }
+}
+
+/// The addresses that were given.
+fn leases(config: &Config, store: &Store) -> anyhow::Result<Option<dhcp::Leases>> {
+    if config.networks.is_empty() {
+        warn!("no [[network]] is configured: DHCP answers nobody");
+        return Ok(None);
+    }
+    Ok(Some(dhcp::Leases::load(store, &config.networks)?))
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.
@@ -433,11 +444,6 @@ async fn embedded(
     };
     let api = ApiServer::with_auth(store.clone(), kinds, access, shutdown.clone()).await?;
     api.keep_events(config.api.event_lifetime.0);
-    api.add_admission("metal3.io/baremetalhosts", Arc::new(admission::admit));
-    api.add_admission("metal3.io/baremetalhosts", bmc_addresses::admission(bmc_addresses::guard(&config.bmc)));
-    api.add_admission("metal3.io/dataimages", Arc::new(host::dataimage::admit));
-    let sources = image_sources(config);
-    api.add_admission("slipway.dev/images", Arc::new(move |request| admission::images::admit(&sources, request)));
     let synced = move || if *started.borrow() { Ok(()) } else { Err("hosts are not listed yet".to_owned()) };
     api.add_check("informer-sync", apiserver::health::Scope::Readiness, Arc::new(synced));
     Ok(api)

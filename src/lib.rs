@@ -9,6 +9,7 @@
 //! |  | [`simulate`] | a simulated rack to rehearse and to measure with |
 //! |  | [`appliance`] | `slipway serve`: builds every service, runs them, shuts them down |
 //! |  | [`agent`] | what runs in the ramdisk, as process 1 |
+//! |  | [`modules`] | the list of lives, for everybody above |
 //! | life | [`host`] | a machine's life: state machine, reconciler, agents' sessions, admission rules |
 //! | machinery | [`backup`] | everything that must not be lost as one file, and a new appliance made of it |
 //! |  | [`apiserver`] | the Kubernetes-shaped REST API over the store |
@@ -17,6 +18,7 @@
 //! |  | [`ramdisk`] | builds kernel and initrd from a kernel package and this binary |
 //! |  | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! |  | [`image`] | image library: import, verify, chunk, serve |
+//! |  | [`module`] | what a life brings into the house: kinds, rights, rules, metrics, controllers |
 //! |  | [`runtime`] | what controllers stand on: one watch of each kind, caches, how they run and end |
 //! |  | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
 //! |  | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
@@ -52,6 +54,8 @@ pub mod host;
 pub mod image;
 pub mod jsonpath;
 pub mod log;
+pub mod module;
+pub mod modules;
 #[cfg(test)]
 #[path = "../tests/it/needs/mod.rs"]
 mod needs;

@@ -13,4 +13,4 @@
 //! `src/apiserver/fuzz.rs` once it is mended. Those run the same function with inputs by chance on every `cargo test`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| slipway::apiserver::fuzz::patch_and_apply(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| slipway::apiserver::fuzz::patch_and_apply(slipway::modules::kinds, data));

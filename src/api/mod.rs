@@ -1,7 +1,7 @@
 //! The resource kinds as plain types, a file per group. No behaviour lives here.
 //!
-//! A new kind is one type in its group's file and one line in the table of [`kinds`]. A kind with two versions is a type in each of
-//! its group's two, and the change of shape between them.
+//! Who acts on a kind declares it ([`Declared`]) in its own room, `module()`. A kind with two versions is a type in each of its
+//! group's two, and the change of shape between them.
 
 pub mod cluster;
 pub mod infrastructure;
@@ -10,6 +10,8 @@ pub mod slipway;
 
 pub(crate) mod bounded;
 pub(crate) mod definitions;
+#[cfg(test)]
+pub(crate) mod generated;
 mod mac;
 mod shape;
 
@@ -17,11 +19,8 @@ pub use mac::{MacAddress, MacAddressError};
 pub use shape::Shape;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
 use serde_json::Value;
-
-use cluster::convert as core;
-use definitions::Definitions;
-use infrastructure::convert as metal;
 
 /// How the objects of a kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +33,81 @@ pub enum Keep {
     View,
     /// Not at all: what a client creates is answered and forgotten.
     Review,
+}
+
+/// A kind as its room declares it: everything but the definition, which the binary brings written.
+#[derive(Clone, Debug)]
+pub struct Declared {
+    name: &'static str,
+    keep: Keep,
+    older: Option<Older>,
+    complete: Option<Complete>,
+    belongs_to_host: bool,
+    memory: usize,
+    #[cfg(test)]
+    generate: fn() -> CustomResourceDefinition,
+}
+
+impl Declared {
+    /// A kind with one version.
+    pub fn one<T: CustomResourceExt>(keep: Keep) -> Self {
+        Self {
+            name: T::crd_name(),
+            keep,
+            older: None,
+            complete: None,
+            belongs_to_host: false,
+            memory: 0,
+            #[cfg(test)]
+            generate: generated::one::<T>,
+        }
+    }
+
+    /// A kind that is stored as `New` and served as `Old` too.
+    pub fn both<New: CustomResourceExt, Old: CustomResourceExt>(keep: Keep, older: Older) -> Self {
+        Self {
+            older: Some(older),
+            #[cfg(test)]
+            generate: generated::both::<New, Old>,
+            ..Self::one::<New>(keep)
+        }
+    }
+
+    /// Fills in what a schema's defaults cannot say.
+    pub fn completed_by(self, complete: Complete) -> Self {
+        Self { complete: Some(complete), ..self }
+    }
+
+    /// Its objects have the name of their BareMetalHost, and move to another server with it.
+    pub fn of_hosts(self) -> Self {
+        Self { belongs_to_host: true, ..self }
+    }
+
+    /// Controllers keep so many bytes of each object beside it.
+    pub fn costing(self, memory: usize) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Bytes that controllers keep of each object beside it.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Group and plural, as `metal3.io/baremetalhosts`.
+    pub fn storage(&self) -> String {
+        let (plural, group) = self.name.split_once('.').unwrap_or((self.name, ""));
+        format!("{group}/{plural}")
+    }
+
+    /// Plural and group, as `baremetalhosts.metal3.io`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether its objects move with their hosts.
+    pub fn belongs_to_host(&self) -> bool {
+        self.belongs_to_host
+    }
 }
 
 /// A kind that Slipway defines beside the core kinds.
@@ -70,70 +144,15 @@ impl Kind {
     }
 }
 
-/// Every kind that is not a Kubernetes core kind.
-pub fn kinds() -> Vec<Kind> {
-    table(&mut definitions::Written::read())
-}
-
-/// The table of kinds, with definitions from where they are to be had.
-fn table(definitions: &mut impl Definitions) -> Vec<Kind> {
-    macro_rules! one {
-        ($kind:ty, $keep:expr) => {
-            Kind::new(definitions.one::<$kind>(), $keep)
-        };
-    }
-    // Stored as v1beta2 and served as v1beta1 too.
-    macro_rules! both {
-        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
-            Kind {
-                older: Some(Older { version: "v1beta1", down: $down, up: $up }),
-                ..Kind::new(definitions.both::<$group::v1beta2::$kind, $group::v1beta1::$kind>(), Keep::Durable)
-            }
-        };
-    }
-    vec![
-        one!(metal3::BareMetalHost, Keep::Durable),
-        one!(metal3::HardwareData, Keep::Durable),
-        one!(metal3::DataImage, Keep::Durable),
-        both!(cluster::Cluster, core::cluster_down, core::cluster_up),
-        Kind {
-            complete: Some(core::complete_machine),
-            ..both!(cluster::Machine, core::machine_down, core::machine_up)
-        },
-        both!(infrastructure::Metal3Cluster, metal::cluster_down, metal::cluster_up),
-        both!(infrastructure::Metal3ClusterTemplate, metal::cluster_template_down, metal::cluster_template_up),
-        both!(infrastructure::Metal3Machine, metal::machine_down, metal::machine_up),
-        both!(infrastructure::Metal3MachineTemplate, metal::machine_template_down, metal::machine_template_up),
-        one!(slipway::Image, Keep::Durable),
-        one!(slipway::BootIntent, Keep::Internal),
-        one!(slipway::DHCPLease, Keep::View),
-    ]
-}
-
-/// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
-/// of Cluster API are its own there, and must not be replaced.
-pub fn acted_on() -> Vec<Kind> {
-    kinds().into_iter().filter(|kind| kind.older.is_none()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn has_null(value: &Value) -> bool {
-        match value {
-            Value::Null => true,
-            Value::Object(map) => map.values().any(has_null),
-            Value::Array(list) => list.iter().any(has_null),
-            _ => false,
-        }
-    }
-
-    #[test]
-    fn definitions_have_no_nulls_that_a_real_api_server_refuses() {
-        for kind in kinds() {
-            let name = kind.crd.metadata.name.clone().unwrap();
-            assert!(!has_null(&serde_json::to_value(&kind.crd.spec).unwrap()), "{name}");
-        }
-    }
+/// The kinds that rooms declare, with their definitions.
+pub fn define(declared: impl IntoIterator<Item = Declared>) -> Vec<Kind> {
+    let mut written = definitions::written();
+    let define = |one: Declared| Kind {
+        // The test of the written definitions would have missed it.
+        crd: written.remove(one.name).unwrap_or_default(),
+        keep: one.keep,
+        older: one.older,
+        complete: one.complete,
+    };
+    declared.into_iter().map(define).collect()
 }

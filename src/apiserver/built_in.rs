@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_the_house_is_served() {
-        let registry = registry(&crate::api::kinds()).unwrap();
+        let registry = registry(&crate::modules::kinds()).unwrap();
         let host = registry.find("metal3.io", "v1alpha1", "baremetalhosts").unwrap();
         assert_eq!((host.kind.as_str(), host.namespaced, host.status), ("BareMetalHost", true, true));
         assert_eq!(host.short_names, ["bmh", "bmhost"]);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn no_name_that_kubectl_takes_means_two_kinds() {
-        let registry = registry(&crate::api::kinds()).unwrap();
+        let registry = registry(&crate::modules::kinds()).unwrap();
         let mut meant: HashMap<&str, &str> = HashMap::new();
         for resource in registry.stored() {
             let names = resource.short_names.iter().chain([&resource.plural, &resource.singular]);

@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn the_types_of_kube_read_it() {
         use kube::core::discovery::v2::APIGroupDiscoveryList;
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         let value = aggregated("v2", &registry.groups(), &registry, &|_| Vec::new());
         let list: APIGroupDiscoveryList = serde_json::from_value(value).unwrap();
         let metal3 = list

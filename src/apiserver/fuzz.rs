@@ -1,6 +1,6 @@
 //! What a fuzzer calls (`fuzz/`), and the unit tests with it: hostile patches and configurations against an object.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ use super::patch::Patch;
 use super::registry::Registry;
 use super::resource::Resource;
 use super::schema::MergeType;
+use crate::api::Kind;
 
-static REGISTRY: LazyLock<Option<Registry>> =
-    LazyLock::new(|| crate::apiserver::built_in::registry(&crate::api::kinds()).ok());
+static REGISTRY: OnceLock<Option<Registry>> = OnceLock::new();
 
 /// Reads a first byte as the kind of request, the next one as the kind of object, and the rest up to a NUL byte as the
 /// object that is there, what follows as the body; then does what the server does with them.
@@ -24,9 +24,10 @@ static REGISTRY: LazyLock<Option<Registry>> =
 /// # Panics
 ///
 /// When a promise of the rules does not hold. That is a fault to be found, as any other panic is.
-pub fn patch_and_apply(data: &[u8]) {
+pub fn patch_and_apply(kinds: fn() -> Vec<Kind>, data: &[u8]) {
     let [form, subject, rest @ ..] = data else { return };
-    let Some(registry) = REGISTRY.as_ref() else { return };
+    let registry = REGISTRY.get_or_init(|| super::built_in::registry(&kinds()).ok());
+    let Some(registry) = registry.as_ref() else { return };
     let resource = match subject % 3 {
         0 => registry.find("", "v1", "configmaps"),
         1 => registry.find("", "v1", "secrets"),
@@ -186,12 +187,12 @@ mod tests {
                 1 => proptest::collection::vec(piece(), 0..24).prop_map(|pieces| pieces.concat()),
             ],
         ) {
-            patch_and_apply(&[&[form, subject], live.as_bytes(), b"\0", body.as_bytes()].concat());
+            patch_and_apply(crate::modules::kinds, &[&[form, subject], live.as_bytes(), b"\0", body.as_bytes()].concat());
         }
 
         #[test]
         fn whatever_bytes_come(data in proptest::collection::vec(any::<u8>(), 0..200)) {
-            patch_and_apply(&data);
+            patch_and_apply(crate::modules::kinds, &data);
         }
     }
 
@@ -211,7 +212,10 @@ mod tests {
             (3, r#"{"data":null}"#, r#"{"data":{"a":null}}"#),
         ] {
             for subject in 0..3 {
-                patch_and_apply(&[&[form, subject], live.as_bytes(), b"\0", body.as_bytes()].concat());
+                patch_and_apply(
+                    crate::modules::kinds,
+                    &[&[form, subject], live.as_bytes(), b"\0", body.as_bytes()].concat(),
+                );
             }
         }
     }

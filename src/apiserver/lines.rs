@@ -212,7 +212,7 @@ mod tests {
     use crate::apiserver::text::tricky;
 
     fn resources() -> Vec<Arc<Resource>> {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         let find = |group, version, plural| Arc::clone(registry.find(group, version, plural).unwrap());
         vec![find("metal3.io", "v1alpha1", "hardwaredata"), find("", "v1", "configmaps")]
     }

@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn labels_come_from_the_table_only() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         for (method, path, watch, wanted) in [
             ("GET", "/api/v1/secrets", false, "LIST /v1/secrets"),
             ("GET", "/api/v1/secrets", true, "WATCH /v1/secrets"),

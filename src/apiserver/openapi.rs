@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn documents_are_whole_and_say_what_kubectl_looks_for() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         for (group, version) in
             [("", "v1"), ("events.k8s.io", "v1"), ("metal3.io", "v1alpha1"), ("slipway.dev", "v1alpha1")]
         {

@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_refused_in_upstreams_words() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         for (group, version, plural, fields, wanted) in [
             ("", "v1", "secrets", "spec.x=1", "field label not supported: spec.x"),
             ("", "v1", "events", "involvedObject.x=1", "field label not supported: involvedObject.x"),

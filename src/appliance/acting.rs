@@ -1,6 +1,8 @@
 //! What acts on machines: DHCP and the controllers. On an API server that several appliances may share, it runs only
 //! while this one leads.
 
+use std::sync::Arc;
+
 use anyhow::bail;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -8,86 +10,34 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Ended, SHUTDOWN_DEADLINE, named, spawn};
-use crate::bmc;
-use crate::boot::neighbour;
-use crate::config::Config;
-use crate::dhcp::{self, Views};
+use super::{Ended, SHUTDOWN_DEADLINE};
+use crate::config::EngineConfig;
 use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
-use crate::host::dataimage::DataImages;
-use crate::host::directory::Directory;
-use crate::host::media::Media;
-use crate::host::metrics::Metrics;
-use crate::host::reconciler::Hardware;
-use crate::host::stuck::{self, Stuck};
-use crate::host::{dataimage, reconciler};
-use crate::image::controller::Images;
-use crate::image::{self, Library};
+use crate::module::{Acting, Life};
 
-/// What the acting services are made of.
+/// What acts, and in which API server.
 pub(super) struct Parts {
-    pub config: Config,
-    pub library: Library,
-    pub directory: Directory,
-    pub images: Images,
-    pub data_images: DataImages,
-    pub metrics: Metrics,
-    pub stuck: Stuck,
-    /// What machines boot without the network.
-    pub media: Media,
-    /// None when no network is configured.
-    pub leases: Option<dhcp::Leases>,
+    pub engine: EngineConfig,
+    pub lives: Arc<[Box<dyn Life>]>,
 }
 
 impl Parts {
-    /// Starts them; `views` is where leases are shown, `fence` says whether they still may act.
-    pub(super) fn start(
-        &self,
-        services: &mut JoinSet<Ended>,
-        client: &kube::Client,
-        views: Views,
-        fence: Fence,
-        stop: &CancellationToken,
-    ) -> anyhow::Result<()> {
-        let config = &self.config;
-        if let Some(leases) = &self.leases {
-            let ports = dhcp::BootSite {
-                http_port: config.boot.listen.port(),
-                tftp_port: config.boot.tftp.port(),
-                dhcp_port: config.dhcp.port,
-            };
-            let cards = neighbour::remembered(super::checked(config));
-            let server =
-                dhcp::Server::bind(ports, leases.clone(), self.directory.index.clone(), views)?.with_cards(cards);
-            services.spawn(named("DHCP", server.run(stop.clone())));
+    /// Starts all that acts.
+    pub(super) fn start(&self, services: &mut JoinSet<Ended>, acting: &Acting) -> anyhow::Result<()> {
+        for life in self.lives.iter() {
+            for (name, run) in life.act(acting)? {
+                services.spawn(async move { (name, run.await) });
+            }
         }
-        let (library, imports) = (self.library.clone(), config.image.imports);
-        let images = image::controller::run(client.clone(), library, imports, self.images.clone(), stop.clone());
-        spawn(services, "images", images);
-        let guard = Some(super::bmc_addresses::guard(&config.bmc));
-        let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });
-        let hosts = reconciler::run(
-            client.clone(),
-            self.directory.clone(),
-            config.host.clone(),
-            Hardware { bmcs, media: Some(self.media.clone()) },
-            fence,
-            self.metrics.clone(),
-            stop.clone(),
-        );
-        spawn(services, "data images", dataimage::run(client.clone(), self.data_images.clone(), stop.clone()));
-        spawn(services, "hosts", hosts);
-        let watch = stuck::run(client.clone(), self.stuck.clone(), config.host.stuck_after.0, stop.clone());
-        spawn(services, "watch for stuck hosts", watch);
         Ok(())
     }
 
     /// Starts them whenever this appliance leads, and stops them before another may.
     pub(super) async fn run_while_leading(self, external: External, shutdown: CancellationToken) -> anyhow::Result<()> {
         let (tell, mut leads) = watch::channel(None);
-        let settings = &self.config.engine;
+        let settings = &self.engine;
         let timing = Timing::of(settings.lease.0);
         let candidate = Candidate::new(external.client(), &settings.namespace, identity(), timing, tell);
         let withdraw = CancellationToken::new();
@@ -118,7 +68,7 @@ impl Parts {
             let client = external.fenced(fence.clone())?;
             let mut services = JoinSet::new();
             let stop = shutdown.child_token();
-            self.start(&mut services, &client, Views::api(client.clone()), fence, &stop)?;
+            self.start(&mut services, &Acting { client, fence, store: None, stop: stop.clone() })?;
             if !term(&mut services, leads, shutdown).await? {
                 return Ok(());
             }
@@ -165,6 +115,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::appliance::spawn;
 
     #[tokio::test]
     async fn a_term_ends_with_the_lead_the_shutdown_or_a_fault() {

@@ -15,7 +15,7 @@ use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
 use super::format::{self, Header, Item};
-use crate::api::kinds;
+use crate::api::Kind;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::apiserver;
 use crate::config::DataDir;
@@ -74,10 +74,18 @@ pub fn check(input: impl Read, mut each: impl FnMut(u64, u64)) -> anyhow::Result
 ///
 /// # Errors
 ///
+/// `kinds` are those of the program, which somebody may have watched.
+///
 /// As [`check`], and when the folder is not empty or cannot be written. The folder is then as it was before.
-pub fn restore(input: impl Read, folder: &Path, pause: bool, each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+pub fn restore(
+    input: impl Read,
+    kinds: &[Kind],
+    folder: &Path,
+    pause: bool,
+    each: impl FnMut(u64, u64),
+) -> anyhow::Result<Report> {
     let mark = Mark::begin(folder)?;
-    match fill(input, folder, pause, each) {
+    match fill(input, kinds, folder, pause, each) {
         Ok(report) => {
             mark.end(folder)?;
             Ok(report)
@@ -103,7 +111,13 @@ pub fn refuse_unfinished(folder: &Path) -> anyhow::Result<()> {
     bail!("a restore into {} was not finished ({}): run `slipway restore` again", folder.display(), mark.display())
 }
 
-fn fill(input: impl Read, folder: &Path, pause: bool, mut each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+fn fill(
+    input: impl Read,
+    kinds: &[Kind],
+    folder: &Path,
+    pause: bool,
+    mut each: impl FnMut(u64, u64),
+) -> anyhow::Result<Report> {
     let data = DataDir(folder.to_owned());
     // Private before the first key is in it.
     DirBuilder::new().recursive(true).mode(0o700).create(data.pki()).context("pki")?;
@@ -115,7 +129,7 @@ fn fill(input: impl Read, folder: &Path, pause: bool, mut each: impl FnMut(u64, 
     let header = format::read(input, |header, item| gathered.take(header, item, Some(&mut store), &mut each))?;
     let keys = gathered.keys(&header)?;
     let revision = ahead(&header, gathered.life, gathered.paused)?;
-    store.finish(revision, gathered.watched()?)?;
+    store.finish(revision, gathered.watched(kinds)?)?;
     keys.write(&data.pki())?;
     let mut config = None;
     if let Some(text) = gathered.files.get("slipway.toml") {
@@ -230,8 +244,8 @@ impl Gathered {
     }
 
     /// Every resource that somebody may watch.
-    fn watched(&self) -> anyhow::Result<HashSet<Arc<str>>> {
-        let built_in = apiserver::registry(&kinds())?;
+    fn watched(&self, kinds: &[Kind]) -> anyhow::Result<HashSet<Arc<str>>> {
+        let built_in = apiserver::registry(kinds)?;
         let mut watched: HashSet<Arc<str>> = built_in.stored().map(|kind| kind.storage.to_string().into()).collect();
         watched.extend(self.resources.keys().chain(&self.defined).map(|name| name.as_str().into()));
         Ok(watched)
@@ -490,7 +504,7 @@ mod tests {
             fs::create_dir(folder.path().join(part)).unwrap();
             let file = folder.path().join(part).join("x");
             fs::write(&file, "kept").unwrap();
-            let error = restore(io::empty(), folder.path(), true, |_, _| {}).unwrap_err().to_string();
+            let error = restore(io::empty(), &[], folder.path(), true, |_, _| {}).unwrap_err().to_string();
             assert!(error.contains("there is an appliance"), "{error}");
             assert_eq!(fs::read(&file).unwrap(), b"kept");
             assert!(refuse_unfinished(folder.path()).is_ok());
@@ -502,10 +516,10 @@ mod tests {
     fn what_is_no_backup_leaves_the_folder_as_it_was_and_one_restore_at_a_time_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        assert!(restore(io::empty(), &data, true, |_, _| {}).is_err());
+        assert!(restore(io::empty(), &[], &data, true, |_, _| {}).is_err());
         assert_eq!(fs::read_dir(&data).unwrap().count(), 0);
         let mark = Mark::begin(&data).unwrap();
-        let error = restore(io::empty(), &data, true, |_, _| {}).unwrap_err().to_string();
+        let error = restore(io::empty(), &[], &data, true, |_, _| {}).unwrap_err().to_string();
         assert!(error.contains("another restore"), "{error}");
         // As a kill leaves it.
         drop(mark);

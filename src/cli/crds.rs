@@ -4,10 +4,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::common::print_text;
-use crate::api;
-
-/// Rights of the user that the appliance is in another API server.
-const RBAC: &str = include_str!("../../config/engine-rbac.yaml");
+use crate::modules;
 
 #[derive(clap::Args)]
 pub(super) struct Options {
@@ -21,9 +18,9 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     if options.rbac {
-        return print_text(RBAC);
+        return print_text(&modules::rbac());
     }
-    let crds = api::acted_on().into_iter().map(|kind| kind.crd);
+    let crds = modules::acted_on().into_iter().map(|kind| kind.crd);
     let Some(folder) = &options.output_dir else {
         let mut all = String::new();
         for crd in crds {

@@ -11,6 +11,7 @@ use super::secret;
 use crate::backup::restore::{self, Report, UnderWay};
 use crate::backup::seal::{self, Needed, OpenError, Unlock};
 use crate::log::escaped;
+use crate::modules::kinds;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -60,7 +61,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let show = |lines: u64, all: u64| super::backup::show(&mut progress, doing, lines, all);
     let done = match &folder {
         None => restore::check(plain, show),
-        Some(folder) => restore::restore(plain, folder, !options.as_is, show),
+        Some(folder) => restore::restore(plain, &kinds(), folder, !options.as_is, show),
     };
     progress.end();
     let report = done.with_context(|| what.to_string())?;

@@ -13,6 +13,7 @@ mod explain;
 mod frame;
 mod interface;
 mod leases;
+mod life;
 mod line;
 mod log;
 mod netboot;
@@ -42,6 +43,7 @@ mod table_tests;
 
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, holder, rank};
+pub use life::{Serving, module};
 pub use publish::Views;
 pub use server::{BindError, ServeError, Server};
 

@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn kinds_that_are_not_there_are_named() {
-        let kinds = crate::api::acted_on();
+        let kinds = crate::modules::acted_on();
         let all: HashSet<_> = wanted(&kinds).collect();
         assert!(missing(&kinds, &all).is_empty());
         let mut some = all.clone();

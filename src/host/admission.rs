@@ -5,8 +5,8 @@
 //! finalizer on a host.
 
 pub mod annotations;
+pub(super) mod bmc_addresses;
 mod image;
-pub mod images;
 #[cfg(test)]
 mod tests;
 

@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::api::kinds;
 use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::sim::machine::PowerCommand;
@@ -24,6 +23,7 @@ use crate::host::directory::Directory;
 use crate::host::media::{Media, ToMachines};
 use crate::host::metrics::Metrics;
 use crate::host::reconciler::{Hardware, run};
+use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
 struct Site {

@@ -21,7 +21,6 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::kinds;
 use crate::api::metal3::{
     BareMetalHostSpec, BmcDetails, HardwareDetails, HardwareSystemVendor, Image as HostImage, Nic,
 };
@@ -36,6 +35,7 @@ use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::image::{Library, Sources};
+use crate::modules::kinds;
 use crate::protocol::{Action as AgentAction, OpenSession, Session, Step, StepOutcome};
 use crate::store::{Store as Database, StoreOptions};
 

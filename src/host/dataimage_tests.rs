@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 
 use super::*;
-use crate::api::kinds;
 use crate::api::metal3::{BareMetalHostSpec, DataImageSpec};
 use crate::apiserver::ApiServer;
 use crate::bmc::{BootDevice, FirmwareMode, PowerAction, PowerState};
+use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
 const ISO: &str = "http://images.test/data.iso";

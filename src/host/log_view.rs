@@ -156,9 +156,9 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::api::kinds;
     use crate::api::metal3::BareMetalHost;
     use crate::apiserver::ApiServer;
+    use crate::modules::kinds;
     use crate::store::{Store, StoreOptions};
 
     #[tokio::test]

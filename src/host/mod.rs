@@ -17,6 +17,7 @@ mod effort;
 mod fenced;
 mod hardware_data;
 mod hearing;
+mod life;
 pub mod log_upkeep;
 pub mod log_view;
 mod logins;
@@ -42,9 +43,7 @@ pub mod unsupported;
 mod view;
 pub mod watches;
 
+pub use life::{Machines, module};
+
 /// Who tells the events of hosts.
 const COMPONENT: &str = "slipway-host";
-
-/// What is kept of a BareMetalHost in memory beside its object, in bytes, roughly: the controllers' views of it and its boot,
-/// its place in queues and metrics. Measured: 6 KiB at rest, 10 KiB at most while thousands are read at a start.
-pub const HOST_MEMORY: usize = 16 << 10;

@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::kinds;
 use crate::api::metal3::{
     ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
     HardwareDetails, Image as HostImage, Nic, OperationalStatus, ProvisionStatus,
@@ -29,6 +28,7 @@ use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, Redfis
 use crate::bmc::{Health, Settings};
 use crate::boot::HostIndex;
 use crate::host::boot_effect;
+use crate::modules::kinds;
 use crate::store::{Store as Database, StoreOptions};
 
 const URL: &str = "http://images.test/a.qcow2";

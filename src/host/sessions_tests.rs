@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::kinds;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec};
 use crate::api::slipway::{BootIntentSpec, StepAction};
 use crate::apiserver::ApiServer;
 use crate::host::directory::Directory;
+use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
 struct Site {

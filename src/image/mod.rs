@@ -2,6 +2,8 @@
 //!
 //! | file | idea |
 //! |---|---|
+//! | [`Importing`] | what it brings into the house: its kind and its controller |
+//! | `admission` | what an Image must be before it is stored |
 //! | `library` | what is on disk, and when it counts as there |
 //! | `source` | where images may come from |
 //! | `fetch` | bytes of a source, resumed when a connection drops |
@@ -20,9 +22,11 @@
 
 use std::fmt;
 
+mod admission;
 pub mod configdrive;
 pub mod controller;
 pub mod demand;
+mod life;
 pub mod serve;
 
 mod brake;
@@ -41,6 +45,7 @@ mod turns;
 pub use fetch::USER_AGENT_NAME;
 pub(crate) use iso9660::is_iso;
 pub use library::{Collected, Library};
+pub use life::{Importing, module};
 pub use source::{SourceFault, Sources, URL_MAX, check_host_source, web_url};
 
 /// Largest virtual size of an image, in bytes (16 TiB).

@@ -47,7 +47,7 @@ impl Lab {
         let (path, key_file) = (folder.path().join("db"), folder.path().join("key"));
         let store = Store::open(StoreOptions { path, key_file, history: 1000 }).unwrap();
         let shutdown = CancellationToken::new();
-        let api = ApiServer::new(store, &slipway::api::kinds(), shutdown.clone()).await.unwrap();
+        let api = ApiServer::new(store, &slipway::modules::kinds(), shutdown.clone()).await.unwrap();
         let pki = Pki::open(&folder.path().join("pki"), &[]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("https://{}", listener.local_addr().unwrap());
@@ -397,7 +397,7 @@ fn definitions_and_completions_are_printed() {
     let files = slipway(&["crds", "--output-dir", path]);
     assert!(files.contains("metal3.io_baremetalhosts.yaml"), "{files}");
     let all: Vec<Value> = serde_saphyr::from_multiple(&slipway(&["crds"])).unwrap();
-    assert_eq!(all.len(), slipway::api::acted_on().len());
+    assert_eq!(all.len(), slipway::modules::acted_on().len());
     for crd in all {
         let plural = crd["spec"]["names"]["plural"].as_str().unwrap();
         let file = folder.path().join(format!("{}_{plural}.yaml", crd["spec"]["group"].as_str().unwrap()));

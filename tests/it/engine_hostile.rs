@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
-use slipway::api::{Keep, Kind, kinds};
+use slipway::api::{Keep, Kind};
 use slipway::apiserver::auth::AuthOptions;
 use slipway::apiserver::{ApiServer, tls};
+use slipway::modules::kinds;
 use slipway::pki::Pki;
 use slipway::store::{Store, StoreOptions};
 use tokio::net::TcpListener;

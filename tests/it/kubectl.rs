@@ -57,7 +57,7 @@ impl Lab {
         })
         .unwrap();
         let shutdown = CancellationToken::new();
-        let api = ApiServer::new(store, &slipway::api::kinds(), shutdown.clone()).await.unwrap();
+        let api = ApiServer::new(store, &slipway::modules::kinds(), shutdown.clone()).await.unwrap();
         let pki = Pki::open(&folder.path().join("pki"), &[]).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("https://{}", listener.local_addr().unwrap());

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use slipway::api::MacAddress;
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, ImageSpec, IntentStep, StepAction};
-use slipway::api::{MacAddress, kinds};
 use slipway::apiserver::{self, ApiServer};
 use slipway::boot::{self, BootFiles, Grounds, Holder, HostIndex, Site, Tokens};
 use slipway::config::DiscoveryConfig;
@@ -23,6 +23,7 @@ use slipway::host::log_view;
 use slipway::host::logs::Logs;
 use slipway::host::sessions::Sessions;
 use slipway::image::{Library, Sources};
+use slipway::modules::kinds;
 use slipway::pki::Pki;
 use slipway::runtime::Watches;
 use slipway::store::{Store, StoreOptions};

@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn viewers_see_our_kinds_and_no_secrets() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         let all = all(&registry);
         let rules = |name: &str| {
             let (_, role) =

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_first_to_ask_for_a_name_has_it() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         let names = |plural: &str, kind: &str, short: &[&str]| {
             json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind,
                 "listKind": format!("{kind}List"), "shortNames": short})
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_of_built_in_kinds_are_not_to_be_had() {
-        let registry = crate::apiserver::built_in::registry(&crate::api::kinds()).unwrap();
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
         let names =
             |plural: &str, kind: &str| json!({"plural": plural, "kind": kind, "listKind": format!("{kind}List")});
         let held = |plural: &str| {

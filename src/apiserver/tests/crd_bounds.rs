@@ -155,7 +155,7 @@ async fn definitions_beyond_the_bound_are_not_served_and_can_be_deleted() {
     // As a server that starts on a database in which there are too many.
     *rig.api.inner.definitions.lock().await = crd::Compiled::default();
     rig.limit_definitions(2 << 20).await;
-    rig.api.install_definitions(&crate::api::kinds()).await.unwrap();
+    rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
     assert_eq!(rig.names_served().await, ["k0", "k1"]);
     rig.get(objects).await.expect(404);
     rig.call("DELETE", &path(CRDS, "k2.example.org"), &json!({})).await.expect(200);
@@ -166,7 +166,7 @@ async fn definitions_beyond_the_bound_are_not_served_and_can_be_deleted() {
     rig.limit_definitions(1 << 20).await;
     *rig.api.inner.definitions.lock().await = crd::Compiled::default();
     rig.limit_definitions(1 << 20).await;
-    rig.api.install_definitions(&crate::api::kinds()).await.unwrap();
+    rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
     assert_eq!(rig.names_served().await, ["k0"]);
     rig.call("DELETE", &path(CRDS, "k0.example.org"), &json!({})).await.expect(200);
     rig.api.sweep().await.unwrap();

@@ -125,7 +125,8 @@ async fn definitions_survive_a_restart_and_bad_ones_are_refused() {
     let rig = Rig::new().await;
     rig.call("POST", CRDS, &definition()).await.expect(201);
     rig.call("POST", WIDGETS, &widget("a", 1)).await.expect(201);
-    let again = ApiServer::new(rig.api.store().clone(), &crate::api::kinds(), CancellationToken::new()).await.unwrap();
+    let again =
+        ApiServer::new(rig.api.store().clone(), &crate::modules::kinds(), CancellationToken::new()).await.unwrap();
     assert!(again.registry().find("example.org", "v1", "widgets").is_some());
 
     let schema = "/spec/versions/0/schema/openAPIV3Schema";

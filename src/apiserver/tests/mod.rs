@@ -81,7 +81,7 @@ impl Rig {
         let options =
             StoreOptions { path: folder.path().join("db"), key_file: folder.path().join("key"), history: 100 };
         let store = Store::open(options).unwrap();
-        let api = ApiServer::new(store, &crate::api::kinds(), CancellationToken::new()).await.unwrap();
+        let api = ApiServer::new(store, &crate::modules::kinds(), CancellationToken::new()).await.unwrap();
         api.make_namespace("rack").await.unwrap();
         Self { api, _folder: folder }
     }
@@ -93,7 +93,7 @@ impl Rig {
         let folder = self._folder.path();
         let options = StoreOptions { path: folder.join("db"), key_file: folder.join("key"), history: 100 };
         let store = Store::open(options).unwrap();
-        self.api = ApiServer::new(store, &crate::api::kinds(), CancellationToken::new()).await.unwrap();
+        self.api = ApiServer::new(store, &crate::modules::kinds(), CancellationToken::new()).await.unwrap();
     }
 
     async fn send(&self, identity: Option<Identity>, request: http::request::Builder, body: impl Into<Body>) -> Answer {

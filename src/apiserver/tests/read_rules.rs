@@ -341,7 +341,7 @@ async fn discovery_and_documents_are_served() {
             }
         }
     }
-    for kind in crate::api::kinds() {
+    for kind in crate::modules::kinds() {
         let name = kind.crd.spec.names.kind;
         assert!(kinds.contains(&name), "{name} is not found");
     }

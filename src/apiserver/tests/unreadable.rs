@@ -14,7 +14,7 @@ async fn it_is_told_of_and_goes_only_when_it_is_deleted_by_its_name() {
     new.damaged("/configmaps", "rack", "torn");
     new.finish(20, []).unwrap();
     let store = Store::open(options()).unwrap();
-    let api = ApiServer::new(store, &crate::api::kinds(), CancellationToken::new()).await.unwrap();
+    let api = ApiServer::new(store, &crate::modules::kinds(), CancellationToken::new()).await.unwrap();
     api.make_namespace("rack").await.unwrap();
     let rig = Rig { api, _folder: folder };
 

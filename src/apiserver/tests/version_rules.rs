@@ -279,7 +279,7 @@ fn of_schema(schema: &Value) -> BoxedStrategy<Value> {
 
 /// Any object of a version of any kind that has two: the kind's versions, the version's name, the object.
 fn any_object(stored: bool) -> impl Strategy<Value = (Older, Value)> {
-    let kinds: Vec<BoxedStrategy<(Older, Value)>> = crate::api::kinds()
+    let kinds: Vec<BoxedStrategy<(Older, Value)>> = crate::modules::kinds()
         .into_iter()
         .filter_map(|kind| {
             let (older, spec) = (kind.older?, kind.crd.spec);
@@ -329,7 +329,7 @@ proptest! {
 #[tokio::test]
 async fn definitions_of_the_house_keep_the_rules_for_definitions() {
     let rig = Rig::new().await;
-    for kind in crate::api::kinds() {
+    for kind in crate::modules::kinds() {
         let mut crd = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{}.copy.example.org", kind.crd.spec.names.plural)}, "spec": kind.crd.spec});
         crd["spec"]["group"] = "copy.example.org".into();

@@ -5,6 +5,7 @@
 
 mod copy;
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,17 +23,38 @@ use super::wait::reason;
 use super::{missing, request};
 use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
 use crate::api::slipway::ANNOTATION_MOVED_TO;
+use crate::api::{Declared, Kind};
 use crate::cli::failure::{self, Failure, usage};
+use crate::modules;
 use copy::Task;
 pub(super) use copy::would_be_wiped;
 
 /// Who the fields of what is copied belong to. Not the manager of `apply`, which would take away what its file does not
 /// name.
 const MANAGER: [(&str, &str); 1] = [("fieldManager", "slipway-host-move")];
-/// Kinds of objects that have the name of their host.
-const BELONGINGS: [&str; 2] = ["hardwaredata", "dataimages"];
 /// Tries to delete a host that somebody else changes.
 const DELETE_TRIES: usize = 5;
+
+/// Kinds of objects that have the name of their host.
+fn belonging() -> Vec<Type> {
+    let of_hosts: HashSet<_> = modules::declared().filter(Declared::belongs_to_host).map(|kind| kind.name()).collect();
+    let is_theirs = |kind: &Kind| kind.crd.metadata.name.as_deref().is_some_and(|name| of_hosts.contains(name));
+    let kinds = modules::kinds().into_iter().filter(is_theirs);
+    kinds
+        .map(|kind| {
+            let spec = kind.crd.spec;
+            let version = spec.versions.into_iter().find(|version| version.storage).map(|version| version.name);
+            Type {
+                group: spec.group,
+                version: version.unwrap_or_default(),
+                kind: spec.names.kind,
+                plural: spec.names.plural,
+                singular: spec.names.singular.unwrap_or_default(),
+                ..hosts()
+            }
+        })
+        .collect()
+}
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "\
@@ -248,13 +270,12 @@ impl Road {
             self.secret(one, name).await.with_context(|| format!("cannot be moved: its secret {name}"))?;
         }
         let mut belongings = Vec::new();
-        for plural in BELONGINGS {
-            let of = Type { plural: plural.to_owned(), ..hosts() };
+        for of in belonging() {
             if let Some(object) = optional(&self.from, &of, &one.here, &one.name).await? {
                 belongings.push((of, object));
             }
         }
-        let with_hardware_data = belongings.iter().any(|(of, _)| of.plural == BELONGINGS[0]);
+        let with_hardware_data = belongings.iter().any(|(of, _)| of.plural == "hardwaredata");
         let ours = |there: &Value| copy::original(there) == Some(copy::uid(&host));
         let arrived = self.put(&of, one, copy::host(&host, &one.there, with_hardware_data), ours).await?;
         for (of, object) in &belongings {

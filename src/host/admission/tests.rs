@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::api::kinds;
 use crate::apiserver::{ApiServer, Identity};
+use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
 const HOSTS: &str = "/apis/metal3.io/v1alpha1/namespaces/rack/baremetalhosts";

@@ -17,7 +17,6 @@ use tower::ServiceExt;
 
 use super::Discovery;
 use crate::api::MacAddress;
-use crate::api::kinds;
 use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::apiserver::ApiServer;
@@ -28,6 +27,7 @@ use crate::host::directory::Directory;
 use crate::host::logs::Logs;
 use crate::host::sessions::Sessions;
 use crate::image::{Library, Sources};
+use crate::modules::kinds;
 use crate::store::{Store, StoreOptions};
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);

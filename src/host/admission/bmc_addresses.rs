@@ -13,13 +13,13 @@ use crate::config::BmcConfig;
 use crate::outbound::{Guard, Refused};
 
 /// What judges the addresses that hosts name.
-pub(super) fn guard(config: &BmcConfig) -> Guard {
+pub(in crate::host) fn guard(config: &BmcConfig) -> Guard {
     Guard::new("bmc.allow", &config.allow)
 }
 
 /// Refuses a new BMC address that is a literal one of this box. The appliance itself may write it: a discovered machine
 /// says what it says, and nobody connects there.
-pub(super) fn admission(guard: Guard) -> Admission {
+pub(in crate::host) fn admission(guard: Guard) -> Admission {
     Arc::new(move |request: &AdmissionRequest<'_>| {
         let judged = !request.status && request.operation != Operation::Delete && !request.identity.is_in_process();
         let refused = judged.then(|| refusal(&guard, request.old, request.object)).flatten();

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::Sources;
 use crate::api::slipway::{Image, ImageSpec};
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
-use crate::image::Sources;
 use crate::outbound::masked;
 
 /// The rules as the API server asks for them. Who deletes or reports a status is not judged.

@@ -1,0 +1,63 @@
+//! Definitions as the types say them: what the written ones are held against.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::CustomResourceExt;
+use serde_json::Value;
+
+use super::{Declared, cluster};
+
+/// Of a kind with one version.
+pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
+    let mut definition = T::crd();
+    let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+    schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
+    definition
+}
+
+/// Of a kind that is stored as `New` and served as `Old` too.
+pub(super) fn both<New: CustomResourceExt, Old: CustomResourceExt>() -> CustomResourceDefinition {
+    let mut definition = one::<New>();
+    definition.spec.versions.extend(one::<Old>().spec.versions.into_iter().map(|mut version| {
+        version.storage = false;
+        version
+    }));
+    // How Cluster API's tools find which version keeps which of its contracts.
+    let labels = ["v1beta1", "v1beta2"].map(|version| (format!("{}/{version}", cluster::GROUP), version.to_owned()));
+    definition.metadata.labels.get_or_insert_default().extend(labels);
+    definition
+}
+
+/// The generated schemas call every optional field nullable, and have nulls in their defaults. The published ones do
+/// not: a null there means that the field is not given.
+fn publish(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    if let Some(default) = &mut schema.default {
+        drop_nulls(&mut default.0);
+    }
+    if let Some(choices) = &mut schema.enum_ {
+        choices.retain(|choice| !choice.0.is_null());
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        publish(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        publish(values);
+    }
+    schema.properties.iter_mut().flatten().for_each(|(_, property)| publish(property));
+}
+
+fn drop_nulls(value: &mut Value) {
+    if let Value::Object(map) = value {
+        map.retain(|_, member| !member.is_null());
+        map.values_mut().for_each(drop_nulls);
+    }
+}
+
+impl Declared {
+    /// Its definition, as its types say it.
+    pub(crate) fn generated(&self) -> CustomResourceDefinition {
+        (self.generate)()
+    }
+}

@@ -1,0 +1,45 @@
+//! What DHCP brings into the house: DHCPLease, and the server.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+
+use super::{BootSite, Leases, Server, Views};
+use crate::api::slipway::DHCPLease;
+use crate::api::{Declared, Keep};
+use crate::boot::HostIndex;
+use crate::boot::neighbour::Cards;
+use crate::module::{Acting, KEEPS, Life, Module, Right, Service};
+
+/// DHCPLease.
+pub fn module() -> Module {
+    Module {
+        name: "dhcp",
+        kinds: vec![Declared::one::<DHCPLease>(Keep::View)],
+        rights: &[Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" }],
+    }
+}
+
+/// Gives addresses on the networks of the configuration.
+pub struct Serving {
+    /// Those that are given.
+    pub leases: Leases,
+    /// Where boot files are.
+    pub site: BootSite,
+    /// Whose machines are known.
+    pub hosts: HostIndex,
+    /// Which network card answers at an address.
+    pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
+}
+
+impl Life for Serving {
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        let views = match &acting.store {
+            Some(store) => Views::store(store),
+            None => Views::api(acting.client.clone()),
+        };
+        let server = Server::bind(self.site, self.leases.clone(), self.hosts.clone(), views)?;
+        let run = server.with_cards((self.cards)()).run(acting.stop.clone());
+        Ok(vec![("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed())])
+    }
+}

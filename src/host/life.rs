@@ -1,0 +1,152 @@
+//! What machines bring into the house: BareMetalHost and what belongs to it, and who acts on them.
+
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+
+use super::dataimage::{self, DataImages};
+use super::directory::Directory;
+use super::logs::Logs;
+use super::media::Media;
+use super::metrics::Metrics;
+use super::reconciler::{self, Hardware};
+use super::stuck::{self, Stuck};
+use super::{admission, log_view};
+use crate::api::metal3::{BareMetalHost, DataImage, HardwareData};
+use crate::api::slipway::BootIntent;
+use crate::api::{Declared, Keep};
+use crate::apiserver::{Admission, View};
+use crate::bmc;
+use crate::config::{BmcConfig, HostConfig};
+use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::runtime::Watches;
+
+/// Where hosts are stored.
+const HOSTS: &str = "metal3.io/baremetalhosts";
+
+/// What is kept of a BareMetalHost in memory beside its object, in bytes, roughly: the controllers' views of it and its boot,
+/// its place in queues and metrics. Measured: 6 KiB at rest, 10 KiB at most while thousands are read at a start.
+const HOST_MEMORY: usize = 16 << 10;
+
+/// BareMetalHost, HardwareData, DataImage and BootIntent.
+pub fn module() -> Module {
+    Module {
+        name: "hosts",
+        kinds: vec![
+            Declared::one::<BareMetalHost>(Keep::Durable).costing(HOST_MEMORY),
+            Declared::one::<HardwareData>(Keep::Durable).of_hosts(),
+            Declared::one::<DataImage>(Keep::Durable).of_hosts(),
+            Declared::one::<BootIntent>(Keep::Internal),
+        ],
+        rights: &[
+            Right {
+                group: "metal3.io",
+                resources: &[
+                    "baremetalhosts",
+                    "baremetalhosts/status",
+                    "baremetalhosts/finalizers",
+                    "hardwaredata",
+                    "hardwaredata/finalizers",
+                    "dataimages",
+                    "dataimages/status",
+                    "dataimages/finalizers",
+                ],
+                verbs: KEEPS,
+                why: "",
+            },
+            Right {
+                group: "slipway.dev",
+                resources: &["bootintents", "bootintents/status", "bootintents/finalizers"],
+                verbs: KEEPS,
+                why: "",
+            },
+            Right {
+                group: "slipway.dev",
+                resources: &["images"],
+                verbs: &["get", "list", "watch", "create", "update", "patch"],
+                why: "Images that hosts name are imported for them.",
+            },
+            Right {
+                group: "",
+                resources: &["secrets"],
+                verbs: &["get", "list", "watch", "update", "patch"],
+                why: "BMC credentials, user data, network data. Secrets of hosts are labelled and held while the host is there.",
+            },
+            Right { group: "", resources: &["namespaces"], verbs: &["get"], why: "" },
+            Right { group: "", resources: &["events"], verbs: &["get", "create", "update", "patch"], why: "" },
+        ],
+    }
+}
+
+/// Acts on machines as their hosts say.
+pub struct Machines {
+    /// Hosts that are known.
+    pub directory: Directory,
+    /// Their logs.
+    pub logs: Logs,
+    /// What machines boot without the network.
+    pub media: Media,
+    /// Limits and times.
+    pub settings: HostConfig,
+    /// BMC addresses that hosts may name.
+    pub bmc: BmcConfig,
+    /// What hosts go through.
+    pub metrics: Metrics,
+    /// Hosts that make no progress.
+    stuck: Stuck,
+    data_images: DataImages,
+}
+
+impl Machines {
+    /// Of nothing yet, until the watches run.
+    pub fn new(
+        watches: &mut Watches,
+        directory: Directory,
+        logs: Logs,
+        media: Media,
+        settings: HostConfig,
+        bmc: BmcConfig,
+        metrics: Metrics,
+    ) -> Self {
+        let (stuck, data_images) = (Stuck::new(watches), DataImages::new(watches));
+        Self { directory, logs, media, settings, bmc, metrics, stuck, data_images }
+    }
+}
+
+impl Life for Machines {
+    fn admission(&self) -> Vec<(&'static str, Admission)> {
+        let guard = admission::bmc_addresses::guard(&self.bmc);
+        vec![
+            (HOSTS, Arc::new(admission::admit)),
+            (HOSTS, admission::bmc_addresses::admission(guard)),
+            ("metal3.io/dataimages", Arc::new(dataimage::admit)),
+        ]
+    }
+
+    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+        vec![(HOSTS, "log", log_view::view(self.logs.clone(), self.directory.intents.clone()))]
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+        self.stuck.register(registry);
+    }
+
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        let (client, stop) = (&acting.client, &acting.stop);
+        let guard = Some(admission::bmc_addresses::guard(&self.bmc));
+        let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });
+        let hosts = reconciler::run(
+            client.clone(),
+            self.directory.clone(),
+            self.settings.clone(),
+            Hardware { bmcs, media: Some(self.media.clone()) },
+            acting.fence.clone(),
+            self.metrics.clone(),
+            stop.clone(),
+        );
+        let data_images = dataimage::run(client.clone(), self.data_images.clone(), stop.clone());
+        let watch = stuck::run(client.clone(), self.stuck.clone(), self.settings.stuck_after.0, stop.clone());
+        Ok(vec![service("data images", data_images), service("hosts", hosts), service("watch for stuck hosts", watch)])
+    }
+}

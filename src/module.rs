@@ -1,0 +1,109 @@
+//! What a life brings into the house, declared in its own room.
+//!
+//! A [`Module`] says what everybody must know of it, whether it runs or not: its kinds, and what its controllers may do in another
+//! API server. Its [`Life`] is what runs: rules and views for the API, what it counts, and what acts on machines. The list of all of
+//! them is `modules`, a line each.
+
+use std::fmt::Write as _;
+
+use futures::future::BoxFuture;
+use kube::Client;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Declared;
+use crate::apiserver::{Admission, View};
+use crate::engine::Fence;
+use crate::store::Store;
+
+/// What is known of a life without running it.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// What it is called.
+    pub name: &'static str,
+    /// The kinds that it acts on.
+    pub kinds: Vec<Declared>,
+    /// What its controllers do in the API server that keeps the objects.
+    pub rights: &'static [Right],
+}
+
+/// What may be done with some resources, as a rule of a ClusterRole says it.
+#[derive(Clone, Copy, Debug)]
+pub struct Right {
+    /// API group; empty for the core kinds.
+    pub group: &'static str,
+    /// Plurals, and subresources as `baremetalhosts/status`.
+    pub resources: &'static [&'static str],
+    /// Verbs of the API.
+    pub verbs: &'static [&'static str],
+    /// Why, where that is not plain.
+    pub why: &'static str,
+}
+
+/// Every verb that a controller has for its own kinds.
+pub const KEEPS: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete"];
+
+/// A life that runs in this process.
+pub trait Life: Send + Sync {
+    /// Rules for changes, by `<group>/<plural>`. The embedded API server asks them; whoever acts judges again.
+    fn admission(&self) -> Vec<(&'static str, Admission)> {
+        Vec::new()
+    }
+
+    /// Subresources that can only be read, by `<group>/<plural>` and name.
+    fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+        Vec::new()
+    }
+
+    /// Names what it counts, for a scrape.
+    fn register(&self, registry: &mut Registry) {
+        let _ = registry;
+    }
+
+    /// What acts on machines: called each time that this appliance may act, and ended by `acting.stop`.
+    ///
+    /// # Errors
+    /// When something that it needs, as a port, cannot be had.
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>>;
+}
+
+/// With what a life acts.
+#[derive(Clone)]
+pub struct Acting {
+    /// Writes only while this appliance may act.
+    pub client: Client,
+    /// Whether it still may.
+    pub fence: Fence,
+    /// Where views of what is not in the API are published; `None` when the objects are in another API server.
+    pub store: Option<Store>,
+    /// The end.
+    pub stop: CancellationToken,
+}
+
+/// What runs until it is told to end: its name in messages, and itself.
+pub type Service = (&'static str, BoxFuture<'static, anyhow::Result<()>>);
+
+/// A service that cannot fail.
+pub fn service(name: &'static str, run: impl Future<Output = ()> + Send + 'static) -> Service {
+    (
+        name,
+        Box::pin(async move {
+            run.await;
+            Ok(())
+        }),
+    )
+}
+
+/// The rules of a ClusterRole, as YAML.
+pub fn rules<'a>(rights: impl IntoIterator<Item = &'a Right>) -> String {
+    let mut text = String::new();
+    for right in rights {
+        let group = if right.group.is_empty() { "\"\"" } else { right.group };
+        let (resources, verbs) = (right.resources.join(", "), right.verbs.join(", "));
+        if !right.why.is_empty() {
+            _ = writeln!(text, "  # {}", right.why);
+        }
+        _ = write!(text, "  - apiGroups: [{group}]\n    resources: [{resources}]\n    verbs: [{verbs}]\n");
+    }
+    text
+}

@@ -1,0 +1,260 @@
+//! The lives of this house. A new one is a line here; everything else about it stands in its own room.
+
+use std::sync::Arc;
+
+use crate::api::cluster::convert as core;
+use crate::api::infrastructure::convert as metal;
+use crate::api::{self, Declared, Keep, Kind, Older, cluster, infrastructure};
+use crate::boot::neighbour::Cards;
+use crate::config::Config;
+use crate::dhcp::{self, BootSite, Leases};
+use crate::host::askers::Askers;
+use crate::host::directory::Directory;
+use crate::host::logs::Logs;
+use crate::host::media::Media;
+use crate::host::metrics::Metrics;
+use crate::host::{self, Machines};
+use crate::image::controller::Images;
+use crate::image::{self, Importing, Library, Sources};
+use crate::module::{Life, Module, rules};
+use crate::runtime::Watches;
+
+/// Every life.
+const LIVES: &[Entry] = &[
+    entry(host::module, |house| Some(Box::new(machines(house)))),
+    entry(cluster_api, |_| None),
+    entry(image::module, |house| Some(Box::new(importing(house)))),
+    entry(dhcp::module, |house| Some(Box::new(addresses(house)?))),
+];
+
+/// A life: what is known of it, and how it begins in a process.
+struct Entry {
+    module: fn() -> Module,
+    begin: Begin,
+}
+
+/// Makes what runs of a life, if anything does.
+type Begin = fn(&mut House<'_>) -> Option<Box<dyn Life>>;
+
+const fn entry(module: fn() -> Module, begin: Begin) -> Entry {
+    Entry { module, begin }
+}
+
+/// What lives share in a process.
+pub struct House<'a> {
+    /// Tell what happens to objects.
+    pub watches: &'a mut Watches,
+    /// The configuration.
+    pub config: &'a Config,
+    /// Hosts that are known.
+    pub directory: &'a Directory,
+    /// Logs of hosts.
+    pub logs: &'a Logs,
+    /// What machines boot without the network.
+    pub media: &'a Media,
+    /// What hosts go through.
+    pub metrics: &'a Metrics,
+    /// Images that are there.
+    pub library: &'a Library,
+    /// Where images may come from.
+    pub sources: &'a Sources,
+    /// Addresses that were given; `None` when no network is configured.
+    pub leases: Option<&'a Leases>,
+    /// Which network card answers at an address.
+    pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
+}
+
+/// All that run.
+pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
+    LIVES.iter().filter_map(|life| (life.begin)(house)).collect()
+}
+
+fn machines(house: &mut House<'_>) -> Machines {
+    let (settings, bmc) = (house.config.host.clone(), house.config.bmc.clone());
+    let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
+    Machines::new(house.watches, directory, logs, media, settings, bmc, house.metrics.clone())
+}
+
+fn importing(house: &mut House<'_>) -> Importing {
+    let askers = Arc::new(Askers::new(house.watches));
+    Importing {
+        library: house.library.clone(),
+        images: Images::new(house.watches, askers),
+        sources: house.sources.clone(),
+        at_once: house.config.image.imports,
+    }
+}
+
+fn addresses(house: &mut House<'_>) -> Option<dhcp::Serving> {
+    let config = house.config;
+    Some(dhcp::Serving {
+        leases: house.leases?.clone(),
+        site: BootSite {
+            http_port: config.boot.listen.port(),
+            tftp_port: config.boot.tftp.port(),
+            dhcp_port: config.dhcp.port,
+        },
+        hosts: house.directory.index.clone(),
+        cards: house.cards.clone(),
+    })
+}
+
+/// Every life, whether it runs or not.
+pub fn modules() -> Vec<Module> {
+    LIVES.iter().map(|life| (life.module)()).collect()
+}
+
+/// Every kind that is not a Kubernetes core kind.
+pub fn kinds() -> Vec<Kind> {
+    api::define(declared())
+}
+
+/// Every kind, as its room declares it.
+pub fn declared() -> impl Iterator<Item = Declared> {
+    modules().into_iter().flat_map(|module| module.kinds)
+}
+
+/// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
+/// of Cluster API are its own there, and must not be replaced.
+pub fn acted_on() -> Vec<Kind> {
+    kinds().into_iter().filter(|kind| kind.older.is_none()).collect()
+}
+
+/// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.
+pub fn rbac() -> String {
+    let modules = modules();
+    let rights = modules.iter().flat_map(|module| module.rights);
+    format!("{ROLE}{}{BINDINGS}", rules(rights))
+}
+
+const ROLE: &str = "\
+# What the user of engine.kubeconfig may do in the API server that keeps the objects, and no more.
+# `slipway crds --rbac` prints it. The user is \"slipway\"; the Lease is in the namespace \"default\", as engine.namespace says.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: slipway
+rules:
+";
+
+const BINDINGS: &str = "\
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: slipway
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: slipway
+subjects:
+  - apiGroup: rbac.authorization.k8s.io
+    kind: User
+    name: slipway
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: slipway-lease
+  namespace: default
+rules:
+  - apiGroups: [coordination.k8s.io]
+    resources: [leases]
+    verbs: [create]
+  - apiGroups: [coordination.k8s.io]
+    resources: [leases]
+    resourceNames: [slipway]
+    verbs: [get, update]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: slipway-lease
+  namespace: default
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: slipway-lease
+subjects:
+  - apiGroup: rbac.authorization.k8s.io
+    kind: User
+    name: slipway
+";
+
+/// The kinds of Cluster API, for the managers of Cluster API that act on them.
+fn cluster_api() -> Module {
+    // Stored as v1beta2 and served as v1beta1 too.
+    macro_rules! both {
+        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
+            Declared::both::<$group::v1beta2::$kind, $group::v1beta1::$kind>(
+                Keep::Durable,
+                Older { version: "v1beta1", down: $down, up: $up },
+            )
+        };
+    }
+    Module {
+        name: "cluster-api",
+        kinds: vec![
+            both!(cluster::Cluster, core::cluster_down, core::cluster_up),
+            both!(cluster::Machine, core::machine_down, core::machine_up).completed_by(core::complete_machine),
+            both!(infrastructure::Metal3Cluster, metal::cluster_down, metal::cluster_up),
+            both!(infrastructure::Metal3ClusterTemplate, metal::cluster_template_down, metal::cluster_template_up),
+            both!(infrastructure::Metal3Machine, metal::machine_down, metal::machine_up),
+            both!(infrastructure::Metal3MachineTemplate, metal::machine_template_down, metal::machine_template_up),
+        ],
+        rights: &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::api::definitions::{held_against, held_text};
+
+    fn has_null(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Object(map) => map.values().any(has_null),
+            Value::Array(list) => list.iter().any(has_null),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn definitions_have_no_nulls_that_a_real_api_server_refuses() {
+        for kind in kinds() {
+            let name = kind.crd.metadata.name.clone().unwrap();
+            assert!(!has_null(&serde_json::to_value(&kind.crd.spec).unwrap()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_written_definitions_are_those_of_the_types() {
+        let generated: BTreeMap<&str, CustomResourceDefinition> =
+            declared().map(|kind| (kind.name(), kind.generated())).collect();
+        held_against("src/api/definitions.json", &generated);
+        for (kind, declared) in kinds().into_iter().zip(declared()) {
+            assert!(kind.crd == declared.generated(), "the build packed another file");
+        }
+    }
+
+    #[test]
+    fn the_written_rights_are_those_that_rooms_declare() {
+        held_text("config/engine-rbac.yaml", &rbac());
+        for kind in acted_on() {
+            let (group, plural) = (&kind.crd.spec.group, &kind.crd.spec.names.plural);
+            let is_its = |right: &crate::module::Right| {
+                right.group == group && right.resources.contains(&plural.as_str()) && right.verbs.contains(&"watch")
+            };
+            assert!(
+                modules().iter().any(|module| module.rights.iter().any(is_its)),
+                "nobody may watch {plural}.{group}"
+            );
+        }
+    }
+}
