@@ -17,7 +17,7 @@ use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
-use crate::engine::{External, Fence};
+use crate::engine::{self, External, Fence};
 use crate::host::directory::Directory;
 use crate::host::discovery::Discovery;
 use crate::host::log_upkeep;
@@ -254,11 +254,13 @@ async fn begin(
     let copies = backup::schedule::Meters::default();
     let mut views = HashSet::new();
     let mut audit = None;
+    let all = lives.clone();
+    let counted: engine::Meters = Arc::new(move |registry| all.iter().for_each(|life| life.register(registry)));
     let (client, api_router) = match &external {
         Some(external) => {
             info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
             external.wait_for_kinds(&acted_on()).await;
-            (external.client(), external.router(started.clone()))
+            (external.client(), external.router(started.clone(), counted))
         }
         None => {
             let api = embedded(config, pki, store, &kinds.await?, started.clone(), shutdown).await?;
@@ -266,8 +268,7 @@ async fn begin(
                 life.admission().into_iter().for_each(|(kind, rules)| api.add_admission(kind, rules));
                 life.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
             }
-            let counted = lives.clone();
-            api.add_metrics(Arc::new(move |registry| counted.iter().for_each(|life| life.register(registry))));
+            api.add_metrics(counted);
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
                 path: config.data_dir.logs().join("audit.log"),
                 max_bytes: config.audit.max_size_mb * 1_000_000,

@@ -16,7 +16,7 @@ use crate::host::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
-use crate::module::{Life, Module, rules};
+use crate::module::{Life, Module, Right, rules};
 use crate::runtime::Watches;
 
 /// Every life.
@@ -124,8 +124,19 @@ pub fn acted_on() -> Vec<Kind> {
 pub fn rbac() -> String {
     let modules = modules();
     let rights = modules.iter().flat_map(|module| module.rights);
-    format!("{ROLE}{}{BINDINGS}", rules(rights))
+    format!("{ROLE}{}{BINDINGS}", rules(rights.chain(OF_METRICS)))
 }
+
+/// Who scrapes the appliance is known to that API server.
+const OF_METRICS: &[Right] = &[
+    Right {
+        group: "authentication.k8s.io",
+        resources: &["tokenreviews"],
+        verbs: &["create"],
+        why: "Who reads /metrics of the appliance is a user of that API server.",
+    },
+    Right { group: "authorization.k8s.io", resources: &["subjectaccessreviews"], verbs: &["create"], why: "" },
+];
 
 const ROLE: &str = "\
 # What the user of engine.kubeconfig may do in the API server that keeps the objects, and no more.
@@ -248,7 +259,7 @@ mod tests {
         held_text("config/engine-rbac.yaml", &rbac());
         for kind in acted_on() {
             let (group, plural) = (&kind.crd.spec.group, &kind.crd.spec.names.plural);
-            let is_its = |right: &crate::module::Right| {
+            let is_its = |right: &Right| {
                 right.group == group && right.resources.contains(&plural.as_str()) && right.verbs.contains(&"watch")
             };
             assert!(

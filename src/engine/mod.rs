@@ -10,13 +10,14 @@
 pub mod election;
 pub mod fence;
 pub mod leader;
+mod scrape;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
@@ -24,6 +25,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 pub use fence::Fence;
+pub use scrape::Meters;
+use scrape::Scrapes;
 
 use crate::api::Kind;
 use crate::config::EngineConfig;
@@ -157,9 +160,11 @@ impl External {
         Ok(served)
     }
 
-    /// What the API's port answers besides the agents: health, and where the API is. `ready` is whether every host is
-    /// known.
-    pub fn router(&self, ready: watch::Receiver<bool>) -> Router {
+    /// What the API's port answers besides the agents: health, metrics, and where the API is. `ready` is whether every host
+    /// is known.
+    pub fn router(&self, ready: watch::Receiver<bool>, meters: Meters) -> Router {
+        let scrapes = Scrapes::new(self.client(), meters);
+        let metrics = async move |headers: HeaderMap| scrapes.answer(&headers).await;
         let endpoint = self.endpoint();
         let readiness = async move || match *ready.borrow() {
             true => (StatusCode::OK, "ok"),
@@ -175,6 +180,7 @@ impl External {
             .route("/healthz", get(async || "ok"))
             .route("/livez", get(async || "ok"))
             .route("/readyz", get(readiness))
+            .route("/metrics", get(metrics))
             .fallback(elsewhere)
     }
 }
