@@ -1,6 +1,9 @@
 //! Discovery: which groups, versions and resources there are, in the three forms that clients of different ages ask
 //! for. Which one is sent depends on the Accept header alone: old clients fail on forms they do not know.
 
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
 use axum::response::Response;
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -58,6 +61,17 @@ enum Form {
     Aggregated(&'static str),
 }
 
+impl Form {
+    fn media(self) -> String {
+        match self {
+            Self::Legacy => "application/json".to_owned(),
+            Self::Aggregated(version) => {
+                format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")
+            }
+        }
+    }
+}
+
 fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
     for one in accepted(headers) {
         if !one.takes_json() {
@@ -75,39 +89,54 @@ fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
 
 /// `/api`
 pub(super) fn core_versions(registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
-    answer(headers, &[("", vec!["v1"])], registry, views, || {
-        json!({
-            "kind": "APIVersions",
-            "versions": ["v1"],
-            "serverAddressByClientCIDRs": [],
-        })
-    })
-}
-
-/// `/apis`
-pub(super) fn groups(registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
-    let groups = registry.groups();
-    answer(headers, &groups, registry, views, || {
-        let groups: Vec<Value> = groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
-        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
-    })
-}
-
-fn answer(
-    headers: &HeaderMap,
-    groups: &[(&str, Vec<&str>)],
-    registry: &Registry,
-    views: Views,
-    legacy: impl FnOnce() -> Value,
-) -> Result<Response, ApiError> {
-    let (body, media) = match negotiate(headers)? {
-        Form::Legacy => (legacy(), "application/json".to_owned()),
-        Form::Aggregated(version) => {
-            let media = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-            (aggregated(version, groups, registry, views), media)
+    let form = negotiate(headers)?;
+    let text = match form {
+        Form::Legacy => {
+            json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}).to_string()
         }
+        Form::Aggregated(version) => aggregated(version, &[("", vec!["v1"])], registry, views),
     };
-    Ok(Document::new(body.to_string()).send(headers, &media))
+    Ok(Document::new(text).send(headers, &form.media()))
+}
+
+/// What `/apis` answers in each of its forms, made when it is first asked for and shared by all who ask.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    legacy: OnceLock<Document>,
+    v2: OnceLock<Document>,
+    v2beta1: OnceLock<Document>,
+}
+
+impl Groups {
+    fn of(&self, form: Form) -> &OnceLock<Document> {
+        match form {
+            Form::Legacy => &self.legacy,
+            Form::Aggregated("v2") => &self.v2,
+            Form::Aggregated(_) => &self.v2beta1,
+        }
+    }
+
+    /// Whether this need not be made any more.
+    pub(super) fn has(&self, headers: &HeaderMap) -> bool {
+        negotiate(headers).map_or(true, |form| self.of(form).get().is_some_and(|made| made.is_ready_for(headers)))
+    }
+
+    /// `/apis`. Where there are thousands of versions it takes its time.
+    pub(super) fn send(&self, registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
+        let form = negotiate(headers)?;
+        let made = self.of(form).get_or_init(|| {
+            let groups = registry.groups();
+            Document::new(match form {
+                Form::Legacy => {
+                    let groups: Vec<Value> =
+                        groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
+                    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}).to_string()
+                }
+                Form::Aggregated(version) => aggregated(version, &groups, registry, views),
+            })
+        });
+        Ok(made.send(headers, &form.media()))
+    }
 }
 
 fn legacy_group(group: &str, versions: &[&str]) -> Value {
@@ -210,34 +239,32 @@ fn storage_hash(resource: &Resource) -> String {
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
-fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry, views: Views) -> Value {
-    let items: Vec<Value> = groups
-        .iter()
-        .map(|(group, versions)| {
-            let versions: Vec<Value> = versions
-                .iter()
-                .map(|version| {
-                    let resources: Vec<Value> = registry
-                        .of_version(group, version)
-                        .map(|resource| aggregated_resource(resource, views))
-                        .collect();
-                    json!({"version": version, "freshness": "Current", "resources": resources})
-                })
-                .collect();
-            let metadata = if group.is_empty() {
-                json!({"creationTimestamp": null})
-            } else {
-                json!({"name": group, "creationTimestamp": null})
-            };
-            json!({"metadata": metadata, "versions": versions})
-        })
-        .collect();
-    json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": format!("apidiscovery.k8s.io/{form}"),
-        "metadata": {},
-        "items": items,
-    })
+/// The text, made version by version: as values it would take many times as much.
+fn aggregated(form: &str, groups: &[(&str, Vec<&str>)], registry: &Registry, views: Views) -> String {
+    let mut text = format!(
+        "{{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/{form}\",\"metadata\":{{}},\"items\":["
+    );
+    let comma = |number: usize| if number > 0 { "," } else { "" };
+    for (number, (group, versions)) in groups.iter().enumerate() {
+        let metadata = match *group {
+            "" => json!({"creationTimestamp": null}),
+            group => json!({"name": group, "creationTimestamp": null}),
+        };
+        // Writing to memory does not fail.
+        write!(text, "{}{{\"metadata\":{metadata},\"versions\":[", comma(number)).ok();
+        for (number, version) in versions.iter().enumerate() {
+            let name = Value::from(*version);
+            let opening = "\"freshness\":\"Current\",\"resources\":[";
+            write!(text, "{}{{\"version\":{name},{opening}", comma(number)).ok();
+            for (number, resource) in registry.of_version(group, version).enumerate() {
+                write!(text, "{}{}", comma(number), aggregated_resource(resource, views)).ok();
+            }
+            text.push_str("]}");
+        }
+        text.push_str("]}");
+    }
+    text.push_str("]}");
+    text
 }
 
 fn aggregated_resource(resource: &Resource, views: Views) -> Value {
@@ -304,8 +331,8 @@ mod tests {
     fn the_types_of_kube_read_it() {
         use kube::core::discovery::v2::APIGroupDiscoveryList;
         let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
-        let value = aggregated("v2", &registry.groups(), &registry, &|_| Vec::new());
-        let list: APIGroupDiscoveryList = serde_json::from_value(value).unwrap();
+        let text = aggregated("v2", &registry.groups(), &registry, &|_| Vec::new());
+        let list: APIGroupDiscoveryList = serde_json::from_str(&text).unwrap();
         let metal3 = list
             .items
             .iter()

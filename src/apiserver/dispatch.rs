@@ -7,7 +7,11 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures::FutureExt;
+use http::request::Parts;
 use http::{Method, StatusCode};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Collected};
 use serde_json::{Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -20,8 +24,8 @@ use super::resource::Resource;
 use super::server::{ApiServer, Offer};
 use super::status::{self, ApiError};
 use super::{
-    aside, audit, backup, body, delete, discovery, guarded, items, list, metrics, overload, read, scale, tls, watch,
-    weight, write,
+    aside, audit, backup, body, delete, discovery, guarded, held, items, list, metrics, overload, read, scale, tls,
+    watch, weight, write,
 };
 use crate::api::Keep;
 
@@ -164,7 +168,11 @@ async fn serve(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),
         Route::CoreVersions => discovery::core_versions(&registry, &|of| api.views(of), &parts.headers),
-        Route::Groups => discovery::groups(&registry, &|of| api.views(of), &parts.headers),
+        Route::Groups => {
+            let _one = making(api, documents.groups.has(&parts.headers)).await;
+            let made = aside::when(true, || documents.groups.send(&registry, &|of| api.views(of), &parts.headers));
+            made.map(|made| counted(api, identity, &parts, made))
+        }
         Route::Group(group) => discovery::group(&registry, &group).map(ok),
         Route::Resources(group, version) => {
             discovery::resources(&registry, &|of| api.views(of), &group, &version).map(ok)
@@ -179,18 +187,39 @@ async fn serve(
         // They are made when they are first asked for.
         Route::OpenApiV2 => {
             let _one = making(api, documents.has_v2()).await;
-            aside::when(true, || documents.v2(&parts.headers)).map(weight::shared)
+            aside::when(true, || documents.v2(&parts.headers)).map(|made| counted(api, identity, &parts, made))
         }
         Route::OpenApiV3 => {
             let _one = making(api, documents.has_index()).await;
-            Ok(weight::shared(aside::when(true, || documents.index(&parts.headers))))
+            Ok(counted(api, identity, &parts, aside::when(true, || documents.index(&parts.headers))))
         }
         Route::OpenApiV3Of(name) => {
             let _one = making(api, documents.has(&name)).await;
-            aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers)).map(weight::shared)
+            let made = aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers));
+            made.map(|made| counted(api, identity, &parts, made))
         }
         Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
     }
+}
+
+/// An answer from a document that many may share. It is out of date when a definition changes, and who takes it slowly keeps it
+/// in memory: so it counts for who takes it.
+fn counted(api: &ApiServer, identity: Option<&Identity>, parts: &Parts, answer: Response) -> Response {
+    let length = answer.body().size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+    if length <= held::COUNTED_FROM || identity.is_some_and(Identity::is_in_process) {
+        return weight::shared(answer);
+    }
+    let user = identity.map_or("", |identity| identity.user.as_str());
+    let hold = held::Hold::new(&api.inner.answers, user, parts.uri.path(), &parts.headers, length);
+    let line = hold.line();
+    let mut answer = answer.map(|body| held::body(held::Whole(all(body)), Some(hold)));
+    answer.extensions_mut().insert(line);
+    weight::shared(answer)
+}
+
+/// The text of a body that is there as a whole.
+fn all(body: Body) -> Bytes {
+    body.collect().now_or_never().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default()
 }
 
 /// Waits until nobody else makes a document, unless it is there.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::aside;
 use super::core_schemas::SCHEMAS;
+use super::discovery::Groups;
 use super::registry::Registry;
 use super::request::accepted;
 use super::resource::Resource;
@@ -38,6 +39,8 @@ pub(super) struct Documents {
     by_path: BTreeMap<String, Slot>,
     v2_json: OnceLock<Document>,
     v2_protobuf: OnceLock<Document>,
+    /// What `/apis` answers.
+    pub(super) groups: Groups,
 }
 
 /// A document and what it is made from.
@@ -71,6 +74,7 @@ impl Documents {
             by_path,
             v2_json: OnceLock::new(),
             v2_protobuf: OnceLock::new(),
+            groups: Groups::default(),
         }
     }
 

@@ -30,6 +30,11 @@ impl Document {
         Self { hash, text, packed: OnceLock::new() }
     }
 
+    /// Whether nothing is to be made any more for who asks so.
+    pub(in crate::apiserver) fn is_ready_for(&self, headers: &HeaderMap) -> bool {
+        !takes_gzip(headers) || self.packed.get().is_some()
+    }
+
     /// The answer: `304` when the client has it.
     pub(in crate::apiserver) fn send(&self, headers: &HeaderMap, media: &str) -> Response {
         let tag = format!("\"{}\"", self.hash);
