@@ -123,7 +123,21 @@ fn complete_spec(definition: &mut Value) {
     }
 }
 
+/// Bytes of a definition that somebody writes: what the server writes into it, as the names that are accepted, fits beside.
+const WRITTEN_MAX: usize = (1 << 20) - (64 << 10);
+
+/// Metadata of a built-in kind's definition that stays in any case.
+const KEPT_METADATA: [&str; 5] = ["name", "uid", "creationTimestamp", "generation", "deletionTimestamp"];
+
 fn prepare(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let size = |value: &Value| serde_json::to_vec(value).map_or(0, |text| text.len());
+    let length = size(new);
+    // One that was stored with more may shrink.
+    if length > WRITTEN_MAX && old.is_none_or(|old| size(old) < length) {
+        let detail = format!("{length} bytes are more than the {WRITTEN_MAX} that a definition may have");
+        errors.push(FieldError::forbidden("spec", detail));
+        return;
+    }
     if old.is_none_or(|old| old["spec"] != new["spec"]) {
         rules::check_spec(new, errors);
         if let Some(old) = old {
@@ -234,6 +248,10 @@ impl ApiServer {
                 match self.store().write(change).await {
                     // Only this function and those that hold its lock write definitions.
                     Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound) => {}
+                    // It costs itself alone: all others are settled and served.
+                    Err(error @ WriteError::TooLarge { .. }) => {
+                        tracing::warn!(definition = object.name, %error, "its status cannot be written");
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -276,7 +294,12 @@ impl ApiServer {
                 if let Some(Value::Object(annotations)) = value["metadata"].get_mut("annotations") {
                     annotations.remove(BUILT_IN);
                 }
-                self.write_definition(&object.name, Expect::Revision(object.revision), value).await?;
+                match self.write_definition(&object.name, Expect::Revision(object.revision), value).await {
+                    Err(error @ WriteError::TooLarge { .. }) => {
+                        tracing::warn!(definition = object.name, %error, "it stays marked as built in");
+                    }
+                    written => written?,
+                }
             }
         }
         self.settle(&mut compiled).await
@@ -320,10 +343,23 @@ impl ApiServer {
         for (label, text) in labels.into_iter().flatten() {
             value["metadata"]["labels"][label] = text.as_str().into();
         }
-        match object {
-            Some(_) if before.as_ref() == Some(&value) => Ok(()),
-            Some(object) => self.write_definition(name, Expect::Revision(object.revision), value).await,
-            None => self.write_definition(name, Expect::Absent, value).await,
+        let Some(object) = object else { return self.write_definition(name, Expect::Absent, value).await };
+        if before.as_ref() == Some(&value) {
+            return Ok(());
+        }
+        let expect = Expect::Revision(object.revision);
+        match self.write_definition(name, expect, value.clone()).await {
+            Err(error @ WriteError::TooLarge { .. }) => {
+                // Rather without what users added to it than not at all: the program needs its kinds.
+                tracing::warn!(definition = name, %error, "it is written without others' annotations, labels and managers");
+                if let Some(metadata) = value["metadata"].as_object_mut() {
+                    metadata.retain(|field, _| KEPT_METADATA.contains(&field.as_str()));
+                    metadata.insert("annotations".into(), json!({ BUILT_IN: "true" }));
+                    metadata.insert("labels".into(), json!(labels.cloned().unwrap_or_default()));
+                }
+                self.write_definition(name, expect, value).await
+            }
+            written => written,
         }
     }
 

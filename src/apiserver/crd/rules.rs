@@ -12,6 +12,8 @@ use crate::jsonpath::Path;
 
 /// Versions of one kind.
 const VERSIONS_MAX: usize = 32;
+/// Short names of one kind, and categories: the status has them once more, and discovery with each version.
+const NAMES_MAX: usize = 16;
 /// Selectable fields of one version, as upstream.
 const SELECTABLE_MAX: usize = 8;
 /// Longest path of a column.
@@ -98,12 +100,20 @@ fn check_names(names: &Value, errors: &mut Vec<FieldError>) {
         }
         if field.ends_with("ind") { label(path, name, &name.to_lowercase()) } else { label(path, name, name) }
     }
+    let mut too_many = Vec::new();
     for field in ["shortNames", "categories"] {
+        let count = names[field].as_array().map_or(0, Vec::len);
+        if count > NAMES_MAX {
+            let detail = format!("more than {NAMES_MAX} are not supported");
+            too_many.push(FieldError::forbidden(format!("spec.names.{field}"), detail));
+            continue;
+        }
         for (index, name) in names[field].as_array().into_iter().flatten().enumerate() {
             let name = name.as_str().unwrap_or_default();
             label(format!("spec.names.{field}[{index}]"), name, name);
         }
     }
+    errors.extend(too_many);
     errors.extend(missing);
     if !text(names, "kind").is_empty() && names["kind"] == names["listKind"] {
         let kind = &names["listKind"];

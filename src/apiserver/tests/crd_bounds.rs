@@ -183,3 +183,114 @@ async fn a_default_is_bounded_with_the_defaults_within_it() {
     spec["properties"]["l"]["default"] = json!(vec![json!({}); 30]);
     rig.call("POST", CRDS, &definition("bombs", &spec)).await.expect(201);
 }
+
+/// A definition of nearly as many bytes as an object may have.
+fn huge(plural: &str) -> Value {
+    let mut huge = definition(plural, &json!({"type": "object"}));
+    let text = "x".repeat((1 << 20) - (70 << 10));
+    huge["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = text.into();
+    huge
+}
+
+#[tokio::test]
+async fn a_definition_leaves_room_for_what_the_server_writes_into_it() {
+    let rig = Rig::new().await;
+    let mut many = definition("many", &json!({"type": "object"}));
+    for field in ["categories", "shortNames"] {
+        many["spec"]["names"][field] = (0..17).map(|one| json!(format!("n{one}"))).collect();
+        let refused = rig.call("POST", CRDS, &many).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains("more than 16 are not supported"), "{refused}");
+        many["spec"]["names"][field] = (0..16).map(|one| json!(format!("{field}{one}").to_lowercase())).collect();
+    }
+    let mut large = huge("larges");
+    large["spec"]["names"]["categories"] = many["spec"]["names"]["categories"].clone();
+    rig.call("POST", CRDS, &large).await.expect(201);
+    let mut larger = huge("largers");
+    larger["metadata"]["annotations"] = json!({"example.org/more": "y".repeat(10 << 10)});
+    let refused = rig.call("POST", CRDS, &larger).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("that a definition may have"), "{refused}");
+    rig.call("POST", CRDS, &many).await.expect(201);
+    assert_eq!(rig.names_served().await, ["larges", "many"]);
+}
+
+#[tokio::test]
+async fn a_definition_whose_status_cannot_be_written_costs_itself_alone() {
+    let rig = Rig::new().await;
+    rig.call("POST", CRDS, &definition("befores", &json!({"type": "object"}))).await.expect(201);
+    // As an older version stored it, and one of its own that somebody filled with labels.
+    let mut grown = huge("growns");
+    grown["spec"]["names"]["categories"] = (0..1400).map(|one| json!(format!("c{one}-{}", "x".repeat(40)))).collect();
+    grown["metadata"]["uid"] = "1".into();
+    let own = "baremetalhosts.metal3.io";
+    let mut filled = rig.api.store().get("apiextensions.k8s.io/customresourcedefinitions", "", own).unwrap().value();
+    filled["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = "".into();
+    let rest = (1 << 20) - filled.to_string().len() - 50;
+    filled["metadata"]["annotations"]["example.org/filled"] = "z".repeat(rest).into();
+    for value in [grown, filled] {
+        let name = value["metadata"]["name"].as_str().unwrap().to_owned();
+        let there = rig.api.store().get("apiextensions.k8s.io/customresourcedefinitions", "", &name);
+        let change = Change {
+            resource: "apiextensions.k8s.io/customresourcedefinitions".into(),
+            namespace: String::new(),
+            name,
+            expect: there.map_or(Expect::Absent, |there| Expect::Revision(there.revision)),
+            value: Some(value),
+        };
+        rig.api.store().write(change).await.unwrap();
+    }
+    *rig.api.inner.definitions.lock().await = crd::Compiled::default();
+    rig.api.install_definitions(&crate::modules::kinds()).await.unwrap();
+    rig.call("POST", CRDS, &definition("afters", &json!({"type": "object"}))).await.expect(201);
+    assert_eq!(rig.names_served().await, ["afters", "befores"]);
+    let built_in = rig.get(&path(CRDS, own)).await.expect(200);
+    assert!(built_in["metadata"]["annotations"].get("example.org/filled").is_none());
+    for name in ["growns", "befores"] {
+        rig.call("DELETE", &path(CRDS, &format!("{name}.example.org")), &json!({})).await.expect(200);
+    }
+    rig.api.sweep().await.unwrap();
+    rig.get(&path(CRDS, "befores.example.org")).await.expect(404);
+    rig.get(&path(CRDS, "growns.example.org")).await.expect(404);
+}
+
+#[tokio::test]
+async fn discovery_counts_for_who_takes_it_slowly() {
+    let rig = Rig::new().await;
+    let mut many = definition("many", &json!({"type": "object"}));
+    let one = many["spec"]["versions"][0].clone();
+    many["spec"]["versions"] = (1..33)
+        .map(|number| {
+            let mut version = one.clone();
+            (version["name"], version["storage"]) = (format!("v{number}").into(), (number == 1).into());
+            version
+        })
+        .collect();
+    rig.call("POST", CRDS, &many).await.expect(201);
+    let held = || {
+        let mut registry = prometheus_client::registry::Registry::default();
+        rig.api.inner.answers.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("slipway_answer_bytes ")).unwrap();
+        line.parse::<usize>().unwrap()
+    };
+    let ask = async || {
+        let request = http::Request::get("/apis")
+            .header("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+            .extension(admin().unwrap())
+            .body(Body::empty())
+            .unwrap();
+        rig.api.router().oneshot(request).await.unwrap()
+    };
+    let first = ask().await;
+    let after_one = held();
+    assert!(after_one > held::COUNTED_FROM, "{after_one}");
+    let second = ask().await;
+    assert_eq!(held(), 2 * after_one);
+    drop(first);
+    let text = axum::body::to_bytes(second.into_body(), usize::MAX).await.unwrap();
+    assert_eq!(held(), 0);
+    let document: Value = serde_json::from_slice(&text).unwrap();
+    let groups = document["items"].as_array().unwrap();
+    let mine = groups.iter().find(|group| group["metadata"]["name"] == "example.org").unwrap();
+    assert_eq!(mine["versions"].as_array().unwrap().len(), 32);
+}
