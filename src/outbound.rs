@@ -5,10 +5,11 @@
 //! made, and what is special to this box is refused unless the configuration names it. Other networks are the
 //! firewall's affair.
 //!
-//! [`judge`] decides. [`Guard`] asks it with the addresses that this box has now. A client of reqwest needs three things of
-//! the guard, because it resolves names itself, and literal addresses not at all: [`Guard::resolver`], and [`Guard::url`]
-//! for the first URL and for every redirect. The resolver is for one port: a redirect to another needs a client of its own.
+//! [`judge`] decides. [`Guard`] asks it with the addresses that this box has now. A [`client`] asks the guard for each name; what
+//! it resolves not at all, a literal address, is for [`Guard::url`], of the first URL and of every redirect. A client is for one
+//! port: a redirect to another needs one of its own.
 
+pub mod client;
 mod names;
 
 use std::error::Error;
@@ -20,7 +21,6 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use serde::Deserialize;
 
 pub use names::lookup;
@@ -265,7 +265,7 @@ impl Guard {
         judged.map_err(|special| Refused { name: name(), address: address.ip().to_canonical(), special, key: self.key })
     }
 
-    /// Judges a URL whose host is a literal address. One with a name is for [`Self::resolver`] to judge.
+    /// Judges a URL whose host is a literal address. One with a name is for [`Self::resolve`] to judge.
     ///
     /// # Errors
     ///
@@ -297,30 +297,15 @@ impl Guard {
             _ => Ok(fine),
         }
     }
-
-    /// What resolves names for a client of reqwest that connects to this port only.
-    pub fn resolver(&self, port: u16) -> Arc<impl Resolve + 'static> {
-        Arc::new(Resolver { guard: self.clone(), port })
-    }
-}
-
-struct Resolver {
-    guard: Guard,
-    port: u16,
-}
-
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let (guard, port) = (self.guard.clone(), self.port);
-        Box::pin(async move {
-            let found = guard.resolve(name.as_str(), port).await?;
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use http::HeaderValue;
+
+    use super::client::{Client, Settings};
     use super::*;
 
     fn allowed(entries: &[&str]) -> Vec<Allowed> {
@@ -441,17 +426,30 @@ mod tests {
                 .expect("versions")
                 .with_root_certificates(rustls::RootCertStore::empty())
                 .with_no_client_auth();
-            let builder = reqwest::Client::builder().no_proxy().tls_backend_preconfigured(tls);
-            builder.dns_resolver(guard.resolver(port)).build().expect("a client")
+            Client::new(Settings {
+                guard: Some(guard.clone()),
+                port,
+                addresses: Vec::new(),
+                tls,
+                connect_timeout: Duration::from_secs(10),
+                keep: Duration::ZERO,
+                user_agent: HeaderValue::from_static("test"),
+                most: 1 << 20,
+            })
         };
         let url = format!("http://localhost:{port}/");
-        let error = client(&guard).get(&url).send().await.expect_err("loopback");
+        let url: Url = url.parse().expect("a URL");
+        let get = async |client: Client, url: &Url| {
+            let answer = client.send(http::Method::GET, url, http::HeaderMap::new(), bytes::Bytes::new(), None).await;
+            answer.map(drop)
+        };
+        let error = get(client(&guard), &url).await.expect_err("loopback");
         let refused = refusal(&error).expect("a refusal");
         assert_eq!((refused.name.as_deref(), refused.special), (Some("localhost"), Special::Loopback));
         assert!(refused.to_string().contains("bmc.allow"), "{refused}");
         // A name that the list names is connected to.
         let open = Guard::new("bmc.allow", &allowed(&[&format!("127.0.0.1:{port}"), &format!("[::1]:{port}")]));
-        let asked = tokio::spawn(async move { client(&open).get(url).send().await.map(|_| ()) });
+        let asked = tokio::spawn(async move { get(client(&open), &url).await });
         let (_, peer) = listener.accept().await.expect("a connection");
         assert!(peer.ip().is_loopback());
         asked.abort();

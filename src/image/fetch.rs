@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, LOCATION, RANGE};
-use reqwest::{Client, Response, StatusCode, Url};
+use http::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, LOCATION, RANGE};
+use http::{HeaderValue, Method, StatusCode};
+use reqwest::Url;
 use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::ImportError;
 use super::source::{Sources, URL_MAX};
+use crate::outbound::client::{self, Client, Response, Settings};
 use crate::outbound::{Guard, refusal};
 
 /// What the appliance calls itself to the servers of images, whichever its version. Boot HTTP gives it nothing that is of
@@ -28,6 +30,8 @@ pub const USER_AGENT_NAME: &str = "slipway-images/";
 
 /// Redirects followed for one request.
 const REDIRECTS: usize = 5;
+/// Bytes that a server may send before its answer's body, with TLS.
+const BEFORE_BODY: usize = 1 << 20;
 /// Bytes read from a file at once.
 const FILE_PIECE: usize = 256 << 10;
 /// A connection that brought this much counts as progress, so that the count of failures starts again.
@@ -151,14 +155,18 @@ impl Fetcher {
         self.sources.clone()
     }
 
-    fn client(&self, port: u16) -> reqwest::Result<Client> {
-        Client::builder()
-            .tls_backend_preconfigured(self.tls.clone())
-            .dns_resolver(self.guard.resolver(port))
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(self.timing.connect)
-            .user_agent(format!("{USER_AGENT_NAME}{}", env!("CARGO_PKG_VERSION")))
-            .build()
+    fn client(&self, port: u16) -> Client {
+        Client::new(Settings {
+            guard: Some(self.guard.clone()),
+            port,
+            addresses: Vec::new(),
+            tls: self.tls.clone(),
+            connect_timeout: self.timing.connect,
+            // An image is one connection.
+            keep: Duration::ZERO,
+            user_agent: HeaderValue::from_static(concat!("slipway-images/", env!("CARGO_PKG_VERSION"))),
+            most: BEFORE_BODY,
+        })
     }
 
     /// The answer to a request with these fields, behind whatever redirects.
@@ -173,14 +181,13 @@ impl Fetcher {
             }
             self.guard.url(&url).map_err(|refused| never(refused.to_string()))?;
             let client = self.client(url.port_or_known_default().unwrap_or_default());
-            let client = client.map_err(|error| never(chain(&error)))?;
-            let request = client.get(url.clone()).headers(fields.clone()).send();
+            let request = client.send(Method::GET, &url, fields.clone(), Bytes::new(), None);
             let answer = timeout(self.timing.stall, request).await.map_err(|_| Unanswered {
                 why: format!("{at}no answer within {:?}", self.timing.stall),
                 retry: true,
             })?;
             let answer = answer.map_err(|error| Unanswered::of(&at, error))?;
-            let Some(next) = redirect(&url, &answer) else { return Ok(answer) };
+            let Some(next) = redirect(&url, &answer) else { return Ok(answer.of_any_length()) };
             if redirects == REDIRECTS {
                 return Err(Unanswered { why: format!("it redirects more than {REDIRECTS} times"), retry: false });
             }
@@ -289,7 +296,7 @@ impl Http {
                 }
                 Ok(Ok(None)) if self.skip == 0 && total.is_none_or(|total| read == total) => return Ok(None),
                 Ok(Ok(None)) => "the connection ended early".into(),
-                Ok(Err(error)) => chain(&error.without_url()),
+                Ok(Err(error)) => chain(&error),
                 Err(_) => format!("no data for {:?}", self.fetcher.timing.stall),
             };
             self.resume(shown, read, total, why).await?;
@@ -399,15 +406,15 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    fn of(at: &str, error: reqwest::Error) -> Self {
+    fn of(at: &str, error: client::Error) -> Self {
         if let Some(refused) = refusal(&error) {
             // A name may lead elsewhere tomorrow.
             return Self { why: format!("{at}{refused}"), retry: true };
         }
-        if error.is_builder() {
+        if matches!(error, client::Error::Url) {
             return Self { why: format!("{at}that is not a URL that can be fetched"), retry: false };
         }
-        let why = chain(&error.without_url());
+        let why = chain(&error);
         let hint = match why.contains("UnknownIssuer") {
             true => "; if your own CA signed it, name its file as image.ca_file",
             false => "",

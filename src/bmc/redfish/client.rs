@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::header::{ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER};
 use http::{Method, StatusCode};
+use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -22,6 +24,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// Where sessions are when the service root does not say.
 const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
 const TOKEN: &str = "x-auth-token";
+/// Bytes that a service may send for one request, with heads and TLS.
+const MAX_ANSWER: usize = 4 * MAX_BODY;
+/// How long a connection is kept for the next request.
+const KEEP: Duration = Duration::from_secs(10);
+/// Redirects followed for one request.
+const REDIRECTS: usize = 3;
 /// Longest token of a session that is kept, in bytes: those of many services are.
 const MAX_TOKEN: usize = 4096;
 
@@ -87,9 +95,9 @@ pub struct Place {
 
 /// One service, one account.
 pub struct Client {
-    http: reqwest::Client,
+    http: outbound::client::Client,
     /// The base, as it is judged.
-    url: reqwest::Url,
+    url: Url,
     base: String,
     peer: String,
     /// Of the place.
@@ -112,35 +120,17 @@ impl Client {
         let Place { base, peer, addresses, exchange, has_sessions } = place;
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
-        let url = reqwest::Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
-        let own = url.origin();
-        let redirect = reqwest::redirect::Policy::custom(move |attempt| {
-            // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
-            if attempt.url().origin() == own && attempt.previous().len() <= 3 {
-                attempt.follow()
-            } else {
-                attempt.stop()
-            }
+        let url = Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
+        let http = outbound::client::Client::new(outbound::client::Settings {
+            guard: settings.guard.clone(),
+            port: url.port_or_known_default().unwrap_or_default(),
+            addresses,
+            tls,
+            connect_timeout: settings.connect_timeout,
+            keep: KEEP,
+            user_agent: HeaderValue::from_static(concat!("slipway/", env!("CARGO_PKG_VERSION"))),
+            most: MAX_ANSWER,
         });
-        let mut builder = reqwest::Client::builder();
-        if let Some(guard) = &settings.guard {
-            builder = builder.dns_resolver(guard.resolver(url.port_or_known_default().unwrap_or_default()));
-        }
-        if let Some(name) = url.domain().filter(|_| !addresses.is_empty()) {
-            builder = builder.resolve_to_addrs(name, &addresses);
-        }
-        let http = builder
-            .tls_backend_preconfigured(tls)
-            .no_proxy()
-            .http1_only()
-            .redirect(redirect)
-            .connect_timeout(settings.connect_timeout)
-            .timeout(settings.http_timeout)
-            .pool_max_idle_per_host(1)
-            .pool_idle_timeout(Duration::from_secs(10))
-            .user_agent(concat!("slipway/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| unusable(e.to_string()))?;
         let credentials = credentials.clone();
         Ok(Self {
             http,
@@ -359,15 +349,39 @@ impl Client {
         let _one = self.exchange.lock().await;
         // A literal address never comes by the resolver, and what is this box's own may change.
         self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
-        let mut request = self.http.request(method, format!("{}{path}", self.base)).headers(headers);
-        request = request.header(http::header::ACCEPT, "application/json").header("OData-Version", "4.0");
+        let (mut url, mut method, mut headers) = (self.url.clone(), method, headers);
+        // Paths are of the service: what it says, as it says it.
+        let asked = format!("{}{path}", self.base).parse();
+        if let Ok(asked) = asked {
+            url = asked;
+        }
+        headers.insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert("OData-Version", HeaderValue::from_static("4.0"));
+        let mut sent = Bytes::new();
         if let Some(body) = body {
-            request = request.json(body);
+            headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            sent = body.to_string().into();
         }
-        if let Some(etag) = if_match {
-            request = request.header(IF_MATCH, etag);
+        if let Some(etag) = if_match.and_then(|etag| HeaderValue::from_str(etag).ok()) {
+            headers.insert(IF_MATCH, etag);
         }
-        let mut response = request.send().await.map_err(Failure::Http)?;
+        let began = Instant::now();
+        let mut redirects = 0;
+        let mut response = loop {
+            let within = self.settings.http_timeout.saturating_sub(began.elapsed());
+            let asked = self.http.send(method.clone(), &url, headers.clone(), sent.clone(), Some(within));
+            let response = asked.await.map_err(Failure::Http)?;
+            // What is sent holds the password or a session: it goes to the scheme, host and port of the address only.
+            let next = redirect(&url, response.status(), response.headers());
+            let Some(next) = next.filter(|next| next.origin() == self.url.origin() && redirects < REDIRECTS) else {
+                break response;
+            };
+            if matches!(response.status().as_u16(), 301..=303) && method != Method::GET {
+                (method, sent) = (Method::GET, Bytes::new());
+                headers.remove(http::header::CONTENT_TYPE);
+            }
+            (url, redirects) = (next, redirects + 1);
+        };
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(Failure::Http)? {
             if bytes.len() + chunk.len() > MAX_BODY {
@@ -376,7 +390,7 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         let (status, headers) = (response.status(), response.headers().clone());
-        if let Some(origin) = elsewhere(status, response.url(), &headers) {
+        if let Some(origin) = elsewhere(status, &url, &headers) {
             return Err(Failure::SentAway(origin));
         }
         let body = match body::parse(&bytes) {
@@ -425,7 +439,7 @@ impl Client {
             let limit = if error.is_connect() { self.settings.connect_timeout } else { self.settings.http_timeout };
             return format!("no answer within {limit:?}: check the address and that nothing blocks the port");
         }
-        match io_kind(error) {
+        match error.io_kind() {
             Some(std::io::ErrorKind::ConnectionRefused) => {
                 "connection refused: nothing listens there; check port and that Redfish is enabled".into()
             }
@@ -438,7 +452,7 @@ impl Client {
 }
 
 enum Failure {
-    Http(reqwest::Error),
+    Http(outbound::client::Error),
     Body(Unread),
     /// To this origin.
     SentAway(String),
@@ -457,10 +471,15 @@ impl Failure {
     }
 }
 
-/// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
-fn elsewhere(status: StatusCode, asked: &reqwest::Url, headers: &HeaderMap) -> Option<String> {
+/// Where a redirect leads.
+fn redirect(asked: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
     let location = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok()?;
-    let target = asked.join(location).ok()?;
+    asked.join(location).ok()
+}
+
+/// Where a redirect leads, as `scheme://host:port`, when that is not where it came from.
+fn elsewhere(status: StatusCode, asked: &Url, headers: &HeaderMap) -> Option<String> {
+    let target = redirect(asked, status, headers)?;
     let away = target.origin() != asked.origin();
     away.then(|| message::clean(&target.origin().ascii_serialization(), 128))
 }
@@ -474,31 +493,20 @@ fn is_passing(method: &Method, status: StatusCode) -> bool {
 }
 
 /// Whether the connection broke under way. Every request made here may be repeated: writes set what they set again.
-fn is_broken(error: &reqwest::Error) -> bool {
+fn is_broken(error: &outbound::client::Error) -> bool {
     use std::io::ErrorKind::*;
     if error.is_timeout() || tls::explain(error).is_some() {
         return false;
     }
     let closed = "connection closed before message completed";
-    match io_kind(error) {
+    match error.io_kind() {
         Some(kind) => matches!(kind, ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof),
         None => chain(error).contains(closed),
     }
 }
 
-fn io_kind(error: &reqwest::Error) -> Option<std::io::ErrorKind> {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(e) = next {
-        if let Some(io) = e.downcast_ref::<std::io::Error>() {
-            return Some(io.kind());
-        }
-        next = e.source();
-    }
-    None
-}
-
 /// The error with its causes, without the URL.
-fn chain(error: &reqwest::Error) -> String {
+fn chain(error: &outbound::client::Error) -> String {
     let mut out = String::new();
     let mut next = std::error::Error::source(error);
     while let Some(e) = next {

@@ -1,0 +1,494 @@
+//! HTTP/1.1 to servers that somebody else named. What they send is counted where it comes in, below TLS: an answer need not
+//! have an end, nor a beginning (any number of 1xx may come before it, RFC 9110 section 15.2), and each byte takes time.
+
+use std::error::Error as _;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base64::Engine;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Method, Request, StatusCode, Uri, response};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::{self, Client as Pool};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
+use reqwest::Url;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout, timeout_at};
+use tower::{BoxError, Service};
+
+use super::{Guard, lookup};
+
+/// How a client connects.
+pub struct Settings {
+    /// What judges the addresses of names; literal ones are judged by whoever asks, see [`Guard::url`].
+    pub guard: Option<Guard>,
+    /// Port of the URLs that are asked for.
+    pub port: u16,
+    /// What the host's name was resolved to, where it was before; empty: it is resolved for each connection.
+    pub addresses: Vec<SocketAddr>,
+    /// Authorities, and what else TLS goes by.
+    pub tls: rustls::ClientConfig,
+    /// Until a connection stands, with its TLS.
+    pub connect_timeout: Duration,
+    /// How long a connection is kept for another request.
+    pub keep: Duration,
+    /// `User-Agent`.
+    pub user_agent: HeaderValue,
+    /// Bytes that may come for one request, with heads and TLS.
+    pub most: usize,
+}
+
+/// A client with one exchange at a time.
+pub struct Client {
+    pool: Pool<Connect, Full<Bytes>>,
+    user_agent: HeaderValue,
+    meter: Arc<Meter>,
+}
+
+/// There is no answer, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No URL that HTTP can ask for.
+    #[error("that is not a URL that can be fetched")]
+    Url,
+    /// The answer was not there in time.
+    #[error("it took too long")]
+    Timeout,
+    /// No connection, or no answer on it.
+    #[error("error sending request")]
+    Request(#[source] legacy::Error),
+    /// The connection broke in the body.
+    #[error("error reading the answer")]
+    Body(#[source] hyper::Error),
+}
+
+impl Error {
+    /// Whether it is only that something took too long.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout) || self.io_kind() == Some(io::ErrorKind::TimedOut)
+    }
+
+    /// Whether no connection came to be.
+    pub fn is_connect(&self) -> bool {
+        matches!(self, Self::Request(error) if error.is_connect())
+    }
+
+    /// What the operating system, or who counts, says.
+    pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        let mut next = self.source();
+        while let Some(error) = next {
+            if let Some(io) = error.downcast_ref::<io::Error>() {
+                return Some(io.kind());
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// An answer, of which the body is still to come.
+pub struct Response {
+    head: response::Parts,
+    body: Incoming,
+    deadline: Option<Instant>,
+    meter: Arc<Meter>,
+}
+
+impl Client {
+    /// Connects to nobody yet.
+    pub fn new(settings: Settings) -> Self {
+        let Settings { guard, port, addresses, tls, connect_timeout, keep, user_agent, most } = settings;
+        let meter = Arc::new(Meter { most, read: AtomicUsize::new(0) });
+        let mut tcp = HttpConnector::new_with_resolver(Names { guard, port, addresses });
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        let counting = Counting { tcp, meter: meter.clone() };
+        let https =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(counting);
+        let pool = Pool::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(keep)
+            .pool_timer(TokioTimer::new())
+            .build(Connect { https, timeout: connect_timeout });
+        Self { pool, user_agent, meter }
+    }
+
+    /// Asks, and waits for the head of the answer. The body is to be there `within` the same time, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer.
+    pub async fn send(
+        &self,
+        method: Method,
+        url: &Url,
+        fields: HeaderMap,
+        body: Bytes,
+        within: Option<Duration>,
+    ) -> Result<Response, Error> {
+        let (uri, login) = target(url).ok_or(Error::Url)?;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        headers.extend(login.map(|login| (AUTHORIZATION, login)));
+        headers.extend(fields);
+        self.meter.read.store(0, Ordering::Relaxed);
+        let deadline = within.map(|within| Instant::now() + within);
+        let asked = self.pool.request(request).map_err(Error::Request);
+        let answer = match deadline {
+            Some(deadline) => timeout_at(deadline, asked).await.map_err(|_| Error::Timeout)??,
+            None => asked.await?,
+        };
+        let (head, body) = answer.into_parts();
+        Ok(Response { head, body, deadline, meter: self.meter.clone() })
+    }
+}
+
+/// What is asked for, and the login that the URL has.
+fn target(url: &Url) -> Option<(Uri, Option<HeaderValue>)> {
+    let mut plain = url.clone();
+    plain.set_fragment(None);
+    let mut login = None;
+    if !url.username().is_empty() || url.password().is_some() {
+        let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
+        let pair = [decoded(url.username()), decoded(url.password().unwrap_or_default())].join(&b':');
+        let mut value =
+            HeaderValue::try_from(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))).ok()?;
+        value.set_sensitive(true);
+        login = Some(value);
+        plain.set_username("").ok()?;
+        plain.set_password(None).ok()?;
+    }
+    Some((plain.as_str().parse().ok()?, login))
+}
+
+impl Response {
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.head.status
+    }
+
+    /// Its fields.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Length of its body in bytes, when that is known.
+    pub fn content_length(&self) -> Option<u64> {
+        self.body.size_hint().exact()
+    }
+
+    /// Its body may be of any length; whoever reads it counts.
+    pub fn of_any_length(self) -> Self {
+        self.meter.read.store(LIFTED, Ordering::Relaxed);
+        self
+    }
+
+    /// The next bytes of the body; `None` at its end.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks, or it took too long.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let next = self.body.frame();
+            let next = match self.deadline {
+                Some(deadline) => timeout_at(deadline, next).await.map_err(|_| Error::Timeout)?,
+                None => next.await,
+            };
+            match next {
+                None => return Ok(None),
+                Some(frame) => {
+                    // Trailers are nobody's.
+                    if let Ok(data) = frame.map_err(Error::Body)?.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What came for the request under way.
+struct Meter {
+    most: usize,
+    read: AtomicUsize,
+}
+
+/// In place of a count: nothing is counted.
+const LIFTED: usize = usize::MAX;
+
+impl Meter {
+    fn count(&self, bytes: usize) -> io::Result<()> {
+        let read = self.read.load(Ordering::Relaxed);
+        if read == LIFTED {
+            return Ok(());
+        }
+        let read = read.saturating_add(bytes).min(LIFTED - 1);
+        self.read.store(read, Ordering::Relaxed);
+        if read <= self.most {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("more than {} KiB came in answer to one request", self.most >> 10)))
+    }
+}
+
+/// Resolves the name that is asked for.
+#[derive(Clone)]
+struct Names {
+    guard: Option<Guard>,
+    port: u16,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Service<Name> for Names {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let Self { guard, port, addresses } = self.clone();
+        async move {
+            let found = match guard {
+                _ if !addresses.is_empty() => addresses,
+                Some(guard) => guard.resolve(name.as_str(), port).await?,
+                None => lookup(name.as_str(), port).await?,
+            };
+            Ok(found.into_iter())
+        }
+        .boxed()
+    }
+}
+
+/// Connects, and counts what comes.
+#[derive(Clone)]
+struct Counting {
+    tcp: HttpConnector<Names>,
+    meter: Arc<Meter>,
+}
+
+impl Service<Uri> for Counting {
+    type Response = TokioIo<Counted>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let (connected, meter) = (self.tcp.call(to), self.meter.clone());
+        async move { Ok(TokioIo::new(Counted { stream: connected.await?.into_inner(), meter })) }.boxed()
+    }
+}
+
+/// A connection within its time.
+#[derive(Clone)]
+struct Connect {
+    https: HttpsConnector<Counting>,
+    timeout: Duration,
+}
+
+impl Service<Uri> for Connect {
+    type Response = <HttpsConnector<Counting> as Service<Uri>>::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.https.poll_ready(cx)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let connected = timeout(self.timeout, self.https.call(to));
+        async move { connected.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))? }.boxed()
+    }
+}
+
+struct Counted {
+    stream: TcpStream,
+    meter: Arc<Meter>,
+}
+
+impl Connection for Counted {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        match self.meter.count(buffer.filled().len() - before) {
+            Ok(()) => read,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn client(port: u16) -> Client {
+        let tls = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        Client::new(Settings {
+            guard: None,
+            port,
+            addresses: Vec::new(),
+            tls,
+            connect_timeout: Duration::from_secs(10),
+            keep: Duration::from_secs(10),
+            user_agent: HeaderValue::from_static("slipway/test"),
+            most: 64 << 10,
+        })
+    }
+
+    /// Answers each connection with `first`, then with `again` for ever.
+    async fn server(first: &'static str, again: &'static str) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                while stream.read(&mut request).await.is_ok_and(|length| length > 0) {
+                    let mut open = stream.write_all(first.as_bytes()).await.is_ok();
+                    while open && !again.is_empty() {
+                        open = stream.write_all(again.repeat(1000).as_bytes()).await.is_ok();
+                    }
+                }
+            }
+        });
+        port
+    }
+
+    async fn get(client: &Client, port: u16) -> Result<Response, Error> {
+        let url = format!("http://a%20b:c@127.0.0.1:{port}/x").parse().unwrap();
+        client.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), Some(Duration::from_secs(60))).await
+    }
+
+    fn causes(error: &Error) -> String {
+        let (mut text, mut next) = (error.to_string(), error.source());
+        while let Some(error) = next {
+            text = format!("{text}: {error}");
+            next = error.source();
+        }
+        text
+    }
+
+    #[tokio::test]
+    async fn a_server_that_sends_without_end_is_read_no_further_than_the_bound() {
+        for (first, again) in [
+            ("", "HTTP/1.1 100 \r\n\r\n"),
+            ("", "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
+            ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\nx\r\n"),
+        ] {
+            let port = server(first, again).await;
+            let error = match get(&client(port), port).await {
+                Err(error) => error,
+                Ok(mut answer) => loop {
+                    match answer.chunk().await {
+                        Ok(piece) => assert!(piece.is_some(), "it has no end"),
+                        Err(error) => break error,
+                    }
+                },
+            };
+            let why = causes(&error);
+            // hyper has a bound of its own for the head.
+            assert!(
+                why.contains("more than 64 KiB came") || why.contains("head is too large"),
+                "{first} {again}: {why}"
+            );
+            assert!(!error.is_timeout());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_of_any_length_is_read_on_and_the_next_request_counts_anew() {
+        let body = Box::leak(
+            format!("HTTP/1.1 200 OK\r\ncontent-length: 40000\r\n\r\n{}", "x".repeat(40_000)).into_boxed_str(),
+        );
+        let port = server(body, "").await;
+        let client = client(port);
+        for _ in 0..3 {
+            let mut answer = get(&client, port).await.unwrap();
+            let mut length = 0;
+            while let Some(piece) = answer.chunk().await.unwrap() {
+                length += piece.len();
+            }
+            assert_eq!((answer.content_length(), length), (Some(0), 40_000));
+        }
+        let piece = Box::leak(format!("3e8\r\n{}\r\n", "x".repeat(1000)).into_boxed_str());
+        let port = server("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", piece).await;
+        let mut answer = get(&self::client(port), port).await.unwrap().of_any_length();
+        let mut length = 0;
+        while length < 1 << 20 {
+            length += answer.chunk().await.unwrap().unwrap().len();
+        }
+    }
+
+    #[test]
+    fn a_login_in_a_url_is_sent_as_one() {
+        let (uri, login) = target(&"https://a%20b:c%3A@example.org:8443/x?y#z".parse().unwrap()).unwrap();
+        assert_eq!(uri, "https://example.org:8443/x?y");
+        // `a b:c:`
+        assert_eq!(login.unwrap(), "Basic YSBiOmM6");
+        assert!(target(&"http://example.org/".parse().unwrap()).unwrap().1.is_none());
+    }
+}
