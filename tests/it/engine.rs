@@ -10,8 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Namespace, Secret};
+use k8s_openapi::api::core::v1::{Event, Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
@@ -74,9 +76,6 @@ async fn peer(folder: &Path) -> Result<(Process, PathBuf), String> {
             "no kube-apiserver below {}: `python3 tests/api/servers.py peer FOLDER` builds it",
             cache.display()
         ));
-    }
-    if !Path::new("/usr/bin/etcd").is_file() {
-        return Err("no etcd: it is in Debian's etcd-server".into());
     }
     let said = std::fs::File::create(folder.join("peer.out")).unwrap();
     let complaints = std::fs::File::create(folder.join("peer.err")).unwrap();
@@ -245,6 +244,7 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     let ready =
         async || client_of_port.get(format!("https://127.0.0.1:{}/readyz", first.port)).send().await.unwrap().status();
     assert_eq!(ready().await, 200);
+    scraped(&client, &client_of_port, first.port).await;
     let (printed, said) = first.run(&["kubeconfig"]);
     assert!(!printed && said.contains("engine.kubeconfig"), "{said}");
 
@@ -319,6 +319,44 @@ async fn of_two_appliances_on_a_real_api_server_one_acts() {
     second.process.end();
     assert_eq!(rack.holder().await, "", "{}", second.log());
     stop.cancel();
+}
+
+/// Metrics are for those whom that API server lets read them.
+async fn scraped(client: &kube::Client, of_port: &reqwest::Client, port: u16) {
+    let answer = async |token: Option<&str>| {
+        let request = of_port.get(format!("https://127.0.0.1:{port}/metrics"));
+        let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    assert_eq!(answer(None).await.0, 401);
+    assert_eq!(answer(Some("made-up")).await.0, 401);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "scraper"}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let asked = TokenRequest::default();
+    let given = accounts.create_token_request("scraper", &PostParams::default(), &asked).await.unwrap();
+    let token = given.status.unwrap().token;
+    let (code, said) = answer(Some(&token)).await;
+    assert_eq!(code, 403, "{said}");
+    assert!(said.contains("system:serviceaccount:default:scraper"), "{said}");
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "scrape"}, "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+    }))
+    .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "scrape"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "scrape"},
+        "subjects": [{"kind": "ServiceAccount", "name": "scraper", "namespace": "default"}],
+    }))
+    .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+    let shown = until("the token may read metrics", async || {
+        let (code, text) = answer(Some(&token)).await;
+        (code == 200).then_some(text)
+    });
+    assert!(shown.await.contains("metal3_"));
 }
 
 /// The rows of `engine_hostile.rs`, on a kube-apiserver.

@@ -187,6 +187,11 @@ impl ApiServer {
         let name = change.name.clone();
         match self.commit(resource, change).await {
             Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),
+            // It costs itself alone: whoever can fill an object, or a namespace, keeps nothing from the others.
+            Err(error @ (WriteError::TooLarge { .. } | WriteError::Crowded { .. })) => {
+                tracing::warn!(resource = resource.plural, name, %error, "it cannot be kept in order, and stays as it is");
+                Ok(())
+            }
             Err(error) => Err(ApiError::from_write(&error, resource, &name)),
         }
     }

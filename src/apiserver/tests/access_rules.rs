@@ -301,6 +301,10 @@ async fn secrets_keep_tokens_of_accounts() {
     kept["type"] = "kubernetes.io/service-account-token".into();
     rig.call("POST", SECRETS, &kept).await.expect(422);
     kept["metadata"]["annotations"] = json!({"kubernetes.io/service-account.name": "bot"});
+    // One that has no room for a token costs itself alone.
+    let mut full = kept.clone();
+    (full["metadata"]["name"], full["data"]) = ("full".into(), json!({"x": "A".repeat((1 << 20) - 1200)}));
+    rig.call("POST", SECRETS, &full).await.expect(201);
     rig.call("POST", SECRETS, &kept).await.expect(201);
     eventually(async || rig.get(&path(SECRETS, "kept")).await.json()["data"]["token"].is_string()).await;
     use base64::Engine;
