@@ -241,12 +241,18 @@ impl HostIndex {
         others.next().map(|(_, host)| host.clone())
     }
 
-    /// Another host than this one that is registered and has one of these addresses as its boot address, with the address.
+    /// Another host than this one that is registered and has one of these addresses as its boot address, with the address. One
+    /// that was registered later than this one, with its own boot address among these, takes nothing from it: anybody can name
+    /// a further card of a machine that he does not have.
     pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
         let hosts = self.read();
+        let own = hosts.by_uid.get(uid).map(|entry| &entry.host.standing);
+        let shown = own.filter(|own| own.registered && own.boot_mac.is_some_and(|mac| macs.contains(&mac)));
+        let since = shown.map_or(i64::MAX, Standing::since);
         macs.iter().find_map(|mac| {
             let has_it = |(_, host): &(&Claim, &Arc<BootHost>)| {
-                host.uid != uid && host.standing.registered && host.standing.boot_mac == Some(*mac)
+                let is_its = host.uid != uid && host.standing.registered && host.standing.boot_mac == Some(*mac);
+                is_its && host.standing.since() <= since
             };
             let (_, rival) = hosts.claims(*mac).find(has_it)?;
             Some((*mac, rival.clone()))
@@ -410,6 +416,18 @@ mod tests {
         index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
         assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
         assert_eq!(rival("a", &[]), None);
+        // Who was registered later with a further card of the machine takes nothing from it, where the machine shows its own.
+        let since = |boot: u8, since| {
+            let record = Registration { since, ..Registration::default() };
+            Standing { record: Some(record), ..standing(boot, true) }
+        };
+        index.insert(BootHost { standing: since(1, 5), ..host("a", &[1, 2]) });
+        index.insert(BootHost { standing: since(2, 6), ..host("b", &[2, 9]) });
+        assert_eq!(rival("a", &[1, 2]), None);
+        assert_eq!(rival("a", &[2]), Some((2, "b".into())));
+        assert_eq!(rival("b", &[1, 2]), Some((1, "a".into())));
+        index.insert(BootHost { standing: since(2, 5), ..host("b", &[2, 9]) });
+        assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
     }
 
     #[test]

@@ -50,11 +50,14 @@ pub(super) fn cards(host: &BootHost, intent: &BootIntent, call: &OpenSession) ->
     host.macs.iter().copied().chain(said).collect()
 }
 
-/// Why a machine is nobody's: another host has one of its addresses as its boot address.
-pub(super) fn contested(mac: MacAddress, rival: &BootHost) -> String {
+/// Why a machine is nobody's: another host has one of its addresses as its boot address. It is named to its own namespace only.
+pub(super) fn contested(mac: MacAddress, rival: &BootHost, namespace: &str) -> String {
+    let whose = match rival.namespace == namespace {
+        true => format!("BareMetalHost {}/{}", rival.namespace, rival.name),
+        false => "a BareMetalHost in another namespace".to_owned(),
+    };
     format!(
-        "the machine has the MAC address {mac}, which is the boot address of BareMetalHost {}/{}: one of the two hosts names the wrong address or BMC",
-        rival.namespace, rival.name
+        "the machine has the MAC address {mac}, which is the boot address of {whose}: one of the two hosts names the wrong address or BMC"
     )
 }
 

@@ -428,7 +428,8 @@ impl Sessions {
         let stored = hosts.get_opt(&host.name).await?.filter(|stored| stored.uid().as_ref() == Some(&host.uid));
         let stored = stored.ok_or_else(|| Refused(StatusCode::FORBIDDEN, "the host is gone".into()))?;
         let own = caller::addresses(call);
-        let rival = || self.0.index.rival(&host.uid, &own).map(|(mac, rival)| caller::contested(mac, &rival));
+        let contested = |(mac, rival): (MacAddress, Arc<BootHost>)| caller::contested(mac, &rival, &host.namespace);
+        let rival = || self.0.index.rival(&host.uid, &own).map(contested);
         Ok(caller::another(&stored, intent, &own).or_else(rival))
     }
 
