@@ -4,7 +4,8 @@
 //! It is a memory of hints. What is missed here (the process ended, a kind came) is found by the look at everything
 //! that is made at the start and now and then; that look also forgets what no longer holds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
@@ -13,7 +14,7 @@ use super::meta::{FOREGROUND, ORPHAN};
 use crate::store::Object;
 
 /// An object: storage, namespace, name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
     pub storage: Arc<str>,
     pub namespace: String,
@@ -25,6 +26,9 @@ impl Key {
         Self { storage: Arc::clone(&object.resource), namespace: object.namespace.clone(), name: object.name.clone() }
     }
 }
+
+/// Dependents of an owner that waits, of which each that goes has the owner looked at.
+const LAST: usize = 64;
 
 /// What concerns the garbage collector.
 #[derive(Default)]
@@ -40,6 +44,8 @@ struct Known {
     /// By uid, objects that waited for their dependents when they were last seen.
     waiting: HashMap<String, Key>,
     look: Look,
+    /// The namespace whose turn was last.
+    last: String,
 }
 
 /// Whom an object named.
@@ -52,18 +58,43 @@ struct Named {
 /// What is to be looked at next.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Look {
-    /// These objects.
-    pub objects: HashSet<Key>,
+    /// These objects, by namespace.
+    objects: BTreeMap<String, BTreeSet<Key>>,
     /// Owners that go or are gone, by uid: everything that names them.
-    pub owners: HashSet<String>,
+    owners: HashSet<String>,
     /// Everything there is.
-    pub everything: bool,
+    everything: bool,
 }
 
 impl Look {
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether everything is to be looked at.
+    pub(super) fn everything(&self) -> bool {
+        self.everything
+    }
+
+    /// The objects, in turns by namespace.
+    pub(super) fn by_turns(&self) -> Vec<Key> {
+        let mut all: Vec<(usize, &Key)> = self.objects.values().flat_map(|keys| keys.iter().enumerate()).collect();
+        all.sort_by_key(|(turn, _)| *turn);
+        all.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    fn put(&mut self, key: Key) {
+        self.objects.entry(key.namespace.clone()).or_default().insert(key);
+    }
+
+    fn drop(&mut self, key: &Key) {
+        if let Some(keys) = self.objects.get_mut(&key.namespace) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.objects.remove(&key.namespace);
+            }
+        }
     }
 }
 
@@ -86,13 +117,19 @@ impl Dependents {
         if gone {
             known.forget(&key, object.revision);
             known.waiting.remove(uid);
-            let waiting: Vec<Key> =
-                owners(&meta).filter_map(|owner| known.waiting.get(owner["uid"].as_str()?)).cloned().collect();
-            known.look.objects.extend(waiting);
-            known.look.objects.remove(&key);
+            let left = |uid: &str| known.of.get(uid).map_or(0, HashSet::len);
+            // To look at one of them is to look at all that it waits for.
+            let is_due = |left: usize| left <= LAST || left.is_power_of_two();
+            let waiting: Vec<Key> = owners(&meta)
+                .filter_map(|owner| owner["uid"].as_str().filter(|uid| is_due(left(uid))))
+                .filter_map(|uid| known.waiting.get(uid))
+                .cloned()
+                .collect();
+            waiting.into_iter().for_each(|key| known.look.put(key));
+            known.look.drop(&key);
         } else {
             known.note(&key, object, &meta);
-            known.look.objects.insert(key);
+            known.look.put(key);
         }
         // Who names it later is looked at by itself.
         if (gone || object.is_ending()) && known.of.contains_key(uid) {
@@ -121,21 +158,47 @@ impl Dependents {
 
     /// Asks for another look at an object, as if it had changed.
     pub(super) fn look_again(&self, key: Key) {
-        self.known().look.objects.insert(key);
+        self.known().look.put(key);
     }
 
     /// Asks once more for a look that came to no end.
     pub(super) fn put_back(&self, look: Look) {
         let Look { objects, owners, everything } = look;
         let mut known = self.known();
-        known.look.objects.extend(objects);
+        objects.into_values().flatten().for_each(|key| known.look.put(key));
         known.look.owners.extend(owners);
         known.look.everything |= everything;
     }
 
-    /// What is to be looked at. It counts as done.
-    pub(super) fn take(&self) -> Look {
-        std::mem::take(&mut self.known().look)
+    /// What is to be looked at next: so many objects at most, in turns by namespace. It counts as done.
+    pub(super) fn take(&self, most: usize) -> Look {
+        let mut known = self.known();
+        let known = &mut *known;
+        for uid in std::mem::take(&mut known.look.owners) {
+            let dependents = known.of.get(uid.as_str()).into_iter().flatten();
+            dependents.for_each(|key| known.look.put(Key::clone(key)));
+        }
+        let mut taken = Look { everything: std::mem::take(&mut known.look.everything), ..Look::default() };
+        let mut count = 0;
+        while count < most && !known.look.objects.is_empty() {
+            let after = (Bound::Excluded(known.last.clone()), Bound::Unbounded);
+            let next = known.look.objects.range::<String, _>(after).next().or_else(|| known.look.objects.iter().next());
+            let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
+            if let Some(keys) = known.look.objects.get_mut(&namespace) {
+                taken.objects.entry(namespace.clone()).or_default().extend(keys.pop_first());
+                if keys.is_empty() {
+                    known.look.objects.remove(&namespace);
+                }
+            }
+            known.last = namespace;
+            count += 1;
+        }
+        taken
+    }
+
+    /// Whether something is still to be looked at.
+    pub(super) fn has_more(&self) -> bool {
+        !self.known().look.is_empty()
     }
 
     /// Objects that named this owner when they were last seen.
@@ -206,27 +269,52 @@ mod tests {
         Object::new("/things".into(), "rack".into(), name.into(), 1, text.as_bytes()).unwrap()
     }
 
+    /// What is to be looked at, and whether everything is.
+    fn all(dependents: &Dependents) -> (Vec<Key>, bool) {
+        let look = dependents.take(usize::MAX);
+        (look.by_turns(), look.everything())
+    }
+
+    #[test]
+    fn namespaces_take_turns_however_much_one_has() {
+        let dependents = Dependents::default();
+        let key = |namespace: &str, number: usize| Key {
+            storage: "/things".into(),
+            namespace: namespace.into(),
+            name: format!("{number:03}"),
+        };
+        (0..500).for_each(|number| dependents.look_again(key("many", number)));
+        let names = |most| {
+            let taken = dependents.take(most).by_turns();
+            taken.into_iter().map(|key| format!("{}/{}", key.namespace, key.name)).collect::<Vec<_>>()
+        };
+        assert_eq!(names(2), ["many/000", "many/001"]);
+        dependents.look_again(key("few", 0));
+        dependents.look_again(key("other", 0));
+        assert_eq!(names(4), ["few/000", "many/002", "other/000", "many/003"]);
+        assert_eq!(names(1000).len(), 496);
+        assert!(!dependents.has_more());
+    }
+
     #[test]
     fn a_deletion_concerns_what_names_the_object_and_nothing_else() {
         let dependents = Dependents::default();
         assert!(!dependents.changed(&object("plain", json!({"uid": "u0"})), false));
-        assert!(dependents.take().is_empty());
+        assert!(all(&dependents).0.is_empty());
         let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}, {"uid": "u9"}]}));
         assert!(dependents.changed(&owned, false));
-        assert_eq!(dependents.take().objects, HashSet::from([Key::of(&owned)]));
+        assert_eq!(all(&dependents).0, [Key::of(&owned)]);
         // Its other owner waits for it.
         let finalizers = json!({"uid": "u9", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FOREGROUND]});
         let waiting = object("waiting", finalizers);
         assert!(dependents.changed(&waiting, false));
-        assert_eq!(dependents.take().owners, HashSet::from(["u9".to_owned()]));
+        assert_eq!(all(&dependents).0, [Key::of(&owned), Key::of(&waiting)]);
         assert!(dependents.changed(&object("plain", json!({"uid": "u0"})), true));
-        let look = dependents.take();
-        assert_eq!((look.owners, look.objects.len()), (HashSet::from(["u0".to_owned()]), 0));
+        assert_eq!(all(&dependents).0, [Key::of(&owned)]);
         assert_eq!(dependents.of("u0"), [Key::of(&owned)]);
         // It goes: who waits for it is looked at.
         assert!(dependents.changed(&owned, true));
-        let look = dependents.take();
-        assert_eq!((look.objects, look.owners.len()), (HashSet::from([Key::of(&waiting)]), 0));
+        assert_eq!(all(&dependents).0, [Key::of(&waiting)]);
         assert!(dependents.of("u0").is_empty() && dependents.of("u9").is_empty());
         dependents.changed(&waiting, true);
         let known = dependents.known();
@@ -240,10 +328,9 @@ mod tests {
         dependents.note(&owned);
         let ending = object("owner", json!({"uid": "u0", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
         assert!(dependents.changed(&ending, false));
-        let look = dependents.take();
-        assert_eq!((look.objects, look.owners), (HashSet::from([Key::of(&ending)]), HashSet::from(["u0".to_owned()])));
+        assert_eq!(all(&dependents).0, [Key::of(&owned), Key::of(&ending)]);
         dependents.look_at_everything();
-        assert!(dependents.take().everything && dependents.take().is_empty());
+        assert!(all(&dependents).1 && !dependents.has_more());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! What it removes cannot be had back, so it goes by what the store has at that moment: an owner is gone only when a read
 //! of the store says so, and what was written since it was looked at is looked at again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -20,6 +20,8 @@ use super::sweep::{Outcome, Round};
 use crate::api::Keep;
 use crate::store::Object;
 
+/// Objects that are looked at together.
+const AT_ONCE: usize = 512;
 /// How often an object is looked at again at once, when others write it meanwhile.
 const ATTEMPTS: usize = 8;
 
@@ -104,30 +106,52 @@ impl Blocked {
 }
 
 impl ApiServer {
-    /// Looks at what concerns it since the last time.
+    /// Looks at what concerns it since the last time, as long as a round may take: namespaces take turns, so that nobody waits
+    /// for all that another has.
     pub(super) async fn collect_garbage(&self) -> Result<(), ApiError> {
-        let look = self.dependents().take();
-        if look.is_empty() {
-            return Ok(());
+        let mut round = Round::default();
+        while !round.is_over() {
+            let look = self.dependents().take(AT_ONCE);
+            if look.is_empty() {
+                return round.end();
+            }
+            if look.everything() {
+                self.note_everything(&mut round).await;
+            }
+            let collected = self.collect(&look, &mut round).await;
+            if collected.is_err() || round.lacks_room() {
+                // What was not done is not noted anywhere else.
+                self.dependents().put_back(look);
+                return collected.and(round.end());
+            }
         }
-        let collected = self.collect(&look).await;
-        if collected.is_err() {
-            // What was not done is not noted anywhere else.
-            self.dependents().put_back(look);
+        if self.dependents().has_more() {
+            self.wake_sweeper();
         }
-        collected
+        round.end()
     }
 
-    async fn collect(&self, look: &Look) -> Result<(), ApiError> {
-        let (registry, mut round) = (self.registry(), Round::default());
-        let found = match look.everything {
-            true => self.everything(&registry, &mut round).await,
-            false => self.concerned(&registry, look, &mut round).await,
-        };
+    async fn collect(&self, look: &Look, round: &mut Round) -> Result<(), ApiError> {
+        let registry = self.registry();
+        let found = self.concerned(&registry, look, round).await;
         let (mut seen, mut blocked) = (Seen::new(), Blocked::default());
-        for (resource, key) in &found {
+        let mut next = found.iter();
+        // Something is done in each round, however long it took to find what is concerned.
+        for (resource, key) in next.by_ref() {
             round.breathe().await;
-            self.settle_dependent(&registry, resource, key, &mut seen, &mut blocked, &mut round).await?;
+            self.settle_dependent(&registry, resource, key, &mut seen, &mut blocked, round).await?;
+            if round.is_over() {
+                break;
+            }
+        }
+        // What was not looked at may hold whatever it names.
+        for (_, key) in next {
+            round.breathe().await;
+            if let Some(object) = self.found(key).filter(|object| object.is_owned()) {
+                let meta = object.metadata();
+                blocked.firmly.extend(owners(&meta).filter_map(|owner| owner["uid"].as_str()).map(str::to_owned));
+            }
+            self.dependents().look_again(key.clone());
         }
         let mut waiting: HashMap<String, &Found> = HashMap::new();
         for one in &found {
@@ -139,10 +163,10 @@ impl ApiServer {
         for uid in blocked.order(waiting.keys().cloned().collect::<Vec<_>>()) {
             round.breathe().await;
             if let Some((resource, key)) = waiting.get(&uid) {
-                self.release(&registry, resource, key, &mut round).await?;
+                self.release(&registry, resource, key, round).await?;
             }
         }
-        round.end()
+        Ok(())
     }
 
     /// Does what is due with an object that names owners; notes which of them it holds.
@@ -244,30 +268,27 @@ impl ApiServer {
         self.store().get(&key.storage, &key.namespace, &key.name)
     }
 
-    /// Everything that may concern the collector.
-    async fn everything(&self, registry: &Registry, round: &mut Round) -> Vec<Found> {
-        let mut found = Vec::new();
+    /// Has everything looked at that may concern the collector.
+    async fn note_everything(&self, round: &mut Round) {
         self.dependents().begin_anew();
-        for resource in registry.stored() {
+        for resource in self.registry().stored() {
             for object in self.store().list(&resource.storage, None).objects {
                 round.breathe().await;
                 self.dependents().note(&object);
                 if object.is_ending() || object.is_owned() {
-                    found.push((Arc::clone(resource), Key::of(&object)));
+                    self.dependents().look_again(Key::of(&object));
                 }
             }
         }
-        found
     }
 
     /// What was named, what depends on it, and of owners that wait all that they wait for.
     async fn concerned(&self, registry: &Registry, look: &Look, round: &mut Round) -> Vec<Found> {
         let resources: HashMap<&str, &Arc<Resource>> = registry.stored().map(|one| (&*one.storage, one)).collect();
         let dependents = |uid: &str| self.dependents().of(uid);
-        let mut keys: Vec<Key> = look.objects.iter().cloned().collect();
-        keys.extend(look.owners.iter().flat_map(|uid| dependents(uid)));
+        let mut keys = VecDeque::from(look.by_turns());
         let (mut met, mut found) = (HashSet::new(), Vec::new());
-        while let Some(key) = keys.pop() {
+        while let Some(key) = keys.pop_front() {
             round.breathe().await;
             let Some(resource) = resources.get(&*key.storage).filter(|_| !met.contains(&key)) else { continue };
             if let Some(object) = self.found(&key) {

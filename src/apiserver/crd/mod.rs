@@ -22,7 +22,7 @@ use super::delete::DeleteOptions;
 use super::registry::Registry;
 use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
-use super::sweep::{Outcome, Round};
+use super::sweep::{Outcome, Round, from_anywhere};
 use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -381,9 +381,11 @@ impl ApiServer {
     pub(super) async fn end_definitions(&self) -> Result<(), ApiError> {
         let (registry, mut round) = (self.registry(), Round::default());
         let Some(resource) = registry.find(GROUP, "v1", "customresourcedefinitions") else { return Ok(()) };
-        for definition in self.store().list(STORAGE, None).objects {
-            if !definition.is_ending() {
-                continue;
+        let all = self.store().list(STORAGE, None).objects;
+        for definition in from_anywhere(&all).filter(|definition| definition.is_ending()) {
+            if round.is_over() {
+                self.wake_sweeper();
+                break;
             }
             let value = definition.value();
             let metadata = &value["metadata"];
@@ -404,9 +406,14 @@ impl ApiServer {
                 if outcome == Outcome::Changed {
                     self.wake_sweeper();
                 }
+                if !(outcome == Outcome::Held && object.is_ending()) && round.is_over() {
+                    left += 1;
+                    self.wake_sweeper();
+                    break;
+                }
             }
             if left == 0
-                && self.end_definition(resource, storage.as_deref(), &definition, &mut round).await? == Outcome::Changed
+                && self.end_definition(resource, storage.as_deref(), definition, &mut round).await? == Outcome::Changed
             {
                 self.wake_sweeper();
             }

@@ -283,3 +283,29 @@ async fn events_that_are_too_many_go_together() {
     let groups = rig.api.store().meters().commits.get() - before;
     assert!(groups < 60, "{groups} groups for 180 events");
 }
+
+#[tokio::test]
+async fn one_namespace_that_has_much_to_collect_keeps_no_other_waiting() {
+    const OTHERS: &str = "/api/v1/namespaces/other/configmaps";
+    let rig = Rig::new().await;
+    rig.make_namespace("other").await;
+    let mut owners = Vec::new();
+    for (collection, count) in [(MAPS, 1500), (OTHERS, 1)] {
+        let uid = rig.make(collection, &map("owner", &json!({}))).await["metadata"]["uid"].clone();
+        for number in 0..count {
+            let one = owned(&format!("d{number}"), &[reference("v1", "ConfigMap", "owner", &uid)]);
+            rig.make(collection, &one).await;
+        }
+        owners.push(collection);
+    }
+    rig.sweep_all().await;
+    for collection in owners {
+        rig.delete_with(collection, "owner", "Foreground").await;
+    }
+    // However much there is, one round has a turn for each.
+    rig.api.sweep_once().await.unwrap();
+    assert!(!rig.is_there(OTHERS, "d0").await);
+    rig.sweep_all().await;
+    assert!(!rig.is_there(OTHERS, "owner").await && !rig.is_there(MAPS, "owner").await);
+    assert!(!rig.is_there(MAPS, "d0").await && !rig.is_there(MAPS, "d1499").await);
+}
