@@ -11,6 +11,7 @@ use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
 
 use super::interface::interface_address;
+use super::metrics::Counts;
 use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::record::{self, RecordError};
@@ -63,6 +64,7 @@ pub(super) struct NetworkLeases {
     pub config: NetworkConfig,
     // std's lock: held for one message, never across an await.
     table: Mutex<LeaseTable>,
+    pub counts: Counts,
 }
 
 impl NetworkLeases {
@@ -94,7 +96,11 @@ impl Leases {
         let networks: Arc<[_]> = networks
             .iter()
             .filter(|config| config.mode != NetworkMode::Off)
-            .map(|config| NetworkLeases { config: config.clone(), table: Mutex::new(empty_table(config)) })
+            .map(|config| NetworkLeases {
+                config: config.clone(),
+                table: Mutex::new(empty_table(config)),
+                counts: Counts::default(),
+            })
             .collect();
         let table = store.table(TABLE)?;
         let mut leases = Vec::new();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
+use prometheus_client::registry::Registry;
 
-use super::{BootSite, Leases, Server, Views};
+use super::{BootSite, Leases, Server, Views, metrics};
 use crate::api::slipway::DHCPLease;
 use crate::api::{Declared, Keep};
 use crate::boot::HostIndex;
@@ -33,6 +34,10 @@ pub struct Serving {
 }
 
 impl Life for Serving {
+    fn register(&self, registry: &mut Registry) {
+        metrics::register(&self.leases, registry);
+    }
+
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let views = match &acting.store {
             Some(store) => Views::store(store),

@@ -331,6 +331,7 @@ impl Desk {
         let ground = Ground { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
         let arrival = Arrival { source, port: self.port };
         let outcome = respond(now, &request, arrival, ground, &mut leases.table());
+        leases.counts.count(&outcome.note);
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
         let Outcome { reply, writes, note, .. } = outcome;
         if let Note::Doubted(address) = note

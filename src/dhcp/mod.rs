@@ -16,6 +16,7 @@ mod leases;
 mod life;
 mod line;
 mod log;
+mod metrics;
 mod netboot;
 mod network;
 mod outcome;

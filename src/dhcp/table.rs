@@ -92,6 +92,17 @@ struct Left {
 /// Who is known: has a reservation, or is the boot address of a registered host.
 pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
 
+/// How many addresses a network has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Addresses of the pool, without those that are never given from it.
+    pub pool: u64,
+    /// Addresses that are offered or leased.
+    pub used: u64,
+    /// Addresses that are not given out, because somebody uses them who did not get them here.
+    pub declined: u64,
+}
+
 /// The leases of one network.
 #[derive(Debug, Default)]
 pub struct LeaseTable {
@@ -282,6 +293,21 @@ impl LeaseTable {
     /// Whether there is no pool: known machines only, each with a reservation.
     pub fn pool_is_empty(&self) -> bool {
         self.pool.is_empty()
+    }
+
+    /// How many addresses there are, and are taken.
+    pub fn held(&self) -> Held {
+        let pool = self.pool.iter().map(|range| u64::from(range.last.to_bits() - range.first.to_bits()) + 1).sum();
+        let excluded = self
+            .excluded
+            .iter()
+            .filter(|number| self.pool.iter().any(|range| range.contains(Ipv4Addr::from_bits(**number))));
+        let count = |length: usize| length as u64;
+        Held {
+            pool: u64::saturating_sub(pool, count(excluded.count())),
+            used: count(self.leases.len()).saturating_sub(count(self.ended.len() + self.declined.len())),
+            declined: count(self.declined.len()),
+        }
     }
 
     /// Whether an address may be given from the pool at all.

@@ -1,0 +1,134 @@
+//! What DHCP counts for a scrape of `/metrics`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::leases::Leases;
+use super::outcome::{Note, Silence};
+
+/// What may be done about a message.
+const OUTCOMES: [&str; 9] =
+    ["offered", "leased", "renewed", "informed", "boot-only", "released", "declined", "refused", "no-address"];
+/// Of those that are not answered, all but for want of an address.
+const UNANSWERED: &str = "unanswered";
+
+/// Messages of one network by what was done about them.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    of: [AtomicU64; OUTCOMES.len()],
+    unanswered: AtomicU64,
+}
+
+impl Counts {
+    pub fn count(&self, note: &Note) {
+        let name = name(note);
+        let of = OUTCOMES.iter().position(|outcome| *outcome == name).map_or(&self.unanswered, |at| &self.of[at]);
+        of.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        OUTCOMES
+            .iter()
+            .zip(&self.of)
+            .map(move |(name, count)| (*name, of(count)))
+            .chain([(UNANSWERED, of(&self.unanswered))])
+    }
+}
+
+fn name(note: &Note) -> &'static str {
+    match note {
+        Note::Offered { .. } => "offered",
+        Note::Bound { renewed: false, .. } => "leased",
+        Note::Bound { renewed: true, .. } => "renewed",
+        Note::Informed(_) => "informed",
+        Note::BootOnly(_) => "boot-only",
+        Note::Released(_) | Note::Kept(_) => "released",
+        Note::Declined { .. } | Note::Doubted(_) => "declined",
+        Note::Refused { .. } => "refused",
+        Note::Silent(
+            Silence::NoPool
+            | Silence::PoolEmpty
+            | Silence::PoolKept
+            | Silence::PoolShared
+            | Silence::ReservationTaken(_),
+        ) => "no-address",
+        Note::Silent(_) => UNANSWERED,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNetwork {
+    network: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfOutcome {
+    network: String,
+    outcome: &'static str,
+}
+
+/// Names everything for a scrape.
+pub(super) fn register(leases: &Leases, registry: &mut Registry) {
+    let messages = Family::<OfOutcome, Counter>::default();
+    let (pool, used, declined) =
+        <(Family<OfNetwork, Gauge>, Family<OfNetwork, Gauge>, Family<OfNetwork, Gauge>)>::default();
+    let set = |family: &Family<OfNetwork, Gauge>, network: &str, count: u64| {
+        let labels = OfNetwork { network: network.to_owned() };
+        family.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    };
+    for served in leases.networks() {
+        let network = &served.config.name;
+        for (outcome, count) in served.counts.all() {
+            messages.get_or_create(&OfOutcome { network: network.clone(), outcome }).inc_by(count);
+        }
+        let held = served.table().held();
+        set(&pool, network, held.pool);
+        set(&used, network, held.used);
+        set(&declined, network, held.declined);
+    }
+    registry.register("slipway_dhcp_messages", "Messages of clients, by what was done about them", messages);
+    registry.register("slipway_dhcp_pool_addresses", "Addresses that the pool has", pool);
+    registry.register("slipway_dhcp_leases", "Addresses that are offered or leased, reservations among them", used);
+    registry.register(
+        "slipway_dhcp_declined_addresses",
+        "Addresses that somebody uses who did not get them here",
+        declined,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::dhcp::outcome::Refusal;
+
+    #[test]
+    fn each_message_counts_once() {
+        let address = Ipv4Addr::LOCALHOST;
+        let notes = [
+            Note::Offered { address, boot: None },
+            Note::Bound { address, renewed: false, boot: None },
+            Note::Bound { address, renewed: true, boot: None },
+            Note::Informed(address),
+            Note::BootOnly(String::new()),
+            Note::Released(address),
+            Note::Declined { address, reserved: true },
+            Note::Refused { address, reason: Refusal::Taken },
+            Note::Silent(Silence::PoolEmpty),
+            Note::Silent(Silence::NotKnown),
+        ];
+        let counts = Counts::default();
+        notes.iter().for_each(|note| counts.count(note));
+        assert!(counts.all().map(|(_, count)| count).eq([1; OUTCOMES.len() + 1]));
+        [Note::Kept(address), Note::Doubted(address)].iter().for_each(|note| counts.count(note));
+        let twice: Vec<_> = counts.all().filter(|(_, count)| *count == 2).map(|(name, _)| name).collect();
+        assert_eq!(twice, ["released", "declined"]);
+    }
+}
