@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
 use super::controller::{Images, run};
 use super::{Library, Sources, admission};
 use crate::api::slipway::Image;
@@ -44,9 +47,68 @@ impl Life for Importing {
         vec![("slipway.dev/images", Arc::new(move |request| admission::admit(&sources, request)))]
     }
 
+    fn register(&self, registry: &mut Registry) {
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            let gauge = Gauge::<i64>::default();
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+            registry.register(name, help, gauge);
+        };
+        let count = |length: usize| length as u64;
+        gauge("slipway_image_imports", "Imports under way", count(self.images.imports()));
+        gauge("slipway_image_library_images", "Images that are there", count(self.library.list().len()));
+        // Without it nothing is known of the disk, and no series says otherwise.
+        let Ok(space) = self.library.space() else { return };
+        gauge("slipway_image_library_bytes", "What the chunks of all images take of the disk", space.stored);
+        gauge("slipway_image_library_chunks_left", "Chunks that may still be added", count(space.chunks));
+        gauge("slipway_image_library_free_bytes", "What the disk with the library has free", space.free);
+    }
+
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (library, images) = (self.library.clone(), self.images.clone());
         let run = run(acting.client.clone(), library, self.at_once, images, acting.stop.clone());
         Ok(vec![service("images", run)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::image::demand::{Demand, Demands};
+    use crate::runtime::Watches;
+
+    #[derive(Default)]
+    struct Nobody(Notify);
+
+    impl Demands for Nobody {
+        fn of(&self, _: &Image) -> Demand {
+            Demand { parties: Vec::new(), hosts: 0, unfinished: 0 }
+        }
+
+        fn complete(&self) -> bool {
+            true
+        }
+
+        fn changed(&self) -> &Notify {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn how_full_the_library_is_can_be_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Sources::of_tests();
+        let library = Library::open(folder.path().join("images"), sources.clone()).unwrap();
+        let images = Images::new(&mut Watches::default(), Arc::<Nobody>::default());
+        let importing = Importing { library, images, sources, at_once: 1 };
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        importing.register(&mut registry);
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for zero in ["imports", "library_images", "library_bytes"] {
+            assert!(text.contains(&format!("\nslipway_image_{zero} 0\n")), "{text}");
+        }
+        let free = text.lines().find_map(|line| line.strip_prefix("slipway_image_library_free_bytes "));
+        assert!(free.unwrap().parse::<u64>().unwrap() > 0);
     }
 }

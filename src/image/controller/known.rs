@@ -34,6 +34,13 @@ impl Images {
     }
 }
 
+impl Images {
+    /// Imports under way.
+    pub fn imports(&self) -> usize {
+        lock(&self.shared.running).len()
+    }
+}
+
 /// What imports and the watch tell each other.
 #[derive(Default)]
 pub(super) struct Shared {
