@@ -432,6 +432,7 @@ mod tests {
                 addresses: Vec::new(),
                 tls,
                 connect_timeout: Duration::from_secs(10),
+                proxies: None,
                 keep: Duration::ZERO,
                 user_agent: HeaderValue::from_static("test"),
                 most: 1 << 20,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_RANGE, LAST_MODIFIED, LOCATION, RANGE};
 use http::{HeaderValue, Method, StatusCode};
+use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
 use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
@@ -162,6 +163,7 @@ impl Fetcher {
             addresses: Vec::new(),
             tls: self.tls.clone(),
             connect_timeout: self.timing.connect,
+            proxies: Some(Matcher::from_env()),
             // An image is one connection.
             keep: Duration::ZERO,
             user_agent: HeaderValue::from_static(concat!("slipway-images/", env!("CARGO_PKG_VERSION"))),

@@ -14,15 +14,18 @@ use base64::Engine;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
-use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
+use http::uri::Scheme;
 use http::{Method, Request, StatusCode, Uri, response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::legacy::{self, Client as Pool};
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
 use reqwest::Url;
@@ -45,6 +48,8 @@ pub struct Settings {
     pub tls: rustls::ClientConfig,
     /// Until a connection stands, with its TLS.
     pub connect_timeout: Duration,
+    /// Proxies to go by; `None`: none, whatever the environment says.
+    pub proxies: Option<Matcher>,
     /// How long a connection is kept for another request.
     pub keep: Duration,
     /// `User-Agent`.
@@ -57,6 +62,7 @@ pub struct Settings {
 pub struct Client {
     pool: Pool<Connect, Full<Bytes>>,
     user_agent: HeaderValue,
+    proxies: Option<Arc<Matcher>>,
     meter: Arc<Meter>,
 }
 
@@ -112,20 +118,21 @@ pub struct Response {
 impl Client {
     /// Connects to nobody yet.
     pub fn new(settings: Settings) -> Self {
-        let Settings { guard, port, addresses, tls, connect_timeout, keep, user_agent, most } = settings;
+        let Settings { guard, port, addresses, tls, connect_timeout, proxies, keep, user_agent, most } = settings;
+        let proxies = proxies.map(Arc::new);
         let meter = Arc::new(Meter { most, read: AtomicUsize::new(0) });
         let mut tcp = HttpConnector::new_with_resolver(Names { guard, port, addresses });
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        let counting = Counting { tcp, meter: meter.clone() };
+        let way = Way { direct: Counting { tcp, meter: meter.clone() }, proxies: proxies.clone() };
         let https =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(counting);
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(way);
         let pool = Pool::builder(TokioExecutor::new())
             .pool_max_idle_per_host(1)
             .pool_idle_timeout(keep)
             .pool_timer(TokioTimer::new())
             .build(Connect { https, timeout: connect_timeout });
-        Self { pool, user_agent, meter }
+        Self { pool, user_agent, proxies, meter }
     }
 
     /// Asks, and waits for the head of the answer. The body is to be there `within` the same time, if there is one.
@@ -144,11 +151,15 @@ impl Client {
         let (uri, login) = target(url).ok_or(Error::Url)?;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = uri;
+        *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         headers.insert(USER_AGENT, self.user_agent.clone());
         headers.extend(login.map(|login| (AUTHORIZATION, login)));
+        // With TLS it goes to the proxy alone, when the tunnel is asked for.
+        let proxy = self.proxies.as_ref().filter(|_| uri.scheme() == Some(&Scheme::HTTP));
+        let proxy = proxy.and_then(|proxies| proxies.intercept(&uri));
+        headers.extend(proxy.and_then(|proxy| Some((PROXY_AUTHORIZATION, proxy.basic_auth()?.clone()))));
         headers.extend(fields);
         self.meter.read.store(0, Ordering::Relaxed);
         let deadline = within.map(|within| Instant::now() + within);
@@ -300,19 +311,60 @@ impl Service<Uri> for Counting {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let (connected, meter) = (self.tcp.call(to), self.meter.clone());
-        async move { Ok(TokioIo::new(Counted { stream: connected.await?.into_inner(), meter })) }.boxed()
+        async move { Ok(TokioIo::new(Counted { stream: connected.await?.into_inner(), meter, proxied: false })) }
+            .boxed()
+    }
+}
+
+/// Connects, by a proxy where one is to be gone by.
+#[derive(Clone)]
+struct Way {
+    direct: Counting,
+    proxies: Option<Arc<Matcher>>,
+}
+
+impl Service<Uri> for Way {
+    type Response = TokioIo<Counted>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.direct.poll_ready(cx)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let Some(proxy) = self.proxies.as_ref().and_then(|proxies| proxies.intercept(&to)) else {
+            return self.direct.call(to);
+        };
+        let mut direct = self.direct.clone();
+        async move {
+            if proxy.uri().scheme() != Some(&Scheme::HTTP) {
+                return Err("the proxy is to be named as http://HOST:PORT: no other way to it is supported".into());
+            }
+            if to.scheme() == Some(&Scheme::HTTPS) {
+                let mut tunnel = Tunnel::new(proxy.uri().clone(), direct);
+                if let Some(login) = proxy.basic_auth() {
+                    tunnel = tunnel.with_auth(login.clone());
+                }
+                return Ok(tunnel.call(to).await?);
+            }
+            let mut connected = direct.call(proxy.uri().clone()).await?;
+            connected.inner_mut().proxied = true;
+            Ok(connected)
+        }
+        .boxed()
     }
 }
 
 /// A connection within its time.
 #[derive(Clone)]
 struct Connect {
-    https: HttpsConnector<Counting>,
+    https: HttpsConnector<Way>,
     timeout: Duration,
 }
 
 impl Service<Uri> for Connect {
-    type Response = <HttpsConnector<Counting> as Service<Uri>>::Response;
+    type Response = <HttpsConnector<Way> as Service<Uri>>::Response;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -329,11 +381,13 @@ impl Service<Uri> for Connect {
 struct Counted {
     stream: TcpStream,
     meter: Arc<Meter>,
+    /// It leads to a proxy, which is asked for whole URLs.
+    proxied: bool,
 }
 
 impl Connection for Counted {
     fn connected(&self) -> Connected {
-        self.stream.connected()
+        self.stream.connected().proxy(self.proxied)
     }
 }
 
@@ -382,6 +436,10 @@ mod tests {
     use super::*;
 
     fn client(port: u16) -> Client {
+        client_by(port, None)
+    }
+
+    fn client_by(port: u16, proxies: Option<Matcher>) -> Client {
         let tls = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -393,6 +451,7 @@ mod tests {
             addresses: Vec::new(),
             tls,
             connect_timeout: Duration::from_secs(10),
+            proxies,
             keep: Duration::from_secs(10),
             user_agent: HeaderValue::from_static("slipway/test"),
             most: 64 << 10,
@@ -481,6 +540,40 @@ mod tests {
         while length < 1 << 20 {
             length += answer.chunk().await.unwrap().unwrap().len();
         }
+    }
+
+    /// Answers one connection, and gives what came on it.
+    async fn heard(answer: &'static str) -> (u16, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        (port, heard)
+    }
+
+    #[tokio::test]
+    async fn a_proxy_is_gone_by() {
+        let (port, heard_by_proxy) = heard("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+        let proxies = Matcher::builder().all(format!("http://me:it@127.0.0.1:{port}")).build();
+        let url = "http://images.example:81/x?y".parse().unwrap();
+        let client = client_by(81, Some(proxies));
+        let mut answer = client.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), None).await.unwrap();
+        assert_eq!(answer.chunk().await.unwrap().unwrap(), "ok");
+        let heard_by_proxy = heard_by_proxy.await.unwrap();
+        assert!(heard_by_proxy.starts_with("GET http://images.example:81/x?y HTTP/1.1\r\n"), "{heard_by_proxy}");
+        assert!(heard_by_proxy.to_lowercase().contains("proxy-authorization: basic bwu6axq="), "{heard_by_proxy}");
+        // With TLS through it.
+        let (port, heard_by_proxy) = heard("HTTP/1.1 200 OK\r\n\r\n").await;
+        let proxies = Matcher::builder().all(format!("http://127.0.0.1:{port}")).build();
+        let url = "https://images.example/x".parse().unwrap();
+        let asked = client_by(443, Some(proxies)).send(Method::GET, &url, HeaderMap::new(), Bytes::new(), None).await;
+        assert!(asked.is_err());
+        assert!(heard_by_proxy.await.unwrap().starts_with("CONNECT images.example:443 HTTP/1.1\r\n"));
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Client {
             addresses,
             tls,
             connect_timeout: settings.connect_timeout,
+            proxies: None,
             keep: KEEP,
             user_agent: HeaderValue::from_static(concat!("slipway/", env!("CARGO_PKG_VERSION"))),
             most: MAX_ANSWER,
