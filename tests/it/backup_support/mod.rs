@@ -3,31 +3,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use slipway::backup::format::{self, Header, Item};
 use slipway::backup::seal;
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-/// Nothing that is waited for takes longer.
-pub const DEADLINE: Duration = Duration::from_secs(120);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// What `look` finds in the end.
-pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < give_up, "not in time: {what}");
-        sleep(PAUSE).await;
-    }
-}
+pub use crate::process::{DEADLINE, until};
 
 /// A box: its folder has `slipway.toml` and, once it was served or restored there, `data`.
 pub struct Place {

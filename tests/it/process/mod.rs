@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 /// Nothing that is waited for takes longer.
-pub const DEADLINE: Duration = Duration::from_secs(90);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 /// Between two tries.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
