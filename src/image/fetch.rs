@@ -166,7 +166,8 @@ impl Fetcher {
             proxies: Some(Matcher::from_env()),
             // An image is one connection.
             keep: Duration::ZERO,
-            user_agent: HeaderValue::from_static(concat!("slipway-images/", env!("CARGO_PKG_VERSION"))),
+            user_agent: HeaderValue::try_from(format!("{USER_AGENT_NAME}{}", env!("CARGO_PKG_VERSION")))
+                .unwrap_or_else(|_| HeaderValue::from_static(USER_AGENT_NAME)),
             most: BEFORE_BODY,
         })
     }

@@ -15,7 +15,6 @@ use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 /// Image.
 pub fn module() -> Module {
     Module {
-        name: "images",
         kinds: vec![Declared::one::<Image>(Keep::Durable)],
         rights: &[
             Right { group: "slipway.dev", resources: &["images", "images/status"], verbs: KEEPS, why: "" },
