@@ -19,8 +19,6 @@ use crate::store::Store;
 /// What is known of a life without running it.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// What it is called.
-    pub name: &'static str,
     /// The kinds that it acts on.
     pub kinds: Vec<Declared>,
     /// What its controllers do in the API server that keeps the objects.

@@ -204,7 +204,6 @@ fn cluster_api() -> Module {
         };
     }
     Module {
-        name: "cluster-api",
         kinds: vec![
             both!(cluster::Cluster, core::cluster_down, core::cluster_up),
             both!(cluster::Machine, core::machine_down, core::machine_up).completed_by(core::complete_machine),

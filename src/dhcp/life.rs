@@ -15,7 +15,6 @@ use crate::module::{Acting, KEEPS, Life, Module, Right, Service};
 /// DHCPLease.
 pub fn module() -> Module {
     Module {
-        name: "dhcp",
         kinds: vec![Declared::one::<DHCPLease>(Keep::View)],
         rights: &[Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" }],
     }

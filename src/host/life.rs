@@ -31,7 +31,6 @@ const HOST_MEMORY: usize = 16 << 10;
 /// BareMetalHost, HardwareData, DataImage and BootIntent.
 pub fn module() -> Module {
     Module {
-        name: "hosts",
         kinds: vec![
             Declared::one::<BareMetalHost>(Keep::Durable).costing(HOST_MEMORY),
             Declared::one::<HardwareData>(Keep::Durable).of_hosts(),
