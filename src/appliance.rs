@@ -337,8 +337,11 @@ async fn begin(
         .on(grounds(config, leases.as_ref(), &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
-    let router = boot::router(site, index.clone(), tokens, files, lanes)
-        .merge(boot::live::router(index.clone(), library.clone()));
+    let router = boot::router(site, index.clone(), tokens, files, lanes).merge(boot::live::router(
+        index.clone(),
+        library.clone(),
+        ranks.clone(),
+    ));
     let parts = acting::Parts { engine: config.engine.clone(), lives };
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
     let start = move |services: &mut JoinSet<Ended>| {

@@ -22,40 +22,81 @@ use super::condition::if_range_holds;
 use super::{Ends, HostIndex};
 use crate::image::{self, Library};
 use crate::protocol::{Chunk, Manifest};
+use crate::ration::{Rank, Ranks};
 
 /// Images of which is remembered whether they are ISOs.
 const KNOWN_ISOS: usize = 64;
 /// Bytes that are sent at once, and that wait for a client that takes none.
 const PIECE: u64 = 256 << 10;
-/// Chunks that are kept unpacked: whoever reads an ISO asks for small parts of one, again and again.
-const KEPT_CHUNKS: usize = 32;
-/// Chunks that are unpacked at once, whoever asks for how many: strangers may, and each takes a processor.
+/// Chunks that are kept unpacked for all of one rank: whoever reads an ISO asks for small parts of one, again and again.
+const KEPT_CHUNKS: usize = 16;
+/// The same for strangers.
+const KEPT_FOR_STRANGERS: usize = 4;
+/// Chunks that are unpacked at once for all of one rank, whoever asks for how many: each takes a processor.
 const AT_ONCE: usize = 2;
+/// The same for strangers.
+const AT_ONCE_FOR_STRANGERS: usize = 1;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
 #[derive(Clone)]
 struct Shared {
     hosts: HostIndex,
     library: Library,
+    ranks: Ranks,
     chunks: Arc<Chunks>,
     /// Whether the last that were looked at are ISOs: a digest never stands for anything else.
     isos: Arc<Mutex<VecDeque<(String, bool)>>>,
 }
 
-/// The chunks that were unpacked last, under the names that they have in the library.
+/// Chunks that were unpacked, by the rank of who asked: nobody waits for who is known less, or loses to him what is kept.
 struct Chunks {
-    turns: Semaphore,
-    // std's lock: held for a look, never across an await.
-    kept: Mutex<VecDeque<(String, Bytes)>>,
+    known: Unpacked,
+    untold: Unpacked,
+    strangers: Unpacked,
 }
 
 impl Default for Chunks {
     fn default() -> Self {
-        Self { turns: Semaphore::new(AT_ONCE), kept: Mutex::default() }
+        Self {
+            known: Unpacked::new(AT_ONCE, KEPT_CHUNKS),
+            untold: Unpacked::new(AT_ONCE, KEPT_CHUNKS),
+            strangers: Unpacked::new(AT_ONCE_FOR_STRANGERS, KEPT_FOR_STRANGERS),
+        }
     }
 }
 
 impl Chunks {
+    fn of(&self, rank: Rank) -> &Unpacked {
+        match rank {
+            Rank::Own | Rank::Known => &self.known,
+            Rank::Untold => &self.untold,
+            Rank::Stranger => &self.strangers,
+        }
+    }
+
+    /// A chunk, unpacked. What is kept for others is used too, and stays theirs.
+    async fn get(&self, rank: Rank, library: &Library, chunk: &Chunk) -> io::Result<Bytes> {
+        let mut all = [&self.known, &self.untold, &self.strangers].into_iter();
+        match all.find_map(|unpacked| unpacked.kept(&chunk.sha256)) {
+            Some(bytes) => Ok(bytes),
+            None => self.of(rank).get(library, chunk).await,
+        }
+    }
+}
+
+/// The chunks that were unpacked last, under the names that they have in the library.
+struct Unpacked {
+    turns: Semaphore,
+    most: usize,
+    // std's lock: held for a look, never across an await.
+    kept: Mutex<VecDeque<(String, Bytes)>>,
+}
+
+impl Unpacked {
+    fn new(at_once: usize, most: usize) -> Self {
+        Self { turns: Semaphore::new(at_once), most, kept: Mutex::default() }
+    }
+
     fn kept(&self, name: &str) -> Option<Bytes> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(known, _)| known == name)?;
@@ -67,15 +108,11 @@ impl Chunks {
 
     fn keep(&self, name: &str, bytes: &Bytes) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.truncate(KEPT_CHUNKS - 1);
+        kept.truncate(self.most - 1);
         kept.push_front((name.to_owned(), bytes.clone()));
     }
 
-    /// A chunk, unpacked.
     async fn get(&self, library: &Library, chunk: &Chunk) -> io::Result<Bytes> {
-        if let Some(bytes) = self.kept(&chunk.sha256) {
-            return Ok(bytes);
-        }
         let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
         // Others may have asked for the same.
         if let Some(bytes) = self.kept(&chunk.sha256) {
@@ -90,10 +127,11 @@ impl Chunks {
 }
 
 /// `GET /boot/live/DIGEST.iso`.
-pub fn router(hosts: HostIndex, library: Library) -> Router {
+pub fn router(hosts: HostIndex, library: Library, ranks: Ranks) -> Router {
     Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared {
         hosts,
         library,
+        ranks,
         chunks: Arc::default(),
         isos: Arc::default(),
     })
@@ -121,7 +159,8 @@ async fn iso(
         return not_found();
     };
     let peer = ends.map(|Extension(ends)| ends.peer);
-    match is_iso(&shared, &digest, &manifest).await {
+    let rank = peer.map_or(Rank::Stranger, |peer| (shared.ranks)(peer.ip()));
+    match is_iso(&shared, rank, &digest, &manifest).await {
         Ok(true) => {}
         Ok(false) => {
             let peer = peer.map(tracing::field::display);
@@ -146,7 +185,7 @@ async fn iso(
             return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
         }
     };
-    let mut answer = Body::from_stream(read(shared.clone(), manifest, part.clone(), peer)).into_response();
+    let mut answer = Body::from_stream(read(shared.clone(), rank, manifest, part.clone(), peer)).into_response();
     *answer.status_mut() = status;
     let mut fields = vec![
         (CONTENT_TYPE, "application/x-iso9660-image".to_owned()),
@@ -167,14 +206,14 @@ async fn iso(
 }
 
 /// Whether the image is an ISO 9660 one. It is looked at once, whoever asks how often.
-async fn is_iso(shared: &Shared, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
+async fn is_iso(shared: &Shared, rank: Rank, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
     let lock = || shared.isos.lock().unwrap_or_else(PoisonError::into_inner);
     let known = lock().iter().find(|(known, _)| known == digest).map(|(_, is_iso)| *is_iso);
     if let Some(known) = known {
         return Ok(known);
     }
     // A piece is larger than where the identifier stands; an ISO is, too.
-    let head = piece(shared, manifest, 0, manifest.virtual_size).await?;
+    let head = piece(shared, rank, manifest, 0, manifest.virtual_size).await?;
     let found = image::is_iso(&head);
     let mut isos = lock();
     // Several may have looked at once.
@@ -221,6 +260,7 @@ fn range(text: &str, total: u64) -> Asked {
 /// The bytes of this part, a piece at a time.
 fn read(
     shared: Shared,
+    rank: Rank,
     manifest: Arc<Manifest>,
     part: Range<u64>,
     peer: Option<SocketAddr>,
@@ -231,7 +271,7 @@ fn read(
             if at >= end {
                 return Ok(None);
             }
-            let read = piece(&shared, &manifest, at, end).await;
+            let read = piece(&shared, rank, &manifest, at, end).await;
             let bytes = read.inspect_err(|error| cannot_be_read(peer, error))?;
             let next = at + bytes.len() as u64;
             Ok(Some((bytes, next)))
@@ -241,7 +281,7 @@ fn read(
 
 /// The bytes from here to the end of the chunk or the hole that they are in, at most to `end` and no more than a piece. At least
 /// one.
-async fn piece(shared: &Shared, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
+async fn piece(shared: &Shared, rank: Rank, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
     let end = end.min(at + PIECE);
     let after = manifest.chunks.partition_point(|chunk| chunk.offset <= at);
     let within = after.checked_sub(1).and_then(|index| manifest.chunks.get(index));
@@ -250,7 +290,7 @@ async fn piece(shared: &Shared, manifest: &Manifest, at: u64, end: u64) -> io::R
         let length = usize::try_from(next - at).map_err(io::Error::other)?;
         return Ok(Bytes::from_static(&ZEROS[..length.min(ZEROS.len())]));
     };
-    let plain = shared.chunks.get(&shared.library, chunk).await?;
+    let plain = shared.chunks.get(rank, &shared.library, chunk).await?;
     let last = (chunk.offset + u64::from(chunk.length)).min(end);
     let skip = usize::try_from(at - chunk.offset).map_err(io::Error::other)?;
     let until = usize::try_from(last - chunk.offset).map_err(io::Error::other)?;
