@@ -51,7 +51,7 @@ impl Format {
             Self::Byte => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
             Self::Cidr => text.contains('/') && text.parse::<ipnetwork::IpNetwork>().is_ok(),
             Self::Date => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
-            Self::DateTime => text.parse::<jiff::Timestamp>().is_ok(),
+            Self::DateTime => is_date_time(text),
             Self::Duration => is_duration(text),
             Self::Email => text.rsplit_once('@').is_some_and(|(user, host)| {
                 !user.is_empty() && !host.is_empty() && !text.contains(char::is_whitespace) && !user.contains('@')
@@ -64,6 +64,24 @@ impl Format {
             Self::Uuid => uuid::Uuid::try_parse(text).is_ok(),
         }
     }
+}
+
+/// RFC 3339, section 5.6, in the years 0 to 9999. [`jiff::Timestamp`] ends a day before they do.
+fn is_date_time(text: &str) -> bool {
+    let Some((date, time)) = text.split_once(['T', 't']) else { return false };
+    let Some(at) = time.find(['Z', 'z', '+', '-']) else { return false };
+    let (clock, zone) = time.split_at(at);
+    let has = |text: &str, at: &[usize]| at.iter().all(|at| text.as_bytes().get(*at) == Some(&b':'));
+    let offset = |zone: &str| {
+        let zone = zone.strip_prefix(['+', '-']).unwrap_or(zone);
+        zone.len() == 5 && has(zone, &[2]) && zone.parse::<jiff::civil::Time>().is_ok()
+    };
+    Format::Date.holds(date)
+        && clock.len() >= "00:00:00".len()
+        && has(clock, &[2, 5])
+        && !clock[6..].starts_with("60")
+        && clock.parse::<jiff::civil::Time>().is_ok()
+        && (zone.eq_ignore_ascii_case("z") || offset(zone))
 }
 
 /// A duration as Go writes it (`1h30m`), or in words (`2 days`).
@@ -136,7 +154,29 @@ mod tests {
             ("byte", &["YQ==", ""][..], &["*"][..]),
             ("cidr", &["10.0.0.0/8", "fd00::/8"], &["10.0.0.0", "x/8"]),
             ("date", &["2026-02-28"], &["2026-02-30", "2026-2-1"]),
-            ("date-time", &["2026-02-28T01:02:03Z", "2026-02-28T01:02:03.5+02:00"], &["2026-02-28", "tomorrow"]),
+            (
+                "date-time",
+                &[
+                    "2026-02-28T01:02:03Z",
+                    "2026-02-28T01:02:03.5+02:00",
+                    "2026-02-28t01:02:03z",
+                    "9999-12-31T23:59:59Z",
+                    "0000-01-01T00:00:00-14:00",
+                ],
+                &[
+                    "2026-02-28",
+                    "tomorrow",
+                    "2026-02-28T01:02Z",
+                    "2026-02-28T01:02:03",
+                    "2026-02-28T24:00:00Z",
+                    "2026-02-30T01:02:03Z",
+                    "2026-02-28T01:02:60Z",
+                    "2026-02-28T01:02:03+2",
+                    "-009999-01-02T01:59:59Z",
+                    "2026-02-28T01:02:03Zé",
+                    "2026-02-28T01:02:é3Z",
+                ],
+            ),
             ("duration", &["1h30m", "0", "1.5s", "2 days", "-3ms"], &["", "h", "5", "5x", "1h-2m"]),
             ("email", &["a@b.c"], &["a", "@b", "a@", "a b@c"]),
             ("hostname", &["a.b-c", "A1"], &["", "-a", "a..b", "_"]),

@@ -2,8 +2,8 @@
 //!
 //! `paused` and `detached` may hold anything.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::inspection_disabled;
@@ -112,7 +112,7 @@ pub fn hardware_details(text: &str) -> Result<HardwareDetails, String> {
     strict(text, |_| ())
 }
 
-fn strict<T: DeserializeOwned>(text: &str, mend: impl FnOnce(&mut Value)) -> Result<T, String> {
+fn strict<T: Serialize + DeserializeOwned>(text: &str, mend: impl FnOnce(&mut Value)) -> Result<T, String> {
     let mut value: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
     if !value.is_object() {
         // A list would be taken for the fields in their order.
@@ -122,7 +122,10 @@ fn strict<T: DeserializeOwned>(text: &str, mend: impl FnOnce(&mut Value)) -> Res
     mend(&mut value);
     let mut unknown = Vec::new();
     let read = serde_ignored::deserialize(value, |path| unknown.push(path.to_string()));
-    let read = read.map_err(|error| format!("cannot be read: {error}"))?;
+    let read: T = read.map_err(|error| format!("cannot be read: {error}"))?;
+    // A time before the year 0 can be read, and what is then written of it cannot.
+    let written = serde_json::to_value(&read).and_then(serde_json::from_value::<T>);
+    written.map_err(|error| format!("has a value that an object cannot hold: {error}"))?;
     match unknown.first() {
         None => Ok(read),
         Some(field) => Err(format!("has an unknown field {field:?}")),

@@ -641,6 +641,13 @@ async fn every_rule_of_names_and_annotations() {
             "metadata.annotations[baremetalhost.metal3.io/status]: Invalid value: cannot be read: unknown variant `fine`",
         ),
         (
+            "status: a time that cannot be written",
+            status,
+            "{\"operationHistory\":{\"register\":{\"start\":\"-009999-01-02T01:59:59Z\"}}}",
+            &agent,
+            "metadata.annotations[baremetalhost.metal3.io/status]: Invalid value: has a value that an object cannot hold",
+        ),
+        (
             "1.3 status: errorType",
             status,
             "{\"errorType\":\"fatal\"}",
