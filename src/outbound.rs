@@ -17,7 +17,8 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
 use reqwest::Url;
@@ -175,12 +176,28 @@ pub fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The addresses of this box's interfaces, as they are now.
+/// So long the addresses of this box are believed to be the same: asking the kernel takes as long as a small request.
+const OWN_FOR: Duration = Duration::from_secs(1);
+
+/// The addresses of this box's interfaces, as they were within the last second.
 ///
 /// # Errors
 ///
 /// When the kernel does not tell.
-pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+pub fn own_addresses() -> io::Result<Arc<[IpAddr]>> {
+    static KNOWN: Mutex<Option<(Instant, Arc<[IpAddr]>)>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*known {
+        Some((at, own)) if at.elapsed() < OWN_FOR => Ok(own.clone()),
+        _ => {
+            let own = read_own_addresses()?;
+            *known = Some((Instant::now(), own.clone()));
+            Ok(own)
+        }
+    }
+}
+
+fn read_own_addresses() -> io::Result<Arc<[IpAddr]>> {
     let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
         let address = entry.address?;
         let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));

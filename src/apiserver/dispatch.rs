@@ -295,7 +295,7 @@ async fn serve_resource(
             api.inner.places.for_request(&parts.method, identity).inspect_err(refused(kind))?
         }
     };
-    let values = values_under_way(api, resource, target, verb, &body);
+    let values = || values_under_way(api, resource, target, verb, &body);
     let _values = api.inner.places.for_values(identity, values).inspect_err(refused("mutating"))?;
     match target.subresource.as_deref() {
         None => {}

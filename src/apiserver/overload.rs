@@ -72,8 +72,9 @@ impl Places {
         take(&self.bodies, identity, 0)
     }
 
-    /// Room for work on so many values.
-    pub fn for_values(&self, identity: &Identity, values: usize) -> Result<Place, ApiError> {
+    /// Room for work on so many values, which are counted only for who is held to them.
+    pub fn for_values(&self, identity: &Identity, count: impl FnOnce() -> usize) -> Result<Place, ApiError> {
+        let values = if identity.is_in_process() { 0 } else { count() };
         if values < FEW_VALUES { Ok(None) } else { take(&self.values, identity, values) }
     }
 

@@ -158,11 +158,12 @@ impl FieldError {
 
 /// The first `limit` characters.
 pub(super) fn shorten(text: &str, limit: usize) -> String {
-    let mut cut: String = text.chars().take(limit).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
+    // There are no more characters than bytes.
+    let rest = if text.len() <= limit { None } else { text.char_indices().nth(limit) };
+    match rest {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
-    cut
 }
 
 /// Causes listed in one answer; more help nobody.
