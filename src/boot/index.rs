@@ -3,6 +3,8 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
+use jiff::Timestamp;
+
 use crate::api::MacAddress;
 use crate::api::slipway::{BootTarget, Registration};
 use crate::bmc::BootInterface;
@@ -142,6 +144,8 @@ struct Hosts {
     live: HashMap<Arc<str>, usize>,
     order: ClaimOrder,
     last: u64,
+    /// The latest time in all records that were ever put in, Unix time in milliseconds.
+    newest: i64,
 }
 
 /// A claim of an address, with the host's number.
@@ -259,6 +263,18 @@ impl HostIndex {
         })
     }
 
+    /// The time that a record gets which is made at this time, Unix time in milliseconds: later than that of every record
+    /// there was. Who was there first is told by these times, and a clock that was set back must not let a newcomer go before.
+    pub fn record_time(&self, now: i64) -> i64 {
+        now.max(self.read().newest.saturating_add(1))
+    }
+
+    /// The same for an agent's report, in whole seconds: the cards that it names are had from the end of that second on.
+    pub fn report_time(&self, now: Timestamp) -> Timestamp {
+        let second = self.read().newest.saturating_add(999) / 1000 - 1;
+        now.max(Timestamp::from_second(second).unwrap_or(now))
+    }
+
     /// Whether a host's boot intent is this live ISO.
     pub fn boots_live(&self, digest: &str) -> bool {
         self.read().live.contains_key(digest)
@@ -277,6 +293,9 @@ impl HostIndex {
         let host = Arc::new(host);
         let entry = Entry { uid: host.uid.as_str().into(), since, number, host };
         hosts.count(&entry.host);
+        if let Some(record) = &entry.host.standing.record {
+            hosts.newest = record.cards.values().copied().chain([record.since]).fold(hosts.newest, i64::max);
+        }
         for place in entry.places() {
             hosts.by_mac.insert(place, entry.host.clone());
         }
@@ -396,6 +415,32 @@ mod tests {
             index.remove("ns", "a");
             assert_eq!(owner(&index, 1).as_deref(), Some("b"), "{order:?}");
         }
+    }
+
+    #[test]
+    fn whoever_comes_later_is_recorded_later_also_when_the_clock_was_set_back() {
+        let index = HostIndex::default();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        assert_eq!((index.record_time(5), index.report_time(at(7))), (5, at(7)));
+        let record = |since, card| Registration {
+            since,
+            cards: BTreeMap::from([(mac(9).to_string(), card)]),
+            ..Registration::default()
+        };
+        let known = |record| {
+            let standing =
+                Standing { boot_mac: Some(mac(1)), registered: true, record: Some(record), ..Standing::default() };
+            BootHost { standing, ..host("a", &[1]) }
+        };
+        index.insert(known(record(90_500, 60_000)));
+        assert_eq!((index.record_time(10_000), index.record_time(95_000)), (90_501, 95_000));
+        // A card counts from the second after the report.
+        assert_eq!((index.report_time(at(10)), index.report_time(at(95))), (at(90), at(95)));
+        index.insert(known(record(1, 91_000)));
+        assert_eq!((index.record_time(10_000), index.report_time(at(10))), (91_001, at(90)));
+        index.remove("a", "a");
+        assert_eq!(index.record_time(0), 91_001, "it was there all the same");
     }
 
     #[test]

@@ -194,6 +194,7 @@ mod tests {
             image,
             hardware: None,
             hardware_from: None,
+            record_time: 0,
             mac_owner: None,
             held_until: None,
             data_cd: false,

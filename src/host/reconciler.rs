@@ -349,6 +349,7 @@ impl Reconciler {
             image: image.as_ref(),
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
+            record_time: self.context.index.record_time(now.as_millisecond()),
             mac_owner: mac_owner.as_deref(),
             held_until: self.context.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
             data_cd: *data_cd,

@@ -665,7 +665,7 @@ impl Sessions {
         let message: String = outcome.message.chars().take(LOGGED).collect();
         let step: String = outcome.step.chars().take(LOGGED).collect();
         info!(host, step, succeeded = outcome.succeeded, message, "step ended");
-        let finished = Time(Timestamp::now());
+        let finished = Time(self.0.index.report_time(Timestamp::now()));
         let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
         self.record(caller, |status, intent| {

@@ -75,6 +75,8 @@ pub struct World<'a> {
     pub hardware: Option<&'a HardwareDetails>,
     /// The inspection that its HardwareData came from.
     pub hardware_from: Option<&'a str>,
+    /// The time that a registration made now is recorded with, Unix time in milliseconds.
+    pub record_time: i64,
     /// Another host that had the same boot MAC address first, as `namespace/name`.
     pub mac_owner: Option<&'a str>,
     /// Until when no login was to be tried at its BMC, when the last operation ended so: too many were refused before.

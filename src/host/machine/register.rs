@@ -157,7 +157,7 @@ impl Life<'_> {
             boot_mac_address: self.world.host.spec.boot_mac_address.clone().unwrap_or_default(),
             bmc_address: self.bmc_address().to_owned(),
             // Another BMC makes nobody late for an address that he has.
-            since: if former.has_mac(self.boot_mac()) { former.since } else { self.world.now.as_millisecond() },
+            since: if former.has_mac(self.boot_mac()) { former.since } else { self.world.record_time },
             until: 0,
             cards: former.cards,
         };

@@ -333,6 +333,7 @@ fn time_while_the_appliance_was_down_is_no_silence() {
             image: None,
             hardware: None,
             hardware_from: None,
+            record_time: model.now.as_millisecond(),
             mac_owner: None,
             held_until: None,
             data_cd: false,

@@ -167,6 +167,7 @@ impl Model {
             image: self.image.as_ref(),
             hardware: self.hardware.as_ref(),
             hardware_from: self.hardware_from.as_deref(),
+            record_time: self.now.as_millisecond(),
             mac_owner: self.mac_owner.as_deref(),
             held_until: self.held_until,
             data_cd: self.data_cd && self.host.metadata.deletion_timestamp.is_some(),
