@@ -13,7 +13,7 @@ use super::boot_effect;
 use super::context::{Context, label};
 use super::fenced::Fenced;
 use super::logins::{self, Attempt};
-use super::machine::Effect;
+use super::machine::{Effect, Next};
 use super::rationed::Rationed;
 use super::{access, dataimage, hardware_data, registration, resets};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
@@ -58,6 +58,12 @@ pub(super) fn perform<'a>(
 /// Whether nothing but the host's boot intent is changed by this.
 pub(super) fn is_of_the_intent(effect: &Effect) -> bool {
     matches!(effect, Effect::Intent(_) | Effect::Register(_))
+}
+
+/// Whether the status is written only after it: what was decided beside it is then decided again, and written once. Nobody has
+/// seen it, and it does not depend on it.
+pub(super) fn goes_before_the_status(next: &Next) -> bool {
+    matches!(next, Next::Do(Effect::AddFinalizer | Effect::Register(_)))
 }
 
 fn act<'a>(

@@ -221,9 +221,13 @@ impl Reconciler {
                 // Before the error itself: or it would look as if the spec had changed since, and never rest.
                 effects::note_tried(&self.context, &host, intent).await?;
             }
-            let host = match Box::pin(self.save(&host, &turn)).await {
-                Err(kube::Error::Api(error)) if error.is_conflict() => continue,
-                saved => saved?,
+            let host = if effects::goes_before_the_status(&turn.next) {
+                host
+            } else {
+                match Box::pin(self.save(&host, &turn)).await {
+                    Err(kube::Error::Api(error)) if error.is_conflict() => continue,
+                    saved => saved?,
+                }
             };
             match turn.next {
                 // Only the status changed, and that is at hand; after a warning the intent may have, too.
@@ -376,9 +380,12 @@ impl Reconciler {
         let mut status = turn.status.clone();
         let waiting = match &turn.next {
             Next::Wait { reason, .. } => Some(reason.as_str()),
-            // To look is no progress: or a host at rest would be written twice at each look.
-            Next::Do(Effect::ReadPower) if status.provisioning.state == before.provisioning.state => {
-                conditions::waits_for(&before)
+            // To look is no progress, or a host at rest would be written twice at each look; and what is done at once, as the
+            // agent's next step, ends no wait that is told until the state does: that would be two writes for nothing.
+            Next::Do(effect) if status.provisioning.state == before.provisioning.state => {
+                conditions::waits_for(&before).filter(|_| {
+                    *effect == Effect::ReadPower || (progress::is_moving(&status) && status.error_type.is_none())
+                })
             }
             _ => None,
         };
