@@ -65,7 +65,7 @@ const TIMES: Times = Times {
     // 2 GB have half a day, 256 GiB two days.
     longest: Longest { base: Duration::from_secs(12 * 3600), rate: 2_000_000 },
     reading: Duration::from_secs(600),
-    unwanted: Duration::from_secs(60),
+    unwanted: Duration::from_secs(10),
     look_pause: Duration::from_secs(1),
     checked: Duration::from_secs(300),
 };
