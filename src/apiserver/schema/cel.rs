@@ -22,6 +22,7 @@ use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, entry_at, join};
 
 mod check;
+mod grammar;
 mod meter;
 mod patterns;
 
@@ -163,6 +164,7 @@ pub(super) fn read(text: &str) -> Outcome<Expression, String> {
 
 /// Reads an expression and looks how deep it is. To be called with a large stack.
 fn read_anew(text: &str) -> Result<Expression, String> {
+    grammar::check(text).map_err(|error| format!("compilation failed: {error}"))?;
     let parser = Parser::default().enable_optional_syntax(true);
     let tree = parser.parse(text).map_err(|error| format!("compilation failed: {error}"))?;
     let mut open: Vec<(&IdedExpr, usize)> = vec![(&tree, 1)];
