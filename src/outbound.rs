@@ -24,7 +24,7 @@ use ipnetwork::IpNetwork;
 use reqwest::Url;
 use serde::Deserialize;
 
-pub use names::lookup;
+pub use names::{for_namespace, lookup};
 
 /// One entry of a list in the configuration: `172.22.0.1`, `127.0.0.1:8000`, `[::1]:8000`, `10.0.0.0/8`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

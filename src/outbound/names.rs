@@ -2,8 +2,8 @@
 //!
 //! A lookup takes one of the threads that the whole program has for what blocks, until DNS answers or the C library gives
 //! up, which is later than anybody waits; and whoever writes a host chooses whose DNS servers are asked. So few lookups
-//! are under way at once, and a name that was resolved before does not depend on those of others: when there is no answer
-//! in time, the last one counts.
+//! are under way at once, fewer for the objects of one namespace, and a name that was resolved before does not depend on those
+//! of others: when there is no answer in time, the last one counts.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +16,23 @@ use tokio::time::timeout;
 
 /// Lookups under way at once.
 const AT_ONCE: usize = 64;
+/// Of these, for what is done about the objects of one namespace.
+const OF_A_NAMESPACE: usize = 8;
 /// How long an answer is waited for, where there is an older one.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long an answer is good for that.
 const GOOD_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Names whose last answer is remembered.
 const REMEMBERED: usize = 4096;
+
+tokio::task_local! {
+    static NAMESPACE: String;
+}
+
+/// Does something about an object of this namespace: names that are resolved on the way wait for no others but the namespace's.
+pub async fn for_namespace<T>(namespace: String, done: impl Future<Output = T>) -> T {
+    NAMESPACE.scope(namespace, done).await
+}
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(AT_ONCE, PATIENCE));
 
@@ -36,6 +47,8 @@ pub async fn lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 
 struct Names {
     places: Arc<Semaphore>,
+    /// Of each namespace that has lookups; what is done for none is one, too.
+    shares: Mutex<HashMap<String, Arc<Semaphore>>>,
     patience: Duration,
     known: Arc<Mutex<HashMap<String, Answer>>>,
 }
@@ -47,7 +60,15 @@ struct Answer {
 
 impl Names {
     fn new(at_once: usize, patience: Duration) -> Self {
-        Self { places: Arc::new(Semaphore::new(at_once)), patience, known: Arc::default() }
+        Self { places: Arc::new(Semaphore::new(at_once)), shares: Mutex::default(), patience, known: Arc::default() }
+    }
+
+    fn share(&self) -> Arc<Semaphore> {
+        let namespace = NAMESPACE.try_with(String::clone).unwrap_or_default();
+        let mut shares = lock(&self.shares);
+        // Who asks, or waits, holds his own.
+        shares.retain(|_, share| Arc::strong_count(share) > 1);
+        shares.entry(namespace).or_insert_with(|| Arc::new(Semaphore::new(OF_A_NAMESPACE))).clone()
     }
 
     async fn lookup(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -64,12 +85,13 @@ impl Names {
     }
 
     async fn ask(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let share = self.share().acquire_owned().await.map_err(io::Error::other)?;
         let place = self.places.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (known, name) = (self.known.clone(), name.to_owned());
         // Has its place for as long as it has its thread, also when whoever asked has gone.
         let lookup = tokio::spawn(async move {
             let found = tokio::net::lookup_host((name.as_str(), port)).await;
-            drop(place);
+            drop((place, share));
             let found: Vec<SocketAddr> = found?.collect();
             remember(&mut lock(&known), name, found.iter().map(SocketAddr::ip).collect());
             Ok(found)
@@ -112,6 +134,27 @@ mod tests {
         assert!(timeout(Duration::from_millis(50), &mut other).await.is_err(), "no answer yet, and none before");
         drop(place);
         assert!(timeout(Duration::from_secs(20), other).await.expect("in time").is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_slow_names_of_one_namespace_hold_up_no_other() {
+        let names = Names::new(OF_A_NAMESPACE + 1, Duration::from_millis(20));
+        // All that a namespace may have are asked for, and never answered.
+        let share = for_namespace("slow".into(), async { names.share() }).await;
+        let held = share.clone().acquire_many_owned(OF_A_NAMESPACE as u32).await.expect("its share");
+        let of = |namespace: &str| for_namespace(namespace.into(), names.lookup("127.0.0.2", 80));
+        let slow = of("slow");
+        tokio::pin!(slow);
+        assert!(timeout(Duration::from_millis(50), &mut slow).await.is_err());
+        for namespace in ["other", ""] {
+            assert!(timeout(Duration::from_secs(20), of(namespace)).await.expect("in time").is_ok());
+        }
+        assert!(timeout(Duration::from_secs(20), names.lookup("127.0.0.2", 80)).await.expect("in time").is_ok());
+        drop((held, share));
+        assert!(timeout(Duration::from_secs(20), slow).await.expect("in time").is_ok());
+        assert!(lock(&names.shares).len() <= 4);
+        names.share();
+        assert_eq!(lock(&names.shares).len(), 1, "who has none is forgotten");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tracing::{debug, error, warn};
 use super::cache::Cache;
 use super::ending::to_its_end;
 use super::watches::{Key, key};
+use crate::outbound;
 
 /// Longest pause before an object is tried again, unless its controller makes longer ones.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
@@ -117,7 +118,9 @@ impl<R: Reconcile> Careful<R> {
 
     async fn reconcile(&self, object: Arc<R::Object>) -> Result<Action, Fault<R::Error>> {
         let key = key(object.as_ref());
-        let look = AssertUnwindSafe(self.reconciler.reconcile(object)).catch_unwind();
+        // Boxed: it is large, and would be moved from one to the next.
+        let look = outbound::for_namespace(key.0.clone(), Box::pin(self.reconciler.reconcile(object)));
+        let look = AssertUnwindSafe(look).catch_unwind();
         let looked = match R::DEADLINE {
             Some(deadline) => tokio::time::timeout(deadline, look).await.map_err(|_| Fault::Endless(deadline))?,
             None => look.await,
