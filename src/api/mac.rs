@@ -14,6 +14,12 @@ pub struct MacAddress(pub [u8; 6]);
 pub struct MacAddressError(String);
 
 impl MacAddress {
+    /// Whether who made it up answers for nobody else having it, too (IEEE 802, the U/L bit): the network cards that BMCs show
+    /// their machines by USB have the same one in every machine of a make.
+    pub fn is_local(self) -> bool {
+        self.0[0] & 2 != 0
+    }
+
     /// Six pairs with hyphens, as iPXE's `${mac:hexhyp}` writes it.
     pub fn hyphenated(self) -> String {
         self.to_string().replace(':', "-")

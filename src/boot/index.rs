@@ -247,15 +247,21 @@ impl HostIndex {
 
     /// Another host than this one that is registered and has one of these addresses as its boot address, with the address. One
     /// that was registered later than this one, with its own boot address among these, takes nothing from it: anybody can name
-    /// a further card of a machine that he does not have.
+    /// a further card of a machine that he does not have. Nor does one of another namespace by a [local](MacAddress::is_local)
+    /// address, which may be a card of many machines.
     pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
         let hosts = self.read();
-        let own = hosts.by_uid.get(uid).map(|entry| &entry.host.standing);
-        let shown = own.filter(|own| own.registered && own.boot_mac.is_some_and(|mac| macs.contains(&mac)));
-        let since = shown.map_or(i64::MAX, Standing::since);
+        let own = hosts.by_uid.get(uid).map(|entry| &*entry.host);
+        let shows_it = |own: &&BootHost| own.standing.boot_mac.is_some_and(|mac| macs.contains(&mac));
+        let shown = own.filter(|own| own.standing.registered).filter(shows_it);
+        let since = shown.map_or(i64::MAX, |own| own.standing.since());
         macs.iter().find_map(|mac| {
             let has_it = |(_, host): &(&Claim, &Arc<BootHost>)| {
-                let is_its = host.uid != uid && host.standing.registered && host.standing.boot_mac == Some(*mac);
+                let says_nothing = mac.is_local() && shown.is_some_and(|own| own.namespace != host.namespace);
+                let is_its = host.uid != uid
+                    && host.standing.registered
+                    && host.standing.boot_mac == Some(*mac)
+                    && !says_nothing;
                 is_its && host.standing.since() <= since
             };
             let (_, rival) = hosts.claims(*mac).find(has_it)?;
@@ -461,6 +467,18 @@ mod tests {
         index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
         assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
         assert_eq!(rival("a", &[]), None);
+        // A local address, as these are, may be a card of many machines: of a host of another namespace it says nothing.
+        index.remove("ns", "b");
+        index.insert(BootHost { namespace: "other".into(), standing: standing(2, true), ..host("b", &[2, 9]) });
+        assert_eq!((rival("a", &[1, 2]), rival("a", &[2])), (None, Some((2, "b".into()))));
+        let universal = MacAddress([0x24, 0, 0, 0, 0, 7]);
+        let other = Standing { boot_mac: Some(universal), ..standing(2, true) };
+        index.insert(BootHost { namespace: "other".into(), standing: other, macs: vec![universal], ..host("c", &[]) });
+        let macs = BTreeSet::from([mac(1), universal]);
+        assert_eq!(index.rival("a", &macs).map(|(mac, _)| mac), Some(universal));
+        index.remove("other", "c");
+        index.remove("other", "b");
+        index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
         // Who was registered later with a further card of the machine takes nothing from it, where the machine shows its own.
         let since = |boot: u8, since| {
             let record = Registration { since, ..Registration::default() };
