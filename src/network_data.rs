@@ -23,7 +23,15 @@ const PHYSICAL: [&str; 10] =
 const BOND_MODES: [&str; 7] =
     ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
 
-/// Why network data cannot be used. The text names the place.
+/// What is said of a document in YAML that cannot be read: where, and nothing of what stands there, because it is a Secret's.
+pub fn unreadable(error: &serde_saphyr::Error) -> String {
+    match error.location() {
+        Some(place) => format!("it is neither JSON nor YAML: see line {}, column {}", place.line(), place.column()),
+        None => "it is neither JSON nor YAML".to_owned(),
+    }
+}
+
+/// Why network data cannot be used. The text names the place, and none of the values: who reads it may not read the Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Not JSON or YAML, or not a map.
@@ -115,7 +123,7 @@ impl Plan {
         let document: Value = match serde_json::from_str(text) {
             Ok(value) => value,
             Err(json) if text.trim_start().starts_with('{') => return Err(PlanError::Document(json.to_string())),
-            Err(_) => serde_saphyr::from_str(text).map_err(|error| PlanError::Document(error.to_string()))?,
+            Err(_) => serde_saphyr::from_str(text).map_err(|error| PlanError::Document(unreadable(&error)))?,
         };
         match document {
             Value::Null => Ok(None),
@@ -165,7 +173,7 @@ impl Plan {
         let wrong = |what: String| PlanError::Value(format!("link {id:?}: {what}"));
         let mac = |key: &str| -> Result<Option<MacAddress>, PlanError> {
             let Some(written) = text(link, key) else { return Ok(None) };
-            written.parse().map(Some).map_err(|_| wrong(format!("{key} {written:?} is not a MAC address")))
+            written.parse().map(Some).map_err(|_| wrong(format!("{key} is not a MAC address")))
         };
         let type_ = text(link, "type").unwrap_or_else(|| "phy".into());
         let kind = match type_.as_str() {
@@ -185,13 +193,13 @@ impl Plan {
                 let mode = known
                     .and_then(|number| u8::try_from(number).ok())
                     .filter(|number| usize::from(*number) < BOND_MODES.len())
-                    .ok_or_else(|| wrong(format!("bond_mode {mode:?} is not one of {}", BOND_MODES.join(", "))))?;
+                    .ok_or_else(|| wrong(format!("bond_mode is not one of {}", BOND_MODES.join(", "))))?;
                 let hash = match text(link, "bond_xmit_hash_policy").as_deref() {
                     None => None,
                     Some("layer2") => Some(0),
                     Some("layer3+4") => Some(1),
                     Some("layer2+3") => Some(2),
-                    Some(other) => return Err(wrong(format!("bond_xmit_hash_policy {other:?} is not known"))),
+                    Some(_) => return Err(wrong("bond_xmit_hash_policy is not known".into())),
                 };
                 let miimon = number(link, "bond_miimon").unwrap_or(100).clamp(10, 10_000);
                 Kind::Bond { of, mode, miimon, hash, mac: mac("ethernet_mac_address")? }
@@ -210,7 +218,7 @@ impl Plan {
                 let mac = mac("ethernet_mac_address")?;
                 Kind::Card(mac.ok_or_else(|| wrong("ethernet_mac_address is missing".into()))?)
             }
-            other => return Err(wrong(format!("its type {other:?} is not phy, bond or vlan"))),
+            _ => return Err(wrong("its type is not phy, bond or vlan".into())),
         };
         let mtu = match &link["mtu"] {
             Value::Null => None,
@@ -243,7 +251,7 @@ impl Plan {
                 link.addresses.push(address);
                 let gateway = |text: String| -> Result<IpAddr, PlanError> {
                     let found = text.parse::<IpAddr>().ok().filter(|ip| ip.is_ipv6() == v6);
-                    found.ok_or_else(|| wrong(format!("gateway {text:?} is not an address of the network's kind")))
+                    found.ok_or_else(|| wrong("a gateway is not an address of the network's kind".to_owned()))
                 };
                 if let Some(via) = text(network, "gateway") {
                     let via = gateway(via)?;
@@ -261,8 +269,8 @@ impl Plan {
                     }
                 }
             }
-            other => {
-                return Err(wrong(format!("its type {other:?} is not ipv4, ipv6 or ipv4_dhcp")));
+            _ => {
+                return Err(wrong("its type is not ipv4, ipv6 or ipv4_dhcp".into()));
             }
         }
         Ok(())
@@ -297,11 +305,11 @@ fn subnet(address: &str, mask: Option<&str>, v6: bool) -> Result<IpNetwork, Stri
         Some((ip, prefix)) => (ip, Some(prefix)),
         None => (address, mask),
     };
-    let ip: IpAddr = ip.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
+    let ip: IpAddr = ip.parse().map_err(|_| "an address is not an IP address".to_owned())?;
     if ip.is_ipv6() != v6 {
-        return Err(format!("{address:?} is not an address of IP version {}", if v6 { 6 } else { 4 }));
+        return Err(format!("an address is not one of IP version {}", if v6 { 6 } else { 4 }));
     }
-    let bad = |mask: &str| format!("{mask:?} is not a mask for {address:?}");
+    let bad = || "a mask is not one for its address".to_owned();
     let prefix = match prefix {
         None => {
             if v6 {
@@ -312,11 +320,11 @@ fn subnet(address: &str, mask: Option<&str>, v6: bool) -> Result<IpNetwork, Stri
         }
         Some(text) => match (text.parse::<u8>(), text.parse::<IpAddr>()) {
             (Ok(prefix), _) => prefix,
-            (_, Ok(mask)) if mask.is_ipv6() == v6 => ipnetwork::ip_mask_to_prefix(mask).map_err(|_| bad(text))?,
-            _ => return Err(bad(text)),
+            (_, Ok(mask)) if mask.is_ipv6() == v6 => ipnetwork::ip_mask_to_prefix(mask).map_err(|_| bad())?,
+            _ => return Err(bad()),
         },
     };
-    IpNetwork::new(ip, prefix).map_err(|_| bad(&prefix.to_string()))
+    IpNetwork::new(ip, prefix).map_err(|_| bad())
 }
 
 fn list<'a>(of: &'a Value, key: &str) -> Result<&'a [Value], PlanError> {

@@ -322,8 +322,8 @@ async fn ipxe(
                 Ok(network) => network,
                 Err(reason) => {
                     warn!(mac = %client.mac, who, reason, "network data");
-                    let reason = format!("its network data cannot be used: {reason}");
-                    return Ok(text(script::error(client.mac, &reason)?));
+                    // Who asks may be anybody: the host says why.
+                    return Ok(text(script::error(client.mac, "its network data cannot be used, as its host says")?));
                 }
             };
             let archive = match &network {

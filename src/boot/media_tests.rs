@@ -236,7 +236,7 @@ async fn network_data_that_cannot_be_had_is_told() {
     assert_eq!((status, String::from_utf8_lossy(&body).trim()), (StatusCode::CONFLICT, "there is no secret net"));
     let (_, _, script) = setup.send("GET", "/boot/ipxe?mac=52:54:00:00:00:01&arch=7", &[]).await;
     let script = String::from_utf8_lossy(&script).into_owned();
-    assert!(script.contains("its network data cannot be used: there is no secret net"), "{script}");
+    assert!(script.contains("its network data cannot be used, as its host says"), "{script}");
     assert!(!script.contains("slipway.token"), "{script}");
 }
 

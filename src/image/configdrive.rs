@@ -124,7 +124,8 @@ fn document(what: &'static str, text: &[u8]) -> Result<Option<Value>, ConfigDriv
 /// YAML, whose aliases may say again and again what is written once.
 fn yaml(text: &str) -> Result<Value, String> {
     let budget = serde_saphyr::budget! { max_nodes: MAX_DOCUMENT, max_total_scalar_bytes: 16 * MAX_DOCUMENT };
-    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget }).map_err(|e| e.to_string())
+    serde_saphyr::from_str_with_options(text, serde_saphyr::options! { budget: budget })
+        .map_err(|error| crate::network_data::unreadable(&error))
 }
 
 #[cfg(test)]
@@ -157,6 +158,10 @@ mod tests {
         for bad in [&b"- a"[..], b"just text", b"{\"a\":", b"a: [", &[0xff, 0xfe]] {
             let error = meta_data("u", "n", "h", Some(bad)).expect_err("refused").to_string();
             assert!(error.starts_with("metaData is not usable"), "{error}");
+        }
+        for secret in ["psk: SECRET\ntoken: [SECRET\na: b\n", "{\"psk\": \"SECRET\", SECRET", "- SECRET"] {
+            let error = meta_data("u", "n", "h", Some(secret.as_bytes())).expect_err("refused").to_string();
+            assert!(!error.contains("SECRET"), "{error}");
         }
         let long = |length: usize| format!("{{\"a\": \"{}\"}}", "x".repeat(length - 9));
         assert!(network_data(long(MAX_DOCUMENT).as_bytes()).expect("ok").is_some());

@@ -101,6 +101,33 @@ fn yaml_will_do_and_nothing_is_no_plan() {
     }
 }
 
+/// Whoever may read the host, and not the Secret, reads what is wrong with it.
+#[test]
+fn nothing_that_the_document_holds_is_told_of_one_that_cannot_be_used() {
+    let card = |mac: &str| format!("links: [{{id: a, ethernet_mac_address: {mac}}}]");
+    let network = |fields: &str| {
+        let links = card("'52:54:00:00:00:01'");
+        format!("{links}\nnetworks: [{{link: a, type: ipv4, {fields}}}]")
+    };
+    for (text, told) in [
+        ("psk: SECRET\ntoken: [SECRET\nlinks: []\n".to_owned(), "see line"),
+        ("- SECRET: {".to_owned(), "see line"),
+        ("{\"psk\": \"SECRET\", SECRET".to_owned(), "line 1 column"),
+        (card("SECRET"), "is not a MAC address"),
+        (network("ip_address: SECRET"), "is not an IP address"),
+        (network("ip_address: 10.0.0.1, netmask: SECRET"), "a mask is not"),
+        (network("ip_address: 10.0.0.1/24, gateway: SECRET"), "gateway"),
+        ("links: [{id: a, type: SECRET}]".to_owned(), "is not phy"),
+        (
+            "links: [{id: c, ethernet_mac_address: '52:54:00:00:00:01'}, {id: a, type: bond, bond_links: [c], bond_mode: SECRET}]".to_owned(),
+            "bond_mode",
+        ),
+    ] {
+        let error = Plan::parse(text.as_bytes()).expect_err(&text).to_string();
+        assert!(error.contains(told) && !error.contains("SECRET"), "{text}: {error}");
+    }
+}
+
 #[test]
 fn what_cannot_be_used_is_named() {
     let with = |link: Value, network: Value| parse(json!({ "links": [card("a", 1), link], "networks": [network] }));
@@ -127,13 +154,13 @@ fn what_cannot_be_used_is_named() {
         (with(card("b", 2), json!({ "id": "n", "type": "ipv6_dhcp", "link": "a" })), "is not ipv4, ipv6 or ipv4_dhcp"),
         (with(card("b", 2), json!({ "id": "n", "type": "ipv4", "link": "a" })), "ip_address is missing"),
         (with(card("b", 2), json!({ "type": "ipv4", "link": "a", "ip_address": "fd00::1" })), "IP version 4"),
-        (with(card("b", 2), json!({ "type": "ipv4", "link": "a", "ip_address": "10.0.0.1/33" })), "not a mask"),
+        (with(card("b", 2), json!({ "type": "ipv4", "link": "a", "ip_address": "10.0.0.1/33" })), "a mask is not one"),
         (
             with(
                 card("b", 2),
                 json!({ "type": "ipv4", "link": "a", "ip_address": "10.0.0.1", "netmask": "255.0.255.0" }),
             ),
-            "not a mask",
+            "a mask is not one",
         ),
         (
             with(
