@@ -98,11 +98,11 @@ fn under_way(intent: &BootIntent) -> Option<&IntentStep> {
 fn working(intent: &BootIntent, step: &IntentStep, base: HostProgress) -> HostProgress {
     let told = intent.status.as_ref().and_then(|status| status.progress.as_ref()).filter(|told| told.step == step.id);
     let Some(told) = told else {
-        return HostProgress { step: step.action.as_str().into(), phase: "with the agent".into(), ..base };
+        return HostProgress { step: step.action.to_string(), phase: "with the agent".into(), ..base };
     };
     let left = told.bytes_done.zip(told.bytes_total).zip(told.bytes_per_second.filter(|rate| *rate > 0));
     HostProgress {
-        step: step.action.as_str().into(),
+        step: step.action.to_string(),
         phase: told.phase.clone(),
         percent: told.percent,
         bytes_done: told.bytes_done,

@@ -283,7 +283,7 @@ fn number(id: &str, generation: i64) -> Option<i64> {
 
 /// What the agent is doing, for people: `write-image: writing, 45 %, 430 of 950 MB, 22 MB/s`.
 fn working_on(intent: &BootIntent, step: Option<&IntentStep>) -> String {
-    let action = step.map_or("between steps", |step| step.action.as_str());
+    let action = step.map_or_else(|| "between steps".to_owned(), |step| step.action.to_string());
     let progress = intent.status.as_ref().and_then(|status| status.progress.as_ref());
     match progress.filter(|progress| step.is_some_and(|step| step.id == progress.step)) {
         Some(progress) => format!("{action}: {}", describe(progress)),
