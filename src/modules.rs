@@ -8,11 +8,11 @@ use crate::api::{self, Declared, Keep, Kind, Older, cluster, infrastructure};
 use crate::boot::neighbour::Cards;
 use crate::config::Config;
 use crate::dhcp::{self, BootSite, Leases};
-use crate::host::askers::Askers;
 use crate::host::directory::Directory;
+use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
-use crate::host::metrics::Metrics;
+use crate::host::status::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
@@ -76,7 +76,7 @@ fn machines(house: &mut House<'_>) -> Machines {
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
-    let askers = Arc::new(Askers::new(house.watches));
+    let askers = Arc::new(ImageRequesters::new(house.watches));
     Importing {
         library: house.library.clone(),
         images: Images::new(house.watches, askers),

@@ -1,47 +1,17 @@
 //! A machine's life: the pure state machine, its reconciler, the agents' sessions and the admission rules.
 
-pub(crate) mod access;
 pub mod admission;
-mod agent_body;
-pub mod askers;
-mod boot_effect;
-mod caller;
-mod conditions;
-mod context;
-mod crowd;
-pub mod dataimage;
+pub mod agent_api;
+mod bmc_access;
 pub mod directory;
 pub mod discovery;
-mod effects;
-mod effort;
-mod fenced;
-mod hardware_data;
-mod hearing;
 mod life;
-pub mod log_upkeep;
-pub mod log_view;
-mod logins;
+pub mod lifecycle;
 pub mod logs;
-mod looks;
-pub mod machine;
 pub mod media;
-mod meter;
-pub mod metrics;
-mod patience;
-mod payload;
-mod places;
-mod progress;
-mod queue;
-mod rationed;
-mod readings;
-pub mod reconciler;
-mod registration;
-mod resets;
-pub mod sessions;
-pub mod stuck;
-pub mod unsupported;
-mod view;
-pub mod watches;
+pub mod reconcile;
+mod scheduling;
+pub mod status;
 
 pub use life::{Machines, module};
 
