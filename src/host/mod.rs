@@ -10,6 +10,7 @@ pub mod lifecycle;
 pub mod logs;
 pub mod media;
 pub mod reconcile;
+mod refused;
 mod scheduling;
 pub mod status;
 

@@ -1,21 +1,25 @@
 //! Sessions through their own door: HTTP calls against the router, over a real store and API.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::Request;
-use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::ResourceExt;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::steps::next_of;
 use super::*;
-use crate::api::metal3::{BareMetalHost, BareMetalHostSpec};
-use crate::api::slipway::{BootIntentSpec, StepAction};
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostSpec};
+use crate::api::slipway::{BootIntentSpec, BootIntentStatus, BootTarget, IntentStep, StepAction, StepResult};
 use crate::apiserver::ApiServer;
+use crate::apiserver::tls::Peer;
 use crate::host::directory::Directory;
 use crate::modules::kinds;
+use crate::protocol::{MAX_CALL, MAX_LOG, MAX_RESULT};
 use crate::store::{Store, StoreOptions};
 
 struct Site {
@@ -500,7 +504,7 @@ async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
 
 #[test]
 fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
-    use super::bound_elsewhere;
+    use super::session::bound_elsewhere;
     use crate::api::MacAddress;
     use crate::boot::{Bound, Claims};
     let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));

@@ -23,7 +23,7 @@ use crate::api::slipway::{ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::boot::{Claims, HostIndex, Stranger};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::COMPONENT;
-use crate::host::agent_api::Refused;
+use crate::host::refused::Refused;
 use crate::host::status::hardware_data;
 use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
 use crate::runtime::{Note, events};

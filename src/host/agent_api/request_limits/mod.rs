@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Refused;
+use crate::host::refused::Refused;
 
 mod budget;
 
