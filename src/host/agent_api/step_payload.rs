@@ -12,10 +12,10 @@ use tokio::sync::{OwnedMutexGuard, Semaphore, SemaphorePermit};
 use crate::api::metal3::{BareMetalHost, SecretReference};
 use crate::api::slipway::{IntentStep, StepAction};
 use crate::apiserver::subdomain;
-use crate::host::scheduling::provisioning_slots::Key;
 use crate::host::status::metrics::Metrics;
 use crate::image::configdrive;
 use crate::protocol::{Action, Step};
+use crate::runtime::Key;
 
 /// Why a step cannot be given to the agent now.
 #[derive(Debug, Error)]

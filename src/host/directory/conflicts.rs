@@ -10,15 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::host_view;
-use super::host_view::HostView;
+use super::host_view::{self, HostView};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareSystemVendor};
 use crate::api::slipway::Registration;
 use crate::bmc::BmcAddress;
 use crate::bmc::address::{BmcHost, Endpoint};
 use crate::boot::{Claim, ClaimOrder, HostIndex};
-use crate::host::scheduling::provisioning_slots;
 use crate::outbound::plain;
 use crate::runtime::{Change, Key, key};
 
@@ -261,7 +259,7 @@ impl ConflictIndex {
     }
 
     /// The hosts that are inspected, written or cleaned, as far as the watch has told.
-    pub(in crate::host) fn busy(&self) -> HashSet<provisioning_slots::Key> {
+    pub(in crate::host) fn busy(&self) -> HashSet<Key> {
         let known = self.known();
         known.busy.clone()
     }

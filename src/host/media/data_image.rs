@@ -23,9 +23,7 @@ use crate::api::metal3::{
 };
 use crate::apiserver::{AdmissionRequest, FieldError, Operation};
 use crate::bmc::{Bmc, BmcError};
-use crate::host::COMPONENT;
-use crate::host::reconcile::context::label;
-use crate::host::reconcile::effects::EffectError;
+use crate::host::{COMPONENT, label};
 use crate::image::web_url;
 use crate::outbound::masked;
 use crate::runtime::{Cache, Note, Reconcile, Slim, Watches, events, objects, run as run_controller};
@@ -38,6 +36,15 @@ const MESSAGE_MAX: usize = 1000;
 const GIVE_UP_AFTER: i64 = 3;
 /// So long a deleted image waits for a host of which nothing is to be expected.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(900);
+
+/// Why the drive does not hold what it should.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::host) enum DriveError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Bmc(#[from] BmcError),
+}
 
 /// What a DataImage must be before it is stored.
 ///
@@ -223,7 +230,7 @@ pub(in crate::host) async fn before_power_on(
     host: &str,
     installed: bool,
     bmc: &dyn Bmc,
-) -> Result<(), EffectError> {
+) -> Result<(), DriveError> {
     let Some(image) = images.get_opt(host).await? else { return Ok(()) };
     if image.metadata.deletion_timestamp.is_none() && installed {
         // The API server may have let anything through, and it is not only a BMC that has files.
@@ -287,7 +294,7 @@ fn may_be(shown: &str, url: &str) -> bool {
 /// # Errors
 ///
 /// When the BMC fails.
-pub(in crate::host) async fn eject(images: &Api<DataImage>, host: &str, bmc: &dyn Bmc) -> Result<(), EffectError> {
+pub(in crate::host) async fn eject(images: &Api<DataImage>, host: &str, bmc: &dyn Bmc) -> Result<(), DriveError> {
     match images.get_opt(host).await?.filter(attached) {
         Some(image) => settle(images, &image, None, take_out(&image, bmc).await).await,
         None => Ok(()),
@@ -300,7 +307,7 @@ async fn settle(
     image: &DataImage,
     holds: Option<&str>,
     done: Result<(), BmcError>,
-) -> Result<(), EffectError> {
+) -> Result<(), DriveError> {
     let now = Some(Time(Timestamp::now()));
     let before = image.status.clone().unwrap_or_default();
     let status = match &done {

@@ -8,12 +8,13 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use tracing::{info, warn};
 
-use super::context::{Context, label};
+use super::context::Context;
 use super::effects::{EffectError, connect};
 use crate::api::metal3::{BareMetalHost, BootMode};
 use crate::api::slipway::{BootIntent, BootIntentSpec, BootIntentStatus, BootTarget};
 use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareMode, PowerAction, PowerState};
 use crate::boot::media::is_ours;
+use crate::host::label;
 use crate::host::media::{self, Fetcher};
 use crate::network_data::Plan;
 

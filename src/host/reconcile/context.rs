@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 
 use super::resets::Resets;
 use crate::bmc::Registry;
@@ -41,9 +41,4 @@ impl Context {
     {
         Api::namespaced(self.client.clone(), namespace)
     }
-}
-
-/// How the log names a host.
-pub(in crate::host) fn label(host: &impl ResourceExt) -> String {
-    format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
 }

@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::context::{Context, label};
+use super::context::Context;
 use super::{boot_effect, credentials, registration, resets};
 use crate::api::metal3::{BareMetalHost, DataImage, FINALIZER_HOST};
 use crate::api::slipway::{
@@ -19,8 +19,9 @@ use crate::bmc::{Bmc, BmcAddress, BmcError, PowerAction, PowerState};
 use crate::host::bmc_access::fenced::Fenced;
 use crate::host::bmc_access::login_limited::LoginLimited;
 use crate::host::bmc_access::login_limits::{self, Attempt};
+use crate::host::label;
 use crate::host::lifecycle::Effect;
-use crate::host::media::data_image;
+use crate::host::media::data_image::{self, DriveError};
 use crate::host::status::hardware_data;
 use crate::runtime::objects;
 
@@ -37,6 +38,15 @@ pub(in crate::host) enum EffectError {
     /// Something that follows by itself must come first.
     #[error("not yet")]
     NotYet,
+}
+
+impl From<DriveError> for EffectError {
+    fn from(error: DriveError) -> Self {
+        match error {
+            DriveError::Api(error) => Self::Api(error),
+            DriveError::Bmc(error) => Self::Bmc(error),
+        }
+    }
 }
 
 /// Does what the state machine asks for. The boot intent as it is stored now, where nothing else but that was changed.
@@ -90,7 +100,7 @@ fn act<'a>(
         Effect::Reboot { served } => reboot(context, host, served).boxed(),
         Effect::EnsureImage { name, spec } => ensure_image(context, name, spec).boxed(),
         Effect::SaveHardware { operation, hardware } => {
-            hardware_data::save(context, host, operation, hardware).err_into().boxed()
+            hardware_data::save(&context.client, host, operation, hardware).err_into().boxed()
         }
         Effect::InspectOutOfBand { operation } => inspect_out_of_band(context, host, operation).boxed(),
         Effect::EjectDataImage => eject_data_image(context, host).boxed(),
@@ -172,13 +182,13 @@ async fn reboot(context: &Context, host: &BareMetalHost, served: &[String]) -> R
 async fn inspect_out_of_band(context: &Context, host: &BareMetalHost, operation: &str) -> Result<(), EffectError> {
     let (bmc, _) = connect(context, host).await?;
     let hardware = bmc.inventory().await?;
-    Ok(hardware_data::save(context, host, operation, &hardware).await?)
+    Ok(hardware_data::save(&context.client, host, operation, &hardware).await?)
 }
 
 async fn eject_data_image(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
     let (bmc, _) = connect(context, host).await?;
     let images = context.api::<DataImage>(&host.namespace().unwrap_or_default());
-    data_image::eject(&images, &host.name_any(), bmc.as_ref()).await
+    Ok(data_image::eject(&images, &host.name_any(), bmc.as_ref()).await?)
 }
 
 /// Notes in the intent that the host's present spec was tried.
@@ -351,7 +361,7 @@ async fn ensure_image(context: &Context, name: &str, spec: &ImageSpec) -> Result
 async fn release(context: &Context, host: &BareMetalHost) -> Result<(), EffectError> {
     let namespace = host.namespace().unwrap_or_default();
     registration::hand_over(context, host).await?;
-    hardware_data::remove(context, host).await?;
+    hardware_data::remove(&context.client, host).await?;
     credentials::release(context, host).await?;
     let intents = context.api::<BootIntent>(&namespace);
     if let Some(intent) = intents.get_opt(&host.name_any()).await? {

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::context::{Context, label};
+use super::context::Context;
 use super::deadlines::{Deadlines, within};
 use super::resets::Resets;
 use super::up_since::UpSince;
@@ -24,7 +24,6 @@ use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::config::HostConfig;
 use crate::engine::Fence;
-use crate::host::COMPONENT;
 use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::Directory;
 use crate::host::directory::host_view::HostView;
@@ -34,6 +33,7 @@ use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
 use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::{conditions, hardware_data, progress};
+use crate::host::{COMPONENT, label};
 use crate::runtime::{Note, Reconcile, events, run as run_controller};
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
@@ -321,7 +321,7 @@ impl Reconciler {
             }
             _ => None,
         };
-        let hardware = hardware_data::read(&self.context, host).await?;
+        let hardware = hardware_data::read(&self.context.client, host).await?;
         let going = host.metadata.deletion_timestamp.is_some();
         let data_cd = going && data_image::is_attached(&self.context.api(&namespace), &host.name_any()).await?;
         Ok(Around { intent, access, image, hardware, data_cd })

@@ -14,9 +14,7 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 
 use super::fair_queue::FairQueue;
 use crate::host::lifecycle::SlotState;
-
-/// Namespace and name of a host.
-pub(in crate::host) type Key = (String, String);
+use crate::runtime::Key;
 
 /// How long a place is kept for a host that was told of it: it reads its BMC's power first, perhaps.
 const CALL: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::fair_queue::FairQueue;
-use super::provisioning_slots::Key;
+use crate::runtime::Key;
 
 /// Looks at once. Each takes memory while it waits for its BMC.
 pub(in crate::host) const AT_ONCE: usize = 160;

@@ -3,12 +3,11 @@
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 
 use crate::api::metal3::{
     ANNOTATION_PAUSED, BareMetalHost, FINALIZER_HARDWARE_DATA, HardwareData, HardwareDataSpec, HardwareDetails,
 };
-use crate::host::reconcile::context::Context;
 use crate::log::escape_all;
 use crate::runtime::objects;
 
@@ -16,11 +15,8 @@ use crate::runtime::objects;
 const ANNOTATION_OPERATION: &str = "slipway.dev/operation";
 
 /// The host's HardwareData. One that somebody deleted, or whose host is to go, is let go and counts as gone.
-pub(in crate::host) async fn read(
-    context: &Context,
-    host: &BareMetalHost,
-) -> Result<Option<HardwareData>, kube::Error> {
-    let api = api(context, host);
+pub(in crate::host) async fn read(client: &Client, host: &BareMetalHost) -> Result<Option<HardwareData>, kube::Error> {
+    let api = api(client, host);
     let Some(data) = api.get_opt(&host.name_any()).await? else { return Ok(None) };
     let gone = data.metadata.deletion_timestamp.is_some();
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
@@ -37,14 +33,14 @@ pub(in crate::host) fn operation(data: &HardwareData) -> Option<&str> {
 
 /// Stores what an inspection found, as a new object with another UID.
 pub(in crate::host) async fn save(
-    context: &Context,
+    client: &Client,
     host: &BareMetalHost,
     operation: &str,
     hardware: &HardwareDetails,
 ) -> Result<(), kube::Error> {
-    remove(context, host).await?;
+    remove(client, host).await?;
     let new = new(host, operation, safe(hardware).map_err(kube::Error::SerdeError)?);
-    api(context, host).create(&PostParams::default(), &new).await.map(drop)
+    api(client, host).create(&PostParams::default(), &new).await.map(drop)
 }
 
 /// The HardwareData of a host, not stored yet.
@@ -74,8 +70,8 @@ pub(in crate::host) async fn let_go(api: &Api<HardwareData>, name: &str) -> Resu
 }
 
 /// Deletes it; none is fine.
-pub(in crate::host) async fn remove(context: &Context, host: &BareMetalHost) -> Result<(), kube::Error> {
-    let api = api(context, host);
+pub(in crate::host) async fn remove(client: &Client, host: &BareMetalHost) -> Result<(), kube::Error> {
+    let api = api(client, host);
     let Some(old) = api.get_opt(&host.name_any()).await? else { return Ok(()) };
     objects::release(&api, &old, FINALIZER_HARDWARE_DATA).await?;
     let this = Preconditions { uid: old.uid(), resource_version: None };
@@ -86,6 +82,6 @@ pub(in crate::host) async fn remove(context: &Context, host: &BareMetalHost) -> 
     }
 }
 
-fn api(context: &Context, host: &BareMetalHost) -> Api<HardwareData> {
-    context.api(&host.namespace().unwrap_or_default())
+fn api(client: &Client, host: &BareMetalHost) -> Api<HardwareData> {
+    Api::namespaced(client.clone(), &host.namespace().unwrap_or_default())
 }
