@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::api::cluster::convert as core;
-use crate::api::infrastructure::convert as metal;
-use crate::api::{self, Declared, Keep, Kind, Older, cluster, infrastructure};
+use crate::api::{self, Declared, Kind};
 use crate::boot::neighbour::Cards;
+use crate::cluster_api;
 use crate::config::Config;
 use crate::dhcp::{self, BootSite, Leases};
-use crate::host::askers::Askers;
 use crate::host::directory::Directory;
+use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
-use crate::host::metrics::Metrics;
+use crate::host::status::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
@@ -22,7 +21,7 @@ use crate::runtime::Watches;
 /// Every life.
 const LIVES: &[Entry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
-    entry(cluster_api, |_| None),
+    entry(cluster_api::module, |_| None),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)?))),
 ];
@@ -76,7 +75,7 @@ fn machines(house: &mut House<'_>) -> Machines {
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
-    let askers = Arc::new(Askers::new(house.watches));
+    let askers = Arc::new(ImageRequesters::new(house.watches));
     Importing {
         library: house.library.clone(),
         images: Images::new(house.watches, askers),
@@ -191,30 +190,6 @@ subjects:
     kind: User
     name: slipway
 ";
-
-/// The kinds of Cluster API, for the managers of Cluster API that act on them.
-fn cluster_api() -> Module {
-    // Stored as v1beta2 and served as v1beta1 too.
-    macro_rules! both {
-        ($group:ident :: $kind:ident, $down:expr, $up:expr) => {
-            Declared::both::<$group::v1beta2::$kind, $group::v1beta1::$kind>(
-                Keep::Durable,
-                Older { version: "v1beta1", down: $down, up: $up },
-            )
-        };
-    }
-    Module {
-        kinds: vec![
-            both!(cluster::Cluster, core::cluster_down, core::cluster_up),
-            both!(cluster::Machine, core::machine_down, core::machine_up).completed_by(core::complete_machine),
-            both!(infrastructure::Metal3Cluster, metal::cluster_down, metal::cluster_up),
-            both!(infrastructure::Metal3ClusterTemplate, metal::cluster_template_down, metal::cluster_template_up),
-            both!(infrastructure::Metal3Machine, metal::machine_down, metal::machine_up),
-            both!(infrastructure::Metal3MachineTemplate, metal::machine_template_down, metal::machine_template_up),
-        ],
-        rights: &[],
-    }
-}
 
 #[cfg(test)]
 mod tests {

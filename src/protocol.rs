@@ -16,6 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
+use crate::api::slipway::StepAction;
 
 /// Kernel command line key: boot token.
 pub const CMDLINE_TOKEN: &str = "slipway.token";
@@ -139,6 +140,23 @@ pub enum Action {
     CollectLogs,
 }
 
+impl Action {
+    /// Which action it is, without what it needs: the step's `action` in a boot intent, and its name.
+    pub fn kind(&self) -> StepAction {
+        match self {
+            Self::Inspect => StepAction::Inspect,
+            Self::Erase { .. } => StepAction::Erase,
+            Self::WriteImage { .. } => StepAction::WriteImage,
+            Self::WriteConfigDrive { .. } => StepAction::WriteConfigDrive,
+            Self::SetBootEntry { .. } => StepAction::SetBootEntry,
+            Self::Kexec { .. } => StepAction::Kexec,
+            Self::Reboot => StepAction::Reboot,
+            Self::PowerOff => StepAction::PowerOff,
+            Self::CollectLogs => StepAction::CollectLogs,
+        }
+    }
+}
+
 /// How far a step is. At most one a second.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -218,4 +236,26 @@ pub struct Chunk {
     pub sha256: String,
     /// Stored bytes, one zstd frame.
     pub stored: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_action_has_the_name_of_its_kind() {
+        let written = schemars::schema_for!(StepAction).to_value();
+        let names = written["oneOf"].as_array().unwrap().iter().map(|name| name["const"].as_str().unwrap());
+        let names: Vec<&str> = names.collect();
+        assert_eq!(names.len(), 9, "{written}");
+        for name in names {
+            // With all that any of them needs: what one does not know, it does not look at.
+            let action = json!({ "action": name, "mode": "metadata", "digest": "d", "iso": "i" });
+            let action: Action = serde_json::from_value(action).unwrap();
+            assert_eq!(action.kind().to_string(), name);
+            assert_eq!(serde_json::to_value(&action).unwrap()["action"], name);
+        }
+    }
 }

@@ -384,5 +384,4 @@ impl<'a> Uevent<'a> {
 }
 
 #[cfg(test)]
-#[path = "drivers_tests.rs"]
 mod tests;

@@ -233,7 +233,7 @@ impl Runner<'_> {
 
     /// Does one step; `Some` when the machine is to go down after it.
     async fn step(&mut self, step: Step) -> Result<Option<End>, CallError> {
-        let name = action_name(&step.action);
+        let name = step.action.kind();
         tracing::info!(step = step.id, "step {name}");
         if step.generation != self.session.generation {
             let message = format!(
@@ -282,7 +282,7 @@ impl Runner<'_> {
     /// `None` when the appliance has taken it back.
     async fn execute(&self, step: &Step) -> Result<Option<Result<Done, StepError>>, CallError> {
         let timing = self.client.timing().clone();
-        let first = Event { step: step.id.clone(), phase: action_name(&step.action).to_owned(), ..Event::default() };
+        let first = Event { step: step.id.clone(), phase: step.action.kind().to_string(), ..Event::default() };
         let (sender, mut progress) = watch::channel(first);
         let cancel = CancellationToken::new();
         // Whatever ends this function also ends the step.
@@ -370,7 +370,7 @@ impl Runner<'_> {
     }
 
     async fn finish(&mut self, step: &Step, result: Result<Done, StepError>) -> Result<(), CallError> {
-        let name = action_name(&step.action);
+        let name = step.action.kind();
         let outcome = match result {
             Ok(done) => {
                 tracing::info!(step = step.id, "step {name} done: {}", done.message);
@@ -448,19 +448,4 @@ fn cut(message: &str) -> String {
         end -= 1;
     }
     message[..end].to_owned()
-}
-
-/// The action as the protocol writes it.
-pub fn action_name(action: &Action) -> &'static str {
-    match action {
-        Action::Inspect => "inspect",
-        Action::Erase { .. } => "erase",
-        Action::WriteImage { .. } => "write-image",
-        Action::WriteConfigDrive { .. } => "write-config-drive",
-        Action::SetBootEntry { .. } => "set-boot-entry",
-        Action::Kexec { .. } => "kexec",
-        Action::Reboot => "reboot",
-        Action::PowerOff => "power-off",
-        Action::CollectLogs => "collect-logs",
-    }
 }

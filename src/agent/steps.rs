@@ -18,7 +18,7 @@ use super::inventory::{self, Observed, disks, nics};
 use super::kexec;
 use super::log::kernel_messages;
 use super::net::Network;
-use super::session::{Done, Executor, Job, Progress, StepError, action_name};
+use super::session::{Done, Executor, Job, Progress, StepError};
 use crate::api::MacAddress;
 use crate::api::metal3::{AutomatedCleaningMode, RootDeviceHints, Storage};
 use crate::protocol::{Action, Session};
@@ -187,7 +187,7 @@ impl Node {
             }
             Action::Kexec { root_device_hints } => self.kexec(root_device_hints.as_ref(), progress).await,
             Action::Reboot | Action::PowerOff | Action::CollectLogs => {
-                Err(StepError(format!("{} is not a step of the machine", action_name(&job.action))))
+                Err(StepError(format!("{} is not a step of the machine", job.action.kind())))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `slipway.dev/v1alpha1`: what Slipway shows and keeps beside the published kinds.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
@@ -363,20 +364,10 @@ pub enum StepAction {
     CollectLogs,
 }
 
-impl StepAction {
-    /// As it is written.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Inspect => "inspect",
-            Self::Erase => "erase",
-            Self::WriteImage => "write-image",
-            Self::WriteConfigDrive => "write-config-drive",
-            Self::SetBootEntry => "set-boot-entry",
-            Self::Kexec => "kexec",
-            Self::Reboot => "reboot",
-            Self::PowerOff => "power-off",
-            Self::CollectLogs => "collect-logs",
-        }
+/// As it is written: its name in JSON.
+impl fmt::Display for StepAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -42,5 +42,4 @@ pub(super) fn ranks(
 }
 
 #[cfg(test)]
-#[path = "ranks_tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use super::client::Server;
 use super::failure::{Failure, plain};
 use super::local;
 use crate::bmc::{BmcAddress, Credentials, Registry, Report, Settings};
-use crate::host::access;
+use crate::host::reconcile::credentials;
 
 /// Longest password file that is read, in bytes.
 const MAX_PASSWORD: u64 = 4096;
@@ -95,7 +95,7 @@ async fn from_secret(server: &Server, name: &str) -> anyhow::Result<Credentials>
     };
     let secret = Api::<Secret>::namespaced(session.client, &namespace).get(name).await;
     let secret = secret.with_context(|| format!("secret {namespace}/{name}"))?;
-    access::credentials(&secret).map_err(|reason| anyhow::anyhow!("secret {namespace}/{name}: {reason}"))
+    credentials::credentials(&secret).map_err(|reason| anyhow::anyhow!("secret {namespace}/{name}: {reason}"))
 }
 
 fn print(report: &Report, output: Output) -> anyhow::Result<()> {

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
-use super::dataimage::{self, DataImages};
-use super::directory::Directory;
-use super::logs::Logs;
-use super::media::Media;
-use super::metrics::Metrics;
-use super::reconciler::{self, Hardware};
-use super::stuck::{self, Stuck};
-use super::{admission, log_view};
 use crate::api::metal3::{BareMetalHost, DataImage, HardwareData};
 use crate::api::slipway::BootIntent;
 use crate::api::{Declared, Keep};
 use crate::apiserver::{Admission, View};
 use crate::bmc;
 use crate::config::{BmcConfig, HostConfig};
+use crate::host::admission;
+use crate::host::directory::Directory;
+use crate::host::logs::{Logs, endpoint};
+use crate::host::media::Media;
+use crate::host::media::data_image::{self, DataImages};
+use crate::host::reconcile::reconciler::{self, Hardware};
+use crate::host::status::metrics::Metrics;
+use crate::host::status::stall::{self, StallDetector};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 use crate::runtime::Watches;
 
@@ -92,7 +92,7 @@ pub struct Machines {
     /// What hosts go through.
     pub metrics: Metrics,
     /// Hosts that make no progress.
-    stuck: Stuck,
+    stalls: StallDetector,
     data_images: DataImages,
 }
 
@@ -107,8 +107,8 @@ impl Machines {
         bmc: BmcConfig,
         metrics: Metrics,
     ) -> Self {
-        let (stuck, data_images) = (Stuck::new(watches), DataImages::new(watches));
-        Self { directory, logs, media, settings, bmc, metrics, stuck, data_images }
+        let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
+        Self { directory, logs, media, settings, bmc, metrics, stalls, data_images }
     }
 }
 
@@ -118,17 +118,17 @@ impl Life for Machines {
         vec![
             (HOSTS, Arc::new(admission::admit)),
             (HOSTS, admission::bmc_addresses::admission(guard)),
-            ("metal3.io/dataimages", Arc::new(dataimage::admit)),
+            ("metal3.io/dataimages", Arc::new(data_image::admit)),
         ]
     }
 
     fn views(&self) -> Vec<(&'static str, &'static str, View)> {
-        vec![(HOSTS, "log", log_view::view(self.logs.clone(), self.directory.intents.clone()))]
+        vec![(HOSTS, "log", endpoint::view(self.logs.clone(), self.directory.intents.clone()))]
     }
 
     fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
-        self.stuck.register(registry);
+        self.stalls.register(registry);
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
@@ -144,8 +144,8 @@ impl Life for Machines {
             self.metrics.clone(),
             stop.clone(),
         );
-        let data_images = dataimage::run(client.clone(), self.data_images.clone(), stop.clone());
-        let watch = stuck::run(client.clone(), self.stuck.clone(), self.settings.stuck_after.0, stop.clone());
+        let data_images = data_image::run(client.clone(), self.data_images.clone(), stop.clone());
+        let watch = stall::run(client.clone(), self.stalls.clone(), self.settings.stuck_after.0, stop.clone());
         Ok(vec![service("data images", data_images), service("hosts", hosts), service("watch for stuck hosts", watch)])
     }
 }

@@ -478,5 +478,4 @@ fn make_folder(path: &Path) -> Result<(), RamdiskError> {
 }
 
 #[cfg(test)]
-#[path = "build_tests.rs"]
 mod tests;

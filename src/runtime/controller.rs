@@ -170,5 +170,4 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-#[path = "controller_tests.rs"]
 mod tests;

@@ -272,5 +272,4 @@ impl<K: Resource<DynamicType = ()>> Feed<K> {
 }
 
 #[cfg(test)]
-#[path = "watches_tests.rs"]
 mod tests;

@@ -1,12 +1,13 @@
-//! Inside a room: files that import each other in a circle are understood only together, so that there are six at most.
+//! Inside a room: files that import each other in a circle are understood only together, so that there are six at most. A
+//! room of many files has rooms of its own, with a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-use super::{files, is_test, shipped};
+use super::{faults, files, is_test, map, shipped};
 
 /// Files of one circle, at most.
 const LIMIT: usize = 6;
@@ -188,4 +189,31 @@ fn no_circle_of_files_is_larger_than_six() {
     let large: Vec<String> =
         large.map(|circle| circle.iter().map(|module| module.join("/")).collect::<Vec<_>>().join(", ")).collect();
     assert!(large.is_empty(), "these import each other in a circle:\n{}", large.join("\n"));
+}
+
+/// What each room inside a room imports of the others, with the first module that does.
+fn rooms_of(graph: &Graph, room: &str) -> BTreeMap<String, BTreeMap<String, PathBuf>> {
+    let mut rooms: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
+    for (module, targets) in graph {
+        let [of, own, ..] = module.as_slice() else { continue };
+        if of != room {
+            continue;
+        }
+        let imports = rooms.entry(own.clone()).or_default();
+        for other in targets.iter().filter_map(|target| target.get(1)).filter(|other| *other != own) {
+            imports.entry(other.clone()).or_insert_with(|| module.iter().collect());
+        }
+    }
+    rooms
+}
+
+#[test]
+fn rooms_of_the_host_are_as_its_map_says() {
+    let floors = map(include_str!("../host/mod.rs"));
+    let rooms = rooms_of(&graph(), "host");
+    assert_eq!(floors.keys().collect::<Vec<_>>(), rooms.keys().collect::<Vec<_>>(), "the map, and what is there");
+    // The test itself: some imports there are.
+    assert!(rooms["reconcile"].contains_key("lifecycle"));
+    let faults = faults(&floors, &rooms);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -104,6 +104,32 @@ fn tree() -> BTreeMap<String, BTreeMap<String, PathBuf>> {
     rooms
 }
 
+/// What is wrong with rooms, by the floors of their map: what each imports of others, with the first file that does.
+fn faults(floors: &BTreeMap<String, usize>, rooms: &BTreeMap<String, BTreeMap<String, PathBuf>>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (room, others) in rooms {
+        for (other, file) in others {
+            if floors.get(other).is_some_and(|floor| *floor < floors[room]) {
+                faults.push(format!("{} imports {other}, which is above {room}", file.display()));
+            }
+        }
+    }
+    // Rooms that import nothing but what was taken away already are taken away; a circle remains.
+    let mut left: BTreeSet<&String> = rooms.keys().collect();
+    loop {
+        let free: Vec<_> =
+            left.iter().filter(|room| !rooms[**room].keys().any(|other| left.contains(other))).copied().collect();
+        if free.is_empty() {
+            break;
+        }
+        left.retain(|room| !free.contains(room));
+    }
+    if !left.is_empty() {
+        faults.push(format!("these import each other in a circle, or one that does: {left:?}"));
+    }
+    faults
+}
+
 #[test]
 fn imports_are_read_as_the_compiler_reads_them() {
     let rows: [(&str, &[&str]); 5] = [
@@ -120,34 +146,34 @@ fn imports_are_read_as_the_compiler_reads_them() {
 }
 
 #[test]
+fn a_room_above_and_a_circle_are_found() {
+    let floors = BTreeMap::from([("top".to_owned(), 1), ("left".to_owned(), 2), ("right".to_owned(), 2)]);
+    let rows: [(&[(&str, &str)], usize); 4] = [
+        (&[("top", "left"), ("left", "right")], 0),
+        (&[("right", "top")], 1),
+        (&[("left", "right"), ("right", "left")], 1),
+        (&[("top", "left"), ("left", "top")], 2),
+    ];
+    for (imports, wanted) in rows {
+        let mut rooms: BTreeMap<_, BTreeMap<_, _>> =
+            floors.keys().map(|room| (room.clone(), BTreeMap::new())).collect();
+        for (room, other) in imports {
+            rooms.get_mut(*room).unwrap().insert((*other).to_owned(), PathBuf::from(room));
+        }
+        assert_eq!(faults(&floors, &rooms).len(), wanted, "{imports:?}");
+    }
+}
+
+#[test]
 fn a_room_imports_its_own_floor_or_below_and_never_in_circles() {
     let floors = map(include_str!("../lib.rs"));
     let rooms = tree();
     assert_eq!(floors.keys().collect::<Vec<_>>(), rooms.keys().collect::<Vec<_>>(), "the map, and what is there");
-    let mut faults = Vec::new();
-    for (room, others) in &rooms {
-        for (other, file) in others {
-            let Some(floor) = floors.get(other) else { continue };
-            if *floor < floors[room] {
-                faults.push(format!("{} imports {other}, which is above {room}", file.display()));
-            }
-            if other == "agent" && !matches!(room.as_str(), "cli" | "simulate") {
-                faults.push(format!("{} imports the agent, which only runs in the ramdisk", file.display()));
-            }
+    let mut faults = faults(&floors, &rooms);
+    for (room, others) in rooms.iter().filter(|(room, _)| !matches!(room.as_str(), "cli" | "simulate")) {
+        if let Some(file) = others.get("agent") {
+            faults.push(format!("{} imports the agent, which only runs in the ramdisk: {room}", file.display()));
         }
-    }
-    // Rooms that import nothing but what was taken away already are taken away; a circle remains.
-    let mut left: BTreeSet<&String> = rooms.keys().collect();
-    loop {
-        let free: Vec<_> =
-            left.iter().filter(|room| !rooms[**room].keys().any(|other| left.contains(other))).copied().collect();
-        if free.is_empty() {
-            break;
-        }
-        left.retain(|room| !free.contains(room));
-    }
-    if !left.is_empty() {
-        faults.push(format!("these import each other in a circle, or one that does: {left:?}"));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

@@ -15,7 +15,7 @@ use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, Image, Image
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::suite::CipherSuite;
 use slipway::bmc::sim::{Account, IpmiSim, Machine, Profile};
-use slipway::host::machine::image_name;
+use slipway::host::lifecycle::image_name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::Notify;

@@ -17,11 +17,11 @@ use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, ImageSpec, I
 use slipway::apiserver::{self, ApiServer};
 use slipway::boot::{self, BootFiles, Grounds, Holder, HostIndex, Site, Tokens};
 use slipway::config::DiscoveryConfig;
+use slipway::host::agent_api::Sessions;
 use slipway::host::directory::Directory;
 use slipway::host::discovery::Discovery;
-use slipway::host::log_view;
 use slipway::host::logs::Logs;
-use slipway::host::sessions::Sessions;
+use slipway::host::logs::endpoint;
 use slipway::image::{Library, Sources};
 use slipway::modules::kinds;
 use slipway::pki::Pki;
@@ -86,7 +86,7 @@ impl Appliance {
         ready.wait_for(|ready| *ready).await.unwrap();
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
-        api.add_view("metal3.io/baremetalhosts", "log", log_view::view(logs.clone(), intents.clone()));
+        api.add_view("metal3.io/baremetalhosts", "log", endpoint::view(logs.clone(), intents.clone()));
         let sources = Sources { file_folder: Some(path.join("published")), ..Sources::default() };
         let library = Library::open(path.join("images"), sources).unwrap();
         let visits = Discovery::new(client.clone(), index.clone(), DiscoveryConfig::default(), &store).unwrap();

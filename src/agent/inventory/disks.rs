@@ -188,5 +188,4 @@ fn text(path: &Path) -> String {
 }
 
 #[cfg(test)]
-#[path = "disks_tests.rs"]
 mod tests;

@@ -379,5 +379,4 @@ fn hostname(value: &[u8]) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "dhcp_tests.rs"]
 mod tests;

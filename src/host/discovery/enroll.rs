@@ -12,7 +12,7 @@ use crate::api::metal3::{
     AutomatedCleaningMode, BareMetalHost, BareMetalHostSpec, BmcDetails, BootMode, HardwareDetails,
 };
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT, DISCOVERED_PENDING};
-use crate::host::unsupported::ARCHITECTURE;
+use crate::host::admission::unsupported::ARCHITECTURE;
 use crate::protocol::FoundBmc;
 
 /// Addresses kept in [`ANNOTATION_REPORTED`]; the oldest are dropped.

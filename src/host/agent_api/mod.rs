@@ -1,0 +1,111 @@
+//! The appliance's side of the agent protocol: sessions, steps, progress, results ([`crate::protocol`]).
+//!
+//! A session lives as long as the boot intent's generation that its token was made for. The session's record
+//! is in the intent's status, so that a restart of the appliance costs an agent nothing but a repeated call.
+
+mod agent_identity;
+mod progress_rate;
+mod request_limits;
+mod routes;
+mod session;
+mod step_payload;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use kube::{Api, Client};
+
+use self::progress_rate::ProgressRate;
+use self::request_limits::RequestLimits;
+use crate::api::slipway::BootIntent;
+use crate::boot::neighbour::Neighbours;
+use crate::boot::{HostIndex, Lanes, Tokens};
+use crate::host::directory::boot_index_feeder::Intents;
+use crate::host::discovery::Discovery;
+use crate::host::logs::Logs;
+use crate::host::status::metrics::Metrics;
+use crate::image::Library;
+
+/// What the sessions work with. Cheap to clone.
+#[derive(Clone)]
+pub struct Sessions(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    index: HostIndex,
+    intents: Intents,
+    tokens: Arc<Tokens>,
+    library: Library,
+    logs: Logs,
+    meter: ProgressRate,
+    discovery: OnceLock<Discovery>,
+    lanes: Lanes,
+    limits: RequestLimits,
+    metrics: OnceLock<Metrics>,
+    neighbours: OnceLock<Neighbours>,
+    drives: step_payload::Drives,
+}
+
+impl Sessions {
+    /// `logs` is where nodes' logs are kept; chunks of images take their turn in `lanes`.
+    pub fn new(
+        client: Client,
+        index: HostIndex,
+        intents: Intents,
+        tokens: Arc<Tokens>,
+        library: Library,
+        logs: Logs,
+        lanes: Lanes,
+    ) -> Self {
+        let (meter, discovery, metrics) = (ProgressRate::default(), OnceLock::new(), OnceLock::new());
+        let (limits, neighbours) = (RequestLimits::default(), OnceLock::new());
+        Self(Arc::new(Inner {
+            client,
+            index,
+            intents,
+            tokens,
+            library,
+            logs,
+            meter,
+            discovery,
+            lanes,
+            limits,
+            metrics,
+            neighbours,
+            drives: step_payload::Drives::default(),
+        }))
+    }
+
+    /// Counts what goes wrong in these.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        self.0.metrics.set(metrics).ok();
+        self
+    }
+
+    /// Looks which network card answers where a boot's token was given to.
+    #[must_use]
+    pub fn with_neighbours(self, neighbours: Neighbours) -> Self {
+        self.0.neighbours.set(neighbours).ok();
+        self
+    }
+
+    /// Also takes the reports of machines that no host has.
+    #[must_use]
+    pub fn with_discovery(self, discovery: Discovery) -> Self {
+        self.0.discovery.set(discovery).ok();
+        self
+    }
+
+    /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`](crate::apiserver::tls::Peer).
+    pub fn router(self) -> Router {
+        routes::router(self)
+    }
+
+    fn api(&self, namespace: &str) -> Api<BootIntent> {
+        Api::namespaced(self.0.client.clone(), namespace)
+    }
+}

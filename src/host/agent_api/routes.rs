@@ -1,0 +1,239 @@
+//! The calls of agents: each is read within its limits, belongs to a session, and is answered.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::map_request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::progress_rate::{Due, Measured};
+use super::request_limits::Origin;
+use super::session::{self, Caller};
+use super::steps::StepState;
+use super::{Sessions, agent_identity};
+use crate::apiserver::tls::{Peer, Standing};
+use crate::boot::{Claims, lanes};
+use crate::host::discovery::Discovery;
+use crate::host::refused::Refused;
+use crate::image::serve;
+use crate::log::escaped_lines;
+use crate::protocol::{Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Session, StepOutcome};
+use crate::ration::Rank;
+
+/// Largest report of an unknown machine, in bytes: many of them are kept.
+const MAX_REPORT: usize = MAX_RESULT / 4;
+/// Address of who has none.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
+pub(super) fn router(sessions: Sessions) -> Router {
+    let known = sessions.clone();
+    Router::new()
+        .route("/agent/v1/session", post(open))
+        .route("/agent/v1/step", get(next_step))
+        .route("/agent/v1/event", post(event))
+        .route("/agent/v1/result", post(result))
+        .route("/agent/v1/log", post(log))
+        .route("/agent/v1/manifest/{digest}", get(manifest))
+        .route("/agent/v1/chunk/{sha256}", get(chunk))
+        .with_state(sessions)
+        .layer(map_request(move |request: Request| std::future::ready(known.vouched(request))))
+}
+
+/// Who calls, by the headers alone: of nobody's body a byte is read.
+enum Who {
+    /// An unknown machine that reports itself, from this address.
+    Visitor(Discovery, Claims, IpAddr),
+    /// A host's agent.
+    Host(Caller),
+}
+
+impl Who {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Visitor(_, _, peer) => Origin::Visitor(*peer),
+            Self::Host(Caller { namespace, name, .. }) => {
+                Origin::Host { namespace: namespace.clone(), name: name.clone() }
+            }
+        }
+    }
+}
+
+impl FromRequestParts<Sessions> for Who {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
+        if let Some((discovery, visit)) = sessions.visitor(&parts.headers) {
+            discovery.still_there(&visit)?;
+            let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
+            return Ok(Self::Visitor(discovery.clone(), visit, peer));
+        }
+        Ok(Self::Host(sessions.authenticate(&parts.headers).await?))
+    }
+}
+
+impl Sessions {
+    /// The visit that the bearer token stands for, when it is a visitor's.
+    fn visitor(&self, headers: &HeaderMap) -> Option<(&Discovery, Claims)> {
+        let discovery = self.0.discovery.get()?;
+        Some((discovery, self.0.tokens.verify_visit_session(bearer(headers)?).ok()?))
+    }
+
+    /// The connection of a host's agent is no stranger's.
+    fn vouched(&self, request: Request) -> Request {
+        let session = bearer(request.headers()).is_some_and(|token| self.0.tokens.verify_session(token).is_ok());
+        if let (true, Some(standing)) = (session, request.extensions().get::<Standing>()) {
+            standing.vouch();
+        }
+        request
+    }
+
+    /// The session that the bearer token stands for, if it is still the current one.
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
+        let refuse = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.to_owned());
+        let token = bearer(headers).ok_or_else(|| refuse("no session"))?;
+        let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
+        let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
+        let remembered = self.0.intents.follow(&host.namespace, &host.name).borrow().clone();
+        if !remembered.is_some_and(|intent| session::is_current(&intent, &claims)) {
+            // The memory may be a moment behind a session that was just opened: the API has the last word.
+            let stored = self.api(&host.namespace).get_opt(&host.name).await?;
+            if !stored.is_some_and(|intent| session::is_current(&intent, &claims)) {
+                return Err(refuse("this session has ended: the host was given another boot intent"));
+            }
+        }
+        let (namespace, name) = (host.namespace.clone(), host.name.clone());
+        Ok(Caller { namespace, name, generation: claims.generation })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+async fn open(
+    State(sessions): State<Sessions>,
+    peer: Option<Extension<Peer>>,
+    body: Body,
+) -> Result<Json<Session>, Refused> {
+    let peer = peer.map_or(NOBODY, |Extension(Peer(address))| address.ip());
+    let taken = sessions.0.limits.json::<OpenSession>(&Origin::Opening(peer), body, MAX_CALL).await?;
+    let call = &taken.value;
+    match sessions.open(peer, call).await {
+        Ok(session) => Ok(Json(session)),
+        Err(refused) => {
+            let macs = agent_identity::shown(&agent_identity::addresses(call));
+            warn!(%peer, macs, reason = %refused.1, "agent refused");
+            Err(refused)
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct After {
+    #[serde(default)]
+    after: String,
+}
+
+async fn next_step(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Query(After { after }): Query<After>,
+) -> Result<Response, Refused> {
+    let step = if let Some((discovery, visit)) = sessions.visitor(&headers) {
+        discovery.next_step(&visit).await?
+    } else {
+        let caller = sessions.authenticate(&headers).await?;
+        sessions.next_step(&caller, &after).await?
+    };
+    Ok(step.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |step| Json(step).into_response()))
+}
+
+async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let event = sessions.0.limits.json::<Event>(&who.origin(), body, MAX_CALL).await?.value;
+    // A visitor's progress is of no interest.
+    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    if sessions.still_wanted(&caller, &event.step).await? == StepState::Ended {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let key = (caller.namespace.clone(), caller.name.clone());
+    let Measured { rate, due } = sessions.0.meter.see(key.clone(), &event, Instant::now());
+    match due {
+        Due::No => {}
+        Due::Now => sessions.record_progress(&caller, &event, rate).await?,
+        // One at a time for each host.
+        Due::In(pause) => drop(tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let Some((event, rate)) = sessions.0.meter.take(&key, Instant::now()) else { return };
+            if let Err(Refused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
+                debug!(host = %format!("{}/{}", key.0, key.1), reason, "progress was not written");
+            }
+        })),
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let (limits, origin) = (&sessions.0.limits, who.origin());
+    match who {
+        Who::Visitor(discovery, visit, _) => {
+            let outcome = limits.json::<StepOutcome>(&origin, body, MAX_REPORT).await?;
+            discovery.result(&visit, &outcome.value).await?;
+        }
+        Who::Host(caller) => {
+            let outcome = limits.json::<StepOutcome>(&origin, body, MAX_RESULT).await?;
+            // One that is told again is stored already.
+            if sessions.still_wanted(&caller, &outcome.value.step).await? == StepState::Planned {
+                sessions.end_step(&caller, &outcome.value).await?;
+            }
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
+    let body = sessions.0.limits.bytes(&who.origin(), body, MAX_LOG).await?;
+    // A visitor's is not kept: it would be anybody's way to fill the disk.
+    let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    let (logs, key) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
+    let append = move || logs.append(&key.0, &key.1, caller.generation, &escaped_lines(&body.value));
+    match tokio::task::spawn_blocking(append).await {
+        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
+        Ok(Err(error)) => {
+            warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
+            Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
+        }
+        Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+    }
+}
+
+async fn manifest(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Path(digest): Path<String>,
+) -> Result<Response, Refused> {
+    sessions.authenticate(&headers).await?;
+    Ok(serve::serve_manifest(&sessions.0.library, &digest, &headers).await)
+}
+
+async fn chunk(
+    State(sessions): State<Sessions>,
+    headers: HeaderMap,
+    Path(sha256): Path<String>,
+) -> Result<Response, Refused> {
+    let caller = sessions.authenticate(&headers).await?;
+    let host = format!("{}/{}", caller.namespace, caller.name);
+    let place = sessions.0.lanes.enter(lanes::Client::Host(host), Rank::Known).await;
+    let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
+    let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
+    Ok(answer.map(|body| place.hold(body, CancellationToken::new())))
+}

@@ -1,0 +1,574 @@
+//! Sessions through their own door: HTTP calls against the router, over a real store and API.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Request;
+use kube::ResourceExt;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::steps::next_of;
+use super::*;
+use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostSpec};
+use crate::api::slipway::{BootIntentSpec, BootIntentStatus, BootTarget, IntentStep, StepAction, StepResult};
+use crate::apiserver::ApiServer;
+use crate::apiserver::tls::Peer;
+use crate::host::directory::Directory;
+use crate::modules::kinds;
+use crate::protocol::{MAX_CALL, MAX_LOG, MAX_RESULT};
+use crate::store::{Store, StoreOptions};
+
+struct Site {
+    router: Router,
+    client: Client,
+    tokens: Arc<Tokens>,
+    index: HostIndex,
+    uid: String,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+    sessions: Sessions,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Site {
+    /// A site with one host, whose boot intent 7 is the ramdisk with these steps.
+    async fn new(actions: &[StepAction]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let store =
+            Store::open(StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 100 }).unwrap();
+        let shutdown = CancellationToken::new();
+        let client = ApiServer::new(store, &kinds(), shutdown.clone()).await.unwrap().client();
+        let hosts = Api::<BareMetalHost>::namespaced(client.clone(), "default");
+        let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..Default::default() };
+        let host = hosts.create(&PostParams::default(), &BareMetalHost::new("h", spec)).await.unwrap();
+        let Directory { index, intents, .. } = Directory::start(&client, &shutdown).await;
+        let tokens = Arc::new(Tokens::open(path).unwrap());
+        let library = Library::open(path.join("images"), crate::image::Sources::of_tests()).unwrap();
+        let sessions = Sessions::new(
+            client.clone(),
+            index.clone(),
+            intents,
+            tokens.clone(),
+            library,
+            Logs::new(path.join("logs")),
+            Lanes::default(),
+        );
+        let metrics = Metrics::default();
+        let sessions = sessions.with_metrics(metrics.clone());
+        let uid = host.metadata.uid.unwrap();
+        let site = Self {
+            router: sessions.clone().router(),
+            sessions,
+            client,
+            tokens,
+            index,
+            uid,
+            metrics,
+            shutdown,
+            _folder: folder,
+        };
+        let steps = actions.iter().enumerate().map(|(number, action)| IntentStep {
+            id: format!("7.{}", number + 1),
+            action: *action,
+            operation: "inspect@1".into(),
+            ..IntentStep::default()
+        });
+        let spec =
+            BootIntentSpec { generation: 7, target: BootTarget::Ramdisk, steps: steps.collect(), ..Default::default() };
+        let metadata =
+            ObjectMeta { name: Some("h".into()), namespace: Some("default".into()), ..ObjectMeta::default() };
+        let intent = BootIntent { metadata, spec, status: None };
+        site.intents().create(&PostParams::default(), &intent).await.unwrap();
+        site
+    }
+
+    fn intents(&self) -> Api<BootIntent> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn status(&self) -> BootIntentStatus {
+        self.intents().get("h").await.unwrap().status.unwrap_or_default()
+    }
+
+    /// A call from a peer; the answer's status and JSON.
+    async fn call(&self, peer: &str, bearer: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let mut request = Request::builder().method(method).uri(format!("/agent/v1/{path}"));
+        if !bearer.is_empty() {
+            request = request.header("authorization", format!("Bearer {bearer}"));
+        }
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        let mut request = request.header("content-type", "application/json").body(body).unwrap();
+        let peer: SocketAddr = format!("{peer}:1234").parse().unwrap();
+        request.extensions_mut().insert(Peer(peer));
+        let answer = tokio::time::timeout(Duration::from_secs(30), self.router.clone().oneshot(request));
+        let answer = answer.await.expect("an answer in time").unwrap();
+        let status = answer.status().as_u16();
+        let bytes = axum::body::to_bytes(answer.into_body(), MAX_RESULT).await.unwrap();
+        (status, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    async fn until(&self, what: &str, met: impl Fn() -> bool) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !met() {
+            assert!(tokio::time::Instant::now() < deadline, "not within 30 s: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn open(&self, peer: &str, token: &str) -> (u16, Value) {
+        self.open_by(&[MAC], peer, token).await
+    }
+
+    /// From a machine with these MAC addresses.
+    async fn open_by(&self, macs: &[&str], peer: &str, token: &str) -> (u16, Value) {
+        let hello = json!({ "token": token, "version": "0", "macAddresses": macs, "uuid": "", "uefi": false });
+        self.call(peer, "", "POST", "session", hello).await
+    }
+}
+
+const MAC: &str = "02:00:00:00:00:01";
+const NODE: &str = "10.0.0.5";
+const STRANGER: &str = "10.0.0.66";
+
+#[tokio::test]
+async fn a_boot_token_opens_one_session_and_no_second() {
+    let site = Site::new(&[StepAction::Inspect]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let (status, session) = site.open(NODE, &token).await;
+    assert_eq!((status, &session["host"], &session["generation"]), (200, &json!("default/h"), &json!(7)));
+    // The same machine may repeat a call whose answer got lost; nobody else may.
+    assert_eq!(site.open(NODE, &token).await.0, 200);
+    let (status, refusal) = site.open(STRANGER, &token).await;
+    assert_eq!(status, 403);
+    let reason = refusal["reason"].as_str().unwrap();
+    assert!(reason.contains("used already, from 10.0.0.5"), "{reason}");
+    // Nor does another token of the same boot help, nor the first one once the session has done something.
+    let other = site.tokens.mint(&site.uid, 7).unwrap();
+    assert_eq!(site.open(STRANGER, &other).await.0, 403);
+    let bearer = session["session"].as_str().unwrap();
+    let (status, step) = site.call(NODE, bearer, "GET", "step", Value::Null).await;
+    assert_eq!((status, &step["id"], &step["action"]), (200, &json!("7.1"), &json!("inspect")));
+    assert_eq!(site.open(NODE, &token).await.0, 403);
+}
+
+#[tokio::test]
+async fn another_machine_than_the_hosts_gets_nothing_and_the_boot_ends_with_the_reason() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    // A boot by a virtual CD: the token is bound to no address, the BMC is whose the operator typed.
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    for macs in [&["02:00:00:00:00:66", "02:00:00:00:00:67"][..], &[]] {
+        let (status, refusal) = site.open_by(macs, NODE, &token).await;
+        let reason = refusal["reason"].as_str().unwrap();
+        assert!(status == 403 && reason.contains("spec.bootMACAddress is 02:00:00:00:00:01"), "{reason}");
+    }
+    let status = site.status().await;
+    assert_eq!(status.session, None);
+    let [StepResult { id, succeeded: false, message, .. }] = &status.results[..] else { panic!("{status:?}") };
+    assert_eq!(id, "7.1");
+    assert!(message.contains("the machine has 02:00:00:00:00:66, 02:00:00:00:00:67"), "{message}");
+    // The host's own is taken all the same, and then nothing that another one says ends its work.
+    let (status, session) = site.open_by(&["02:00:00:00:00:02", "02-00-00-00-00-01"], NODE, &token).await;
+    assert_eq!(status, 200);
+    assert_eq!(site.status().await.results, []);
+    assert_eq!(site.open_by(&["02:00:00:00:00:66"], NODE, &token).await.0, 403);
+    assert_eq!(site.status().await.results, []);
+    let bearer = session["session"].as_str().unwrap();
+    assert_eq!(site.call(NODE, bearer, "GET", "step", Value::Null).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_machine_that_is_another_registered_hosts_as_well_gets_nothing() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    // The host names the second port of a machine that another host has: a slip.
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let spec = BareMetalHostSpec { boot_mac_address: Some("02:00:00:00:00:0B".into()), ..Default::default() };
+    let mut other = hosts.create(&PostParams::default(), &BareMetalHost::new("other", spec)).await.unwrap();
+    let mut status = crate::api::metal3::BareMetalHostStatus::default();
+    status.provisioning.id = other.metadata.uid.clone().unwrap();
+    other.status = Some(status);
+    hosts.replace_status("other", &PostParams::default(), &other).await.unwrap();
+    let mut intent = BootIntent::new("other", BootIntentSpec::default());
+    let record = json!({ "bootMACAddress": "02:00:00:00:00:0B", "since": 1 }).to_string();
+    intent
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(crate::api::slipway::ANNOTATION_REGISTRATION.into(), record);
+    let intents = Api::<BootIntent>::namespaced(site.client.clone(), "default");
+    intents.create(&PostParams::default(), &intent).await.unwrap();
+    let known = || site.index.by_name("default", "other").is_some_and(|other| other.standing.registered);
+    site.until("the other host is known", known).await;
+    let (status, refusal) = site.open_by(&[MAC, "02:00:00:00:00:0b"], NODE, &token).await;
+    let reason = refusal["reason"].as_str().unwrap();
+    assert!(status == 403 && reason.contains("boot address of BareMetalHost default/other"), "{reason}");
+    assert_eq!(site.status().await.results[0].message, reason);
+    assert_eq!(site.open_by(&[MAC], NODE, &token).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_paused_host_opens_no_session_and_begins_no_step() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let pause = async |paused: bool| {
+        let value = if paused { json!("") } else { Value::Null };
+        let patch = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: value } } });
+        let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+        hosts.patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        site.until("it is known", || site.index.by_name("default", "h").unwrap().standing.paused == paused).await;
+    };
+    pause(true).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let (status, refusal) = site.open(NODE, &token).await;
+    assert!(status == 503 && refusal["reason"].as_str().unwrap().contains("paused"), "{status} {refusal}");
+    pause(false).await;
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    assert_eq!(site.call(NODE, &session, "GET", "step", Value::Null).await.1["id"], "7.1");
+    pause(true).await;
+    // What was begun may end.
+    let done = json!({ "step": "7.1", "succeeded": true, "message": "" });
+    assert_eq!(site.call(NODE, &session, "POST", "result", done).await.0, 204);
+    assert_eq!(site.call(NODE, &session, "GET", "step?after=7.1", Value::Null).await, (204, Value::Null));
+    pause(false).await;
+    assert_eq!(site.call(NODE, &session, "GET", "step?after=7.1", Value::Null).await.1["id"], "7.2");
+}
+
+#[tokio::test]
+async fn tokens_of_another_boot_another_host_or_no_key_open_nothing() {
+    let site = Site::new(&[]).await;
+    for token in [
+        site.tokens.mint(&site.uid, 6).unwrap(),
+        site.tokens.mint(&site.uid, 8).unwrap(),
+        site.tokens.mint("another", 7).unwrap(),
+        "nonsense".to_owned(),
+        String::new(),
+    ] {
+        let (status, refusal) = site.open(NODE, &token).await;
+        assert_eq!(status, 403, "{token}");
+        assert!(!refusal["reason"].as_str().unwrap().is_empty());
+    }
+    assert_eq!(site.call(NODE, "nonsense", "GET", "step", Value::Null).await.0, 401);
+    assert_eq!(site.call(NODE, "", "POST", "event", json!({ "step": "", "phase": "" })).await.0, 401);
+}
+
+#[tokio::test]
+async fn results_are_kept_once_and_a_failure_ends_its_operation() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase, StepAction::PowerOff]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let result = |step: &str, succeeded: bool, message: &str| json!({ "step": step, "succeeded": succeeded, "message": message, "inventory": { "hostname": "h" }, "log": ["last line"] });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", true, "seen")).await.0, 204);
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", false, "late")).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results.len(), 1);
+    assert!(status.results[0].succeeded, "the first word counts");
+    assert_eq!(status.inventory.unwrap().hostname, "h");
+    let event = json!({ "step": "7.2", "phase": "wiping", "bytesDone": 50, "bytesTotal": 200 });
+    assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    assert_eq!(site.status().await.progress.unwrap().percent, Some(25));
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.2", false, "the disk is gone")).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results[1].message, "the disk is gone");
+    assert_eq!(status.log, ["last line"]);
+    let intent = site.intents().get("h").await.unwrap();
+    assert!(next_of(&intent, "7.2").is_none(), "nothing follows a failed step of the same operation");
+    // A step that was never planned, or is not any more, is refused as such.
+    assert_eq!(site.call(NODE, &session, "POST", "result", result("7.9", true, "")).await.0, 410);
+    assert_eq!(site.call(NODE, &session, "POST", "event", json!({ "step": "7.9", "phase": "" })).await.0, 410);
+}
+
+#[tokio::test]
+async fn however_often_an_agent_tells_its_progress_it_is_written_now_and_then() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let revision = async || {
+        let intent = site.intents().get("h").await.unwrap();
+        intent.resource_version().unwrap().parse::<u64>().unwrap()
+    };
+    let tell = async |step: &str, phase: String| {
+        let event = json!({ "step": step, "phase": phase, "message": phase });
+        assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    };
+    let (before, began) = (revision().await, Instant::now());
+    for number in 0..500 {
+        tell("7.1", format!("phase {number}")).await;
+    }
+    let (writes, seconds) = (revision().await - before, began.elapsed().as_secs());
+    assert!(writes <= seconds + 2, "{writes} writes in {seconds} s");
+    // The last word is not lost.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while site.status().await.progress.is_none_or(|progress| progress.phase != "phase 499") {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What was still to be written of a step that ended is not written behind its end.
+    tell("7.1", "one more".into()).await;
+    tell("7.1", "and another".into()).await;
+    let result = json!({ "step": "7.1", "succeeded": true, "message": "" });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result.clone()).await.0, 204);
+    // Nor is its result, told again and again, nor what is told of it afterwards.
+    let before = revision().await;
+    for _ in 0..20 {
+        assert_eq!(site.call(NODE, &session, "POST", "result", result.clone()).await.0, 204);
+        tell("7.1", "late".into()).await;
+    }
+    assert_eq!(revision().await, before);
+    tell("7.2", "next".into()).await;
+    while site.status().await.progress.is_none_or(|progress| progress.step != "7.2") {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(site.status().await.progress.unwrap().phase, "next");
+}
+
+#[tokio::test]
+async fn what_an_agent_says_rules_no_terminal() {
+    let site = Site::new(&[StepAction::Inspect, StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let evil = "a\u{1b}]0;owned\u{7}\u{202e}b\nc";
+    let shown = "a\\u001b]0;owned\\u0007\\u202eb\\nc";
+    let event = json!({ "step": "7.1", "phase": evil, "message": evil });
+    assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
+    let progress = site.status().await.progress.unwrap();
+    assert_eq!((progress.phase.as_str(), progress.message.as_deref()), (shown, Some(shown)));
+    let inventory = json!({ "hostname": evil, "systemVendor": { "manufacturer": evil }, "nics": [{ "name": evil }] });
+    let result =
+        json!({ "step": "7.1", "succeeded": false, "message": evil, "inventory": inventory, "log": [evil, "plain"] });
+    assert_eq!(site.call(NODE, &session, "POST", "result", result).await.0, 204);
+    let status = site.status().await;
+    assert_eq!(status.results[0].message, shown);
+    assert_eq!(status.log, [shown, "plain"]);
+    let hardware = status.inventory.unwrap();
+    let maker = hardware.system_vendor.unwrap().manufacturer;
+    assert_eq!((hardware.hostname.as_str(), maker.as_str(), hardware.nics[0].name.as_str()), (shown, shown, shown));
+    // What is a log keeps its lines.
+    let sent = Body::from("\u{1b}[2J\tx\n\u{202e}y\n");
+    let request = Request::post("/agent/v1/log").header("authorization", format!("Bearer {session}")).body(sent);
+    assert_eq!(site.router.clone().oneshot(request.unwrap()).await.unwrap().status(), 204);
+    let (_, kept) = site.sessions.0.logs.read("default", "h", 7, 0).unwrap().unwrap();
+    assert!(kept.ends_with(b"\\u001b[2J\tx\n\\u202ey\n"), "{}", String::from_utf8_lossy(&kept));
+}
+
+#[tokio::test]
+async fn another_boot_intent_ends_the_session_and_its_steps() {
+    let site = Site::new(&[StepAction::Erase]).await;
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let mut intent = site.intents().get("h").await.unwrap();
+    intent.spec.generation = 8;
+    site.intents().replace("h", &PostParams::default(), &intent).await.unwrap();
+    for (method, path, body) in [
+        ("GET", "step", Value::Null),
+        ("POST", "event", json!({ "step": "7.1", "phase": "wiping" })),
+        ("POST", "result", json!({ "step": "7.1", "succeeded": true, "message": "" })),
+    ] {
+        // The memory of the intent may be a moment behind; what is stored decides.
+        let status = site.call(NODE, &session, method, path, body).await.0;
+        assert!(status == 401 || status == 410, "{path}: {status}");
+    }
+    assert!(site.status().await.results.is_empty(), "a late result of an old boot changes nothing");
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_rendered_fails_with_its_reason() {
+    let site = Site::new(&[StepAction::WriteConfigDrive]).await;
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let mut host = hosts.get("h").await.unwrap();
+    host.spec.user_data = Some(crate::api::metal3::SecretReference { name: Some("absent".into()), namespace: None });
+    hosts.replace("h", &PostParams::default(), &host).await.unwrap();
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let asking = site.call(NODE, &session, "GET", "step", Value::Null);
+    assert_eq!(asking.await.0, 204, "there is nothing that the agent could do");
+    let status = site.status().await;
+    assert_eq!(status.results[0].message, "secret default/absent of spec.userData does not exist");
+}
+
+#[tokio::test]
+async fn data_that_a_secret_lacks_is_counted_and_no_fault() {
+    let site = Site::new(&[StepAction::WriteConfigDrive]).await;
+    let secrets = Api::<k8s_openapi::api::core::v1::Secret>::namespaced(site.client.clone(), "default");
+    for (name, key) in [("full", "value"), ("bare", "note")] {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+            "stringData": { key: "#cloud-config" } });
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    }
+    let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
+    let mut host = hosts.get("h").await.unwrap();
+    let secret = |name: &str| Some(crate::api::metal3::SecretReference { name: Some(name.into()), namespace: None });
+    (host.spec.user_data, host.spec.meta_data, host.spec.network_data) =
+        (secret("full"), secret("bare"), secret("bare"));
+    hosts.replace("h", &PostParams::default(), &host).await.unwrap();
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let (code, step) = site.call(NODE, &session, "GET", "step", Value::Null).await;
+    assert_eq!((code, &step["id"]), (200, &json!("7.1")));
+    let mut registry = prometheus_client::registry::Registry::default();
+    site.metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let counted: Vec<_> = text.lines().filter(|line| line.starts_with("metal3_host_config_data_error_total")).collect();
+    let series = |kind: &str| format!("metal3_host_config_data_error_total{{host_data_type=\"{kind}\"}} 1");
+    assert!(
+        counted.len() == 2
+            && counted.iter().all(|line| [series("metaData"), series("networkData")].contains(&line.to_string())),
+        "{counted:?}"
+    );
+}
+
+#[tokio::test]
+async fn of_nobodys_body_a_byte_is_read_and_of_a_hosts_no_more_than_its_calls_need() {
+    let site = Site::new(&[StepAction::Inspect]).await;
+    for path in ["event", "result", "log"] {
+        let polled = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = polled.clone();
+        let body = Body::from_stream(futures::stream::poll_fn(move |_| {
+            seen.store(true, std::sync::atomic::Ordering::Relaxed);
+            std::task::Poll::Ready(None::<Result<bytes::Bytes, std::io::Error>>)
+        }));
+        let request = Request::post(format!("/agent/v1/{path}")).header("content-type", "application/json");
+        let answer = site.router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 401, "{path}");
+        assert!(!polled.load(std::sync::atomic::Ordering::Relaxed), "{path}");
+    }
+    let token = site.tokens.mint(&site.uid, 7).unwrap();
+    let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
+    let outcome = |text: usize| json!({ "step": "7.1", "succeeded": true, "message": "", "log": ["x".repeat(text)] });
+    let hello =
+        |text: usize| json!({ "token": "x".repeat(text), "version": "", "macAddresses": [], "uuid": "", "uefi": true });
+    let event = |text: usize| json!({ "step": "7.1", "phase": "x".repeat(text) });
+    for (path, body, status) in [
+        ("event", event(MAX_CALL), 413),
+        ("event", event(MAX_CALL - 100), 204),
+        ("session", hello(MAX_CALL), 413),
+        ("session", hello(MAX_CALL - 100), 403),
+        ("log", json!("x".repeat(MAX_LOG)), 413),
+        ("result", outcome(MAX_RESULT), 413),
+        ("result", outcome(MAX_RESULT - 100), 204),
+    ] {
+        assert_eq!(site.call(NODE, &session, "POST", path, body).await.0, status, "{path}");
+    }
+}
+
+/// The kernel's neighbour table says that this card answers at every address.
+fn answers(last: Option<u8>) -> crate::boot::neighbour::Neighbours {
+    use futures::FutureExt;
+    let card = last.map(|last| crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    Arc::new(move |_| async move { card }.boxed())
+}
+
+#[tokio::test]
+async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
+    const OTHER: &str = "02:00:00:00:00:66";
+    let address = Some([10, 0, 0, 5].into());
+    // what is done, inspected cards, the card that answers, the cards that the machine says it has, the answer
+    type Row = (StepAction, &'static [&'static str], Option<u8>, &'static [&'static str], u16);
+    const SECOND: &str = "02:00:00:00:00:02";
+    let rows: [Row; 8] = [
+        (StepAction::WriteImage, &[MAC, SECOND], Some(0x66), &[MAC, OTHER], 403),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(0x66), &[MAC], 403),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(2), &[MAC], 200),
+        (StepAction::WriteImage, &[MAC, SECOND], Some(1), &[MAC], 200),
+        (StepAction::WriteImage, &[MAC, SECOND], None, &[MAC], 200),
+        (StepAction::Inspect, &[MAC, SECOND], Some(0x66), &[MAC, OTHER], 200),
+        (StepAction::Inspect, &[], Some(0x66), &[MAC], 403),
+        (StepAction::WriteImage, &[], Some(0x66), &[MAC, OTHER], 200),
+    ];
+    for (action, inspected, card, says, expected) in rows {
+        let mut site = Site::new(&[action]).await;
+        site.router = site.sessions.clone().with_neighbours(answers(card)).router();
+        let mut host = site.index.by_name("default", "h").expect("known").as_ref().clone();
+        host.macs.extend(inspected.iter().skip(1).map(|mac| mac.parse::<crate::api::MacAddress>().unwrap()));
+        site.index.insert(host);
+        let token = site.tokens.mint_at(&site.uid, 7, address).unwrap();
+        let (status, answer) = site.open_by(says, NODE, &token).await;
+        assert_eq!(status, expected, "{action:?} {inspected:?} {card:?} {says:?}: {answer}");
+        if expected == 403 {
+            let reason = answer["reason"].as_str().unwrap();
+            assert!(reason.contains("answers at 10.0.0.5 is 02:00:00:00:00:66"), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
+    use super::session::bound_elsewhere;
+    use crate::api::MacAddress;
+    use crate::boot::{Bound, Claims};
+    let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));
+    let (own, at): (_, std::net::Ipv4Addr) = ([mac], [10, 0, 0, 5].into());
+    let elsewhere = [10, 0, 0, 6];
+    // what it is bound to, who calls, the card there, seconds since it was made, the answer
+    type Row = (Bound, [u8; 4], Option<MacAddress>, i64, Option<u16>);
+    let rows: [Row; 11] = [
+        (Bound::Nowhere, elsewhere, None, 0, None),
+        (Bound::Leased(at), [10, 0, 0, 5], Some(other), 0, None),
+        (Bound::Leased(at), elsewhere, Some(mac), 1_000, Some(403)),
+        (Bound::Leased(at), elsewhere, None, 1_000, Some(403)),
+        (Bound::First(at), [10, 0, 0, 5], None, 0, None),
+        (Bound::First(at), elsewhere, Some(mac), 0, None),
+        (Bound::First(at), elsewhere, Some(other), 0, Some(403)),
+        (Bound::First(at), elsewhere, Some(other), 1_000, Some(403)),
+        (Bound::First(at), elsewhere, None, 0, Some(503)),
+        (Bound::First(at), elsewhere, None, 119, Some(503)),
+        (Bound::First(at), elsewhere, None, 120, None),
+    ];
+    for (bound, peer, card, after, wanted) in rows {
+        let plain =
+            Claims { uid: "u".into(), generation: 1, nonce: [0; 16], issued_at: 100, address: None, first: false };
+        let refused = bound_elsewhere(&plain.bound_to(bound), peer.into(), card, &own, 100 + after).err();
+        assert_eq!(refused.map(|refused| refused.0.as_u16()), wanted, "{bound:?} {peer:?} {card:?} {after}");
+    }
+}
+
+#[tokio::test]
+async fn a_liars_list_of_cards_is_a_short_line_of_the_log() {
+    use tracing_subscriber::fmt::MakeWriter;
+    #[derive(Clone, Default)]
+    struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    impl<'w> MakeWriter<'w> for Written {
+        type Writer = Self;
+        fn make_writer(&'w self) -> Self {
+            self.clone()
+        }
+    }
+    let written = Written::default();
+    let filter = tracing_subscriber::EnvFilter::new("info");
+    let format = crate::config::LogFormat::Text;
+    let log = crate::log::subscriber(filter, format, false, written.clone(), crate::log::Ration::default());
+    let _logs = tracing::subscriber::set_default(log);
+    let site = Site::new(&[StepAction::Inspect]).await;
+    let good: Vec<String> = (0..=255).map(|last| format!("02:00:00:00:01:{last:02x}")).collect();
+    let mut list: Vec<&str> = good.iter().map(String::as_str).collect();
+    let forged = "x\n2026-11-22T00:00:00Z  INFO slipway::appliance: FAKE LINE";
+    list.push(forged);
+    for _ in 0..300 {
+        assert_eq!(site.open_by(&list, STRANGER, "no token").await.0, 403);
+    }
+    let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("agent refused")).collect();
+    assert!(lines.len() <= 60, "{} lines", lines.len());
+    assert!(lines.iter().all(|line| line.len() < 500 && line.contains("and 248 more")), "{}", lines[0]);
+    assert!(!log.contains("FAKE LINE"), "{log}");
+}

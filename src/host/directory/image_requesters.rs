@@ -1,0 +1,261 @@
+//! Whose import an Image is: the namespaces whose hosts name its source now. Nothing that is written on the Image counts,
+//! for whoever may make Images may write that. Kept by a watch of its own, because it is the images' affair, not the
+//! hosts'.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::ResourceExt;
+use tokio::sync::Notify;
+
+use crate::api::metal3::{self, BareMetalHost, ProvisioningState};
+use crate::api::slipway::Image;
+use crate::host::lifecycle;
+use crate::image::demand::{Demand, Demands, Party};
+use crate::runtime::{Change, Key, Watches, key};
+
+/// Who asks for which Image. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct ImageRequesters(Arc<Shared>);
+
+/// Images of which is remembered whether hosts named them.
+const REMEMBERED: usize = 32_768;
+
+#[derive(Default)]
+struct Shared {
+    known: Mutex<Known>,
+    /// Whether Images have the names that hosts give, by UID and generation: that takes two hashes of their URLs, and of all
+    /// that wait for their import it is asked every second.
+    of_hosts: Mutex<HashMap<(String, i64), bool>>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Known {
+    /// What a host asks for.
+    hosts: HashMap<Key, Asked>,
+    /// By the name of an Image: namespaces, and their hosts that ask for it.
+    images: HashMap<String, BTreeMap<String, Count>>,
+    /// Whether all hosts were listed once.
+    complete: bool,
+}
+
+/// What a host asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    /// Name of the Image.
+    image: String,
+    /// Whether it is provisioned.
+    provisioned: bool,
+}
+
+/// Hosts of a namespace that ask for an Image.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    hosts: usize,
+    provisioned: usize,
+}
+
+impl ImageRequesters {
+    /// Knows who asks as the watch of hosts tells.
+    pub fn new(watches: &mut Watches) -> Self {
+        let askers = Self::default();
+        let told = askers.clone();
+        watches.observe(move |change| told.take(change));
+        askers
+    }
+
+    fn take(&self, change: &Change<'_, BareMetalHost>) {
+        let mut known = self.known();
+        let news = match change {
+            Change::Put(host) => known.put(key(*host), asked(host)),
+            Change::Gone(key) => known.put((*key).clone(), None),
+            Change::Listed => {
+                known.complete = true;
+                true
+            }
+        };
+        drop(known);
+        if news {
+            self.0.changed.notify_one();
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_of_hosts(&self, image: &Image) -> bool {
+        let Some(uid) = image.uid() else { return is_of_hosts(image) };
+        let which = (uid, image.metadata.generation.unwrap_or_default());
+        let mut remembered = self.0.of_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = remembered.get(&which) {
+            return *known;
+        }
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        let found = is_of_hosts(image);
+        remembered.insert(which, found);
+        found
+    }
+}
+
+impl Demands for ImageRequesters {
+    fn of(&self, image: &Image) -> Demand {
+        let nobody = |party| Demand { parties: vec![party], hosts: 0, unfinished: 0 };
+        if !self.is_of_hosts(image) {
+            return nobody(Party::ByHand);
+        }
+        match self.known().images.get(&image.name_any()) {
+            Some(namespaces) => Demand {
+                parties: namespaces.keys().cloned().map(Party::Namespace).collect(),
+                hosts: namespaces.values().map(|count| count.hosts).sum(),
+                unfinished: namespaces.values().map(|count| count.hosts - count.provisioned).sum(),
+            },
+            None => nobody(Party::LeftOver),
+        }
+    }
+
+    fn complete(&self) -> bool {
+        self.known().complete
+    }
+
+    fn changed(&self) -> &Notify {
+        &self.0.changed
+    }
+}
+
+impl Known {
+    /// Whether that is news.
+    fn put(&mut self, key: Key, asked: Option<Asked>) -> bool {
+        let before = match &asked {
+            Some(asked) => self.hosts.insert(key.clone(), asked.clone()),
+            None => self.hosts.remove(&key),
+        };
+        if before == asked {
+            return false;
+        }
+        if let Some(before) = before
+            && let Some(namespaces) = self.images.get_mut(&before.image)
+        {
+            if let Some(count) = namespaces.get_mut(&key.0) {
+                count.hosts -= 1;
+                count.provisioned -= usize::from(before.provisioned);
+                if count.hosts == 0 {
+                    namespaces.remove(&key.0);
+                }
+            }
+            if namespaces.is_empty() {
+                self.images.remove(&before.image);
+            }
+        }
+        if let Some(asked) = asked {
+            let count = self.images.entry(asked.image).or_default().entry(key.0).or_default();
+            count.hosts += 1;
+            count.provisioned += usize::from(asked.provisioned);
+        }
+        true
+    }
+}
+
+fn asked(host: &BareMetalHost) -> Option<Asked> {
+    let image = host.spec.image.as_ref().filter(|image| !image.url.is_empty())?;
+    let provisioned =
+        host.status.as_ref().is_some_and(|status| status.provisioning.state == ProvisioningState::Provisioned);
+    Some(Asked { image: lifecycle::image_name(image), provisioned })
+}
+
+/// Whether it has the name that hosts give to an Image of this source. Another source under such a name is somebody's
+/// own doing.
+fn is_of_hosts(image: &Image) -> bool {
+    let spec = &image.spec;
+    let of_host = |format: Option<String>| metal3::Image {
+        url: spec.url.clone(),
+        checksum: spec.checksum.clone(),
+        checksum_type: spec.checksum_type,
+        format,
+        oci_auth_secret_name: None,
+    };
+    // An empty format, which hosts may have, is none here.
+    let empty = spec.format.is_none().then(String::new);
+    [spec.format.clone(), empty].into_iter().any(|format| lifecycle::image_name(&of_host(format)) == image.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::slipway::ImageSpec;
+
+    fn host(namespace: &str, name: &str, url: &str) -> BareMetalHost {
+        let image = (!url.is_empty()).then(|| json!({ "url": url, "checksum": "c", "format": "" }));
+        let host =
+            json!({ "metadata": { "namespace": namespace, "name": name }, "spec": { "online": true, "image": image } });
+        serde_json::from_value(host).expect("a host")
+    }
+
+    /// The Image that such hosts have imported.
+    fn image(url: &str) -> Image {
+        let asked = asked(&host("x", "x", url)).expect("an image").image;
+        let (url, checksum) = (url.to_owned(), Some("c".to_owned()));
+        Image::new(&asked, ImageSpec { url, checksum, ..ImageSpec::default() })
+    }
+
+    fn namespaces(names: &[&str]) -> Vec<Party> {
+        names.iter().map(|name| Party::Namespace((*name).to_owned())).collect()
+    }
+
+    fn of(askers: &ImageRequesters, image: &Image) -> Vec<Party> {
+        askers.of(image).parties
+    }
+
+    #[test]
+    fn an_image_is_whose_hosts_name_its_source_now() {
+        let askers = ImageRequesters::default();
+        let (one, two) = (image("http://x/1"), image("http://x/2"));
+        assert_eq!(of(&askers, &one), [Party::LeftOver]);
+        askers.take(&Change::Put(&host("b", "h1", "http://x/1")));
+        askers.take(&Change::Put(&host("b", "h2", "http://x/1")));
+        askers.take(&Change::Put(&host("a", "h1", "http://x/1")));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["a", "b"]), vec![Party::LeftOver]));
+        askers.take(&Change::Put(&host("a", "h1", "http://x/2")));
+        askers.take(&Change::Gone(&("b".into(), "h1".into())));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["b"]), namespaces(&["a"])));
+        askers.take(&Change::Put(&host("b", "h2", "")));
+        assert_eq!(of(&askers, &one), [Party::LeftOver]);
+        askers.take(&Change::Put(&host("c", "h1", "http://x/1")));
+        askers.take(&Change::Gone(&("a".into(), "h1".into())));
+        assert_eq!((of(&askers, &one), of(&askers, &two)), (namespaces(&["c"]), vec![Party::LeftOver]));
+        assert!(!askers.complete());
+        askers.take(&Change::Listed);
+        assert!(askers.complete());
+        assert_eq!(askers.known().images.len(), 1);
+    }
+
+    #[test]
+    fn nothing_that_is_written_on_an_image_makes_it_anothers() {
+        let askers = ImageRequesters::default();
+        askers.take(&Change::Put(&host("victim", "h", "http://x/1")));
+        let taken =
+            Image { spec: ImageSpec { url: "http://slow/".into(), ..ImageSpec::default() }, ..image("http://x/1") };
+        let mut marked = Image::new("mine", ImageSpec { url: "http://x/1".into(), ..ImageSpec::default() });
+        marked.annotations_mut().insert("slipway.dev/asked-by".into(), "victim".into());
+        for image in [taken, marked] {
+            assert_eq!(of(&askers, &image), [Party::ByHand], "{image:?}");
+        }
+        // What is remembered of an Image is of its spec at that time.
+        let mut turned = image("http://x/1");
+        turned.metadata.uid = Some("u".into());
+        for (generation, url, want) in [
+            (1, "http://x/1", Party::Namespace("victim".into())),
+            (2, "http://slow/", Party::ByHand),
+            (1, "http://x/1", Party::Namespace("victim".into())),
+        ] {
+            turned.metadata.generation = Some(generation);
+            turned.spec.url = url.into();
+            assert_eq!(of(&askers, &turned), [want], "{generation}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! In which order a host is looked at (docs/design/host.md, "Order of work"), and which function is whose state.
+
+use super::{Decider, Effect, Next};
+use crate::api::metal3::{ANNOTATION_PAUSED, FINALIZER_HOST, OperationalStatus, ProvisioningState as State};
+use crate::api::slipway::BootTarget;
+
+impl Decider<'_> {
+    pub(super) fn step(&mut self) -> Next {
+        if self.annotation(ANNOTATION_PAUSED).is_some() {
+            return Next::Paused;
+        }
+        self.without_alias();
+        let rests = self.resting_until().is_some();
+        if !rests && let Some(next) = self.restore() {
+            return next;
+        }
+        let finalizers = self.observed.host.metadata.finalizers.as_deref().unwrap_or_default();
+        let held = finalizers.iter().any(|finalizer| finalizer == FINALIZER_HOST);
+        match (held, self.deleting()) {
+            (false, true) => return Next::Gone,
+            (false, false) => return Next::Do(Effect::AddFinalizer),
+            (true, _) => {}
+        }
+        if !rests && let Some(next) = self.take_hardware().or_else(|| self.fill_architecture()) {
+            return next;
+        }
+        if self.status.operational_status == OperationalStatus::Delayed {
+            // Who still has to wait says so again.
+            let failed = self.status.error_type.is_some();
+            self.status.operational_status = if failed { OperationalStatus::Error } else { OperationalStatus::OK };
+        }
+        if let Some(next) = self.begin_deleting() {
+            return next;
+        }
+        if let Some(next) = self.keep_intent() {
+            return next;
+        }
+        if let Some(next) = self.detach() {
+            return next;
+        }
+        if let Some(until) = self.resting_until() {
+            return self.wait(format!("next try at {until:.0}: {}", self.status.error_message), until);
+        }
+        if let Some(next) = self.ensure_registered() {
+            return next;
+        }
+        match self.status.provisioning.state {
+            State::None | State::Unmanaged => self.unmanaged(),
+            State::Registering => self.registering(),
+            State::Inspecting => self.inspecting(),
+            State::MatchProfile => self.enter(State::Preparing),
+            State::Preparing => self.preparing(),
+            State::Ready | State::Available => self.available(),
+            State::Provisioning => self.provisioning(),
+            State::Provisioned => self.provisioned(),
+            State::ExternallyProvisioned => self.externally_provisioned(),
+            State::Deprovisioning => self.deprovisioning(),
+            State::PoweringOffBeforeDelete => self.powering_off(),
+            State::Deleting => Next::Do(Effect::Release),
+        }
+    }
+
+    /// A managed host has a boot intent: it answers the network with "local disk", and remembers which spec was
+    /// tried, so that a corrected one ends a rest.
+    fn keep_intent(&mut self) -> Option<Next> {
+        if self.deleting() {
+            return None;
+        }
+        let uid = self.observed.host.metadata.uid.as_deref().unwrap_or_default();
+        match self.observed.intent {
+            Some(intent) if intent.metadata.deletion_timestamp.is_some() => Some(Next::Do(Effect::ForgetIntent)),
+            // What it says of the disks and of an agent is of another machine.
+            Some(intent) if !intent.is_of(uid) => Some(Next::Do(Effect::ForgetIntent)),
+            Some(_) => None,
+            None if matches!(self.status.provisioning.state, State::None | State::Unmanaged) => None,
+            None => Some(Next::Do(self.fresh_boot(BootTarget::Disk, "", Vec::new()))),
+        }
+    }
+}

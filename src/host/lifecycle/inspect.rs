@@ -1,0 +1,119 @@
+//! Finding out what the machine is, and making it ready.
+
+use super::{Decider, Effect, Next, one, profile, seconds};
+use crate::api::metal3::{
+    ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
+    ProvisioningState as State,
+};
+use crate::api::slipway::{BootIntentSpec, IntentStep, StepAction};
+
+impl Decider<'_> {
+    pub(super) fn begin_inspection(&mut self) -> Next {
+        if let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.provisioning.boot_mode = Some(self.boot_mode());
+        self.status.operation_history.inspect = OperationMetric { start: self.stamp(), end: None };
+        self.note("InspectionStarted", "Hardware inspection started");
+        self.enter(State::Inspecting)
+    }
+
+    pub(super) fn inspecting(&mut self) -> Next {
+        if self.inspection_disabled() {
+            self.note("InspectionSkipped", "Hardware inspection skipped: it was disabled meanwhile");
+            return self.enter(State::Preparing);
+        }
+        if self.inspection_asked() {
+            return Next::Do(Effect::DropAnnotations(vec![ANNOTATION_INSPECT.to_owned()]));
+        }
+        if let Some(next) = self.without_capacity_to_go_on() {
+            return next;
+        }
+        if let Some(next) = self.prefetch_image() {
+            return next;
+        }
+        if self.observed.host.spec.inspection_mode == Some(InspectionMode::Fast) {
+            return self.inspecting_out_of_band();
+        }
+        let steps = || vec![one(StepAction::Inspect)];
+        if let Some(next) = self.forced_off(|history| &mut history.inspect, "inspect", steps) {
+            return next;
+        }
+        let operation = self.inspection();
+        let stage = self.in_ramdisk(&operation, steps(), ErrorType::Inspection);
+        if let Some(next) = self.unless_done(stage, ErrorType::Inspection) {
+            return next;
+        }
+        let found = self.observed.intent.and_then(|intent| intent.status.as_ref()).and_then(|s| s.inventory.clone());
+        let Some(hardware) = found else {
+            return self.failed(ErrorType::Inspection, "the agent reported no hardware");
+        };
+        if self.observed.hardware_from != Some(operation.as_str()) {
+            return Next::Do(Effect::SaveHardware { operation, hardware: Box::new(hardware) });
+        }
+        self.inspected(hardware)
+    }
+
+    /// The BMC is asked and the machine left as it is, so there is nothing that a reboot could begin again.
+    fn inspecting_out_of_band(&mut self) -> Next {
+        let insisting = self.plain_reboot_that_counts();
+        if !insisting.is_empty() {
+            return Next::Do(Effect::DropAnnotations(insisting));
+        }
+        let operation = self.inspection();
+        match self.observed.hardware {
+            Some(hardware) if self.observed.hardware_from == Some(operation.as_str()) => {
+                self.inspected(hardware.clone())
+            }
+            _ => Next::Do(Effect::InspectOutOfBand { operation }),
+        }
+    }
+
+    fn inspection(&self) -> String {
+        format!("inspect@{}", seconds(&self.status.operation_history.inspect))
+    }
+
+    fn inspected(&mut self, hardware: HardwareDetails) -> Next {
+        self.status.hardware = Some(hardware);
+        self.status.operation_history.inspect.end = self.stamp();
+        self.note("InspectionComplete", "Hardware inspection completed");
+        self.enter(State::Preparing)
+    }
+
+    pub(super) fn preparing(&mut self) -> Next {
+        if let Some(next) = self.refuse(ErrorType::Preparation) {
+            return next;
+        }
+        if let Some(next) = self.prefetch_image() {
+            return next;
+        }
+        self.status.provisioning.root_device_hints = profile::root_device_hints(&self.observed.host.spec);
+        if let Some(next) = self.wipe("prepare", ErrorType::Preparation) {
+            return next;
+        }
+        // An agent that calls late would wipe disks all the same that are not to be wiped any more.
+        if self.has_work_for_an_agent()
+            && let Some(intent) = self.observed.intent
+        {
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { steps: Vec::new(), ..intent.spec.clone() })));
+        }
+        self.enter(State::Available)
+    }
+
+    /// Wipes the disks unless that is switched off or done already.
+    pub(super) fn wipe(&mut self, purpose: &str, error_type: ErrorType) -> Option<Next> {
+        if !self.cleans() || self.observed.intent.is_some_and(|intent| intent.spec.disks_clean) {
+            return None;
+        }
+        // One wipe belongs to the boot intent as it is now; every later boot or step has another number.
+        let operation = format!("{purpose}@{}", seconds(&self.status.operation_history.deprovision));
+        let step = IntentStep { erase: Some(AutomatedCleaningMode::Metadata), ..one(StepAction::Erase) };
+        let stage = self.in_ramdisk(&operation, vec![step], error_type);
+        let next = self.unless_done(stage, error_type);
+        next.or_else(|| self.observed.intent.map(|intent| Next::Do(self.disks_are_clean(intent))))
+    }
+
+    pub(super) fn cleans(&self) -> bool {
+        self.observed.host.spec.automated_cleaning_mode != Some(AutomatedCleaningMode::Disabled)
+    }
+}

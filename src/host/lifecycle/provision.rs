@@ -1,0 +1,444 @@
+//! From `available` to an installed system.
+
+use super::deployment::{self, Deployment};
+use super::ramdisk::Stage;
+use super::{Decider, Effect, Next, image_name, one, profile, seconds};
+use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
+use crate::api::slipway::{
+    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, Image as Known, ImagePhase, ImageSpec, IntentStep, StepAction,
+};
+use crate::bmc::PowerState;
+use crate::config::FirstBoot;
+use crate::outbound::masked;
+
+/// The operation of the intent of a host that became externally provisioned.
+const ADOPT: &str = "adopt";
+
+impl Decider<'_> {
+    pub(super) fn available(&mut self) -> Next {
+        let spec = &self.observed.host.spec;
+        if spec.externally_provisioned {
+            self.forget_deployment();
+            return self.adopt();
+        }
+        if self.inspection_asked() {
+            return self.begin_inspection();
+        }
+        if profile::root_device_hints(spec) != self.status.provisioning.root_device_hints || self.cannot_do().is_some()
+        {
+            return self.enter(State::Preparing);
+        }
+        let deployment = deployment::deployment(spec);
+        if deployment == Ok(None) {
+            self.status.provisioning_fail_count = 0;
+            self.status.last_attempted_image = None;
+            if self.status.error_type == Some(ErrorType::Provisioning) {
+                self.clear_error();
+            }
+        }
+        if deployment::needs_provisioning(spec, &self.status.provisioning) {
+            if let Err(message) = deployment {
+                if self.status.error_message != message {
+                    return self.failed(ErrorType::Provisioning, &message);
+                }
+            } else if let Some(next) = self.try_provisioning() {
+                return next;
+            }
+        }
+        // A session must not outlive the power.
+        if !spec.online && self.observed.power == Some(PowerState::On) {
+            let up = self.observed.intent.filter(|intent| intent.spec.target == BootTarget::Ramdisk);
+            if up.is_some() {
+                return Next::Do(self.fresh_boot(BootTarget::Disk, "power-off", Vec::new()));
+            }
+        }
+        // Nothing that could be lost runs on an available host.
+        self.manage_power(false)
+    }
+
+    /// Begins unless this was tried often enough.
+    fn try_provisioning(&mut self) -> Option<Next> {
+        let spec = &self.observed.host.spec;
+        let edited = self.observed.intent.is_some_and(|intent| intent.spec.host_generation != self.generation());
+        if self.status.last_attempted_image != spec.image || (spec.custom_deploy.is_some() && edited) {
+            self.status.provisioning_fail_count = 0;
+        }
+        let limit = self.observed.settings.provisioning_retries;
+        if limit == 0 || self.status.provisioning_fail_count < limit {
+            return Some(self.begin_provisioning());
+        }
+        if self.status.error_type.is_some() {
+            return None;
+        }
+        let message = format!(
+            "gave up after {limit} attempts to provision {}: change spec.image, or remove it and set it again. The last reason: {}",
+            self.what(),
+            self.last_failure()
+        );
+        Some(self.failed(ErrorType::Provisioning, &message))
+    }
+
+    fn begin_provisioning(&mut self) -> Next {
+        if self.was_away() {
+            // What is left on the other disks would come up in the new system.
+            return self.enter(State::Preparing);
+        }
+        if let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.last_attempted_image = self.observed.host.spec.image.clone();
+        self.status.provisioning.boot_mode = Some(self.boot_mode());
+        self.status.operation_history.provision = OperationMetric { start: self.stamp(), end: None };
+        self.note("ProvisioningStarted", format!("Image provisioning started for {}", self.what()));
+        self.enter(State::Provisioning)
+    }
+
+    pub(super) fn provisioning(&mut self) -> Next {
+        let spec = &self.observed.host.spec;
+        let attempted = self.status.provisioning.image.as_ref().or(self.status.last_attempted_image.as_ref());
+        if deployment::cancelled(spec, attempted, self.status.provisioning.custom_deploy.as_ref()) {
+            return self.begin_deprovisioning("Image provisioning cancelled: another one is asked for, or none");
+        }
+        if self.was_away() {
+            return self
+                .begin_deprovisioning("Image provisioning begins again, because the host was detached meanwhile");
+        }
+        if let Some(next) = self.without_capacity_to_go_on() {
+            return next;
+        }
+        if self.status.error_type == Some(ErrorType::Provisioning) {
+            self.status.provisioning_fail_count += 1;
+            return self.begin_deprovisioning("Image provisioning failed, cleaning up");
+        }
+        let deployment = match deployment::deployment(spec) {
+            Ok(Some(deployment)) => deployment,
+            Ok(None) => return self.begin_deprovisioning("Image provisioning cancelled: nothing is asked for"),
+            Err(message) => return self.failed(ErrorType::Provisioning, &message),
+        };
+        if let Some(next) = self.forced_off(|history| &mut history.provision, "provision", Vec::new) {
+            return next;
+        }
+        let operation = format!("provision@{}", seconds(&self.status.operation_history.provision));
+        let stage = match deployment {
+            Deployment::Write { image, config_drive } => self.write(&operation, image, config_drive),
+            Deployment::Live(image) => self.boot_live(&operation, image),
+            Deployment::Disk => Ok(self.boot_disk(&format!("{operation}/boot-disk"))),
+        };
+        match stage {
+            Err(next) => next,
+            Ok(stage) => match self.unless_done(stage, ErrorType::Provisioning) {
+                Some(next) => next,
+                None => self.installed(),
+            },
+        }
+    }
+
+    fn installed(&mut self) -> Next {
+        let spec = &self.observed.host.spec;
+        self.status.provisioning.image = spec.image.clone();
+        self.status.provisioning.custom_deploy = spec.custom_deploy.clone();
+        self.status.provisioning_fail_count = 0;
+        self.status.powered_on = true;
+        self.status.operation_history.provision.end = self.stamp();
+        self.note("ProvisioningComplete", format!("Image provisioning completed for {}", self.what()));
+        self.enter(State::Provisioned)
+    }
+
+    fn write(&mut self, operation: &str, image: &Image, config_drive: bool) -> Result<Stage, Next> {
+        let image_is_written = self
+            .observed
+            .intent
+            .is_some_and(|intent| intent.spec.target == BootTarget::Disk && intent.spec.operation == operation);
+        if image_is_written {
+            // How it starts was decided before.
+            return Ok(self.onto(BootTarget::Disk, operation));
+        }
+        let digest = self.library_image(image)?;
+        // What the disks were wiped for: with other hints there would be two disks with a system in the end.
+        let hints = self.status.provisioning.root_device_hints.clone();
+        let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
+        let mut steps = vec![IntentStep { image: Some(digest.clone()), ..on_root(StepAction::WriteImage) }];
+        if config_drive {
+            steps.push(on_root(StepAction::WriteConfigDrive));
+        }
+        steps.push(on_root(StepAction::SetBootEntry));
+        let planned = self.planned(operation);
+        if planned.iter().any(|step| step.action == StepAction::WriteImage && step.image.as_ref() != Some(&digest)) {
+            let why = "Image provisioning begins again: the image has another content than what is being written";
+            return Err(self.begin_deprovisioning(why));
+        }
+        match self.end_under_way(&planned, &steps) {
+            Some(end) => steps.extend(end.iter().map(|step| (*step).clone())),
+            None if self.starts_by_kexec() => steps.push(on_root(StepAction::Kexec)),
+            // Otherwise the reset that starts the system ends the agent.
+            None if !self.observed.host.spec.disable_power_off => steps.push(one(StepAction::PowerOff)),
+            None => {}
+        }
+        let by_kexec = steps.last().is_some_and(|step| step.action == StepAction::Kexec);
+        match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
+            Stage::Done if by_kexec => Ok(self.on_disk_already(operation)),
+            Stage::Done => Ok(self.onto(BootTarget::Disk, operation)),
+            stage => Ok(stage),
+        }
+    }
+
+    /// How the agent ends its work that has done everything before that: it may have the step already, so that another wish
+    /// comes too late.
+    fn end_under_way<'s>(&self, planned: &'s [&'s IntentStep], before: &[IntentStep]) -> Option<&'s [&'s IntentStep]> {
+        let (done, end) = planned.split_at_checked(before.len())?;
+        let same = done.iter().zip(before).all(|(done, wanted)| done.action == wanted.action);
+        (same && done.iter().all(|step| self.has_succeeded(step))).then_some(end)
+    }
+
+    fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
+        let digest = self.library_image(image)?;
+        match self.onto(BootTarget::LiveIso, operation) {
+            Stage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {
+                Ok(Stage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
+            }
+            stage => Ok(stage),
+        }
+    }
+
+    fn boot_disk(&self, operation: &str) -> Stage {
+        // The agent has nothing to write, so its machine can go off at once.
+        let in_ramdisk = self.observed.intent.is_some_and(|intent| intent.spec.target == BootTarget::Ramdisk);
+        if in_ramdisk && self.observed.power == Some(PowerState::On) && !self.observed.host.spec.disable_power_off {
+            return Stage::Do(Effect::PowerOff { soft: false });
+        }
+        self.onto(BootTarget::Disk, operation)
+    }
+
+    /// The host carries somebody else's system from now on, so its disks are not clean, and no agent goes on with what it
+    /// was to do to them before.
+    pub(super) fn adopt(&mut self) -> Next {
+        if let Some(intent) = self.observed.intent
+            && (intent.spec.disks_clean || intent.spec.target != BootTarget::Disk)
+        {
+            let spec = match intent.spec.target {
+                BootTarget::Disk => intent.spec.clone(),
+                BootTarget::Ramdisk | BootTarget::LiveIso => self.fresh_intent(BootTarget::Disk, ADOPT, Vec::new()),
+            };
+            return Next::Do(Effect::Intent(Box::new(BootIntentSpec { disks_clean: false, ..spec })));
+        }
+        self.enter(State::ExternallyProvisioned)
+    }
+
+    fn starts_by_kexec(&self) -> bool {
+        match self.annotation(ANNOTATION_FIRST_BOOT) {
+            Some("kexec") => true,
+            Some("firmware") => false,
+            _ => self.observed.settings.first_boot == FirstBoot::Kexec,
+        }
+    }
+
+    /// What is installed, for people.
+    fn what(&self) -> String {
+        let spec = &self.observed.host.spec;
+        let method = spec.custom_deploy.as_ref().map(|custom| custom.method.clone()).unwrap_or_default();
+        match deployment::image(spec.image.as_ref()) {
+            Some(image) if method.is_empty() => masked(&image.url),
+            Some(image) => format!("{} by {method}", masked(&image.url)),
+            None => method,
+        }
+    }
+
+    /// Why the last attempt to provision failed, as far as it is still known.
+    fn last_failure(&self) -> String {
+        let wanted = deployment::image(self.observed.host.spec.image.as_ref());
+        if let (Some(known), Some(wanted)) = (self.observed.image, wanted)
+            && known.spec != image_spec(wanted)
+        {
+            return foreign(&image_name(wanted));
+        }
+        let image = self.observed.image.and_then(|image| image.status.as_ref());
+        let failed =
+            image.filter(|status| status.phase == ImagePhase::Failed).and_then(|status| status.message.clone());
+        let results = self.observed.intent.and_then(|intent| intent.status.as_ref()).map(|status| &status.results);
+        let step = results.and_then(|all| all.iter().rev().find(|result| !result.succeeded)).map(|r| r.message.clone());
+        failed.or(step).unwrap_or_else(|| "see the host's events".to_owned())
+    }
+
+    /// The image's digest once it is in the library.
+    fn library_image(&mut self, image: &Image) -> Result<String, Next> {
+        let name = image_name(image);
+        let Some(known) = self.observed.image else {
+            return Err(match ensure_image(image) {
+                Ok(effect) => Next::Do(effect),
+                Err(message) => self.failed(ErrorType::Provisioning, &message),
+            });
+        };
+        if known.spec != image_spec(image) {
+            let message = foreign(&name);
+            return Err(self.failed(ErrorType::Provisioning, &message));
+        }
+        // What is known of an earlier spec says nothing of this one.
+        let status = known.status.clone().filter(|_| is_current(known)).unwrap_or_default();
+        match (status.phase, status.digest) {
+            (ImagePhase::Ready, Some(digest)) => Ok(digest),
+            (ImagePhase::Failed, _) => {
+                let why = status.message.unwrap_or_else(|| "the import failed".into());
+                let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
+                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", masked(&image.url))))
+            }
+            (phase, _) => {
+                let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();
+                let doing = if phase == ImagePhase::Importing { "being imported" } else { "waiting to be imported" };
+                Err(self.poll(format!("image {name} is {doing}{percent}")))
+            }
+        }
+    }
+
+    /// Begins the import early: it runs while the machine's firmware starts.
+    pub(super) fn prefetch_image(&self) -> Option<Next> {
+        let image = deployment::image(self.observed.host.spec.image.as_ref())?;
+        // What is wrong with its source is said when the host is to be provisioned.
+        let asked = (self.observed.image.is_none() && !self.deleting()).then(|| ensure_image(image));
+        asked?.ok().map(Next::Do)
+    }
+
+    pub(super) fn provisioned(&mut self) -> Next {
+        let done = &self.status.provisioning;
+        if deployment::cancelled(&self.observed.host.spec, done.image.as_ref(), done.custom_deploy.as_ref()) {
+            return self.begin_deprovisioning("Image deprovisioning started");
+        }
+        if let Some(next) = self.keep_live() {
+            return next;
+        }
+        self.manage_power(true)
+    }
+
+    /// A live system's intent may have been lost, or ended while the host was detached. It runs, and is not disturbed.
+    fn keep_live(&mut self) -> Option<Next> {
+        let done = &self.status.provisioning;
+        let image = done.image.clone().filter(|image| deployment::is_live(image) && done.custom_deploy.is_none())?;
+        // Also when it gave way to others: the machine needs it at its next boot.
+        let Some(known) = self.observed.image else { return ensure_image(&image).ok().map(Next::Do) };
+        if self.observed.intent.is_some_and(|intent| intent.spec.target == BootTarget::LiveIso) {
+            return None;
+        }
+        let is_its = known.spec == image_spec(&image) && is_current(known);
+        let ready = known.status.as_ref().filter(|status| is_its && status.phase == ImagePhase::Ready);
+        let digest = ready?.digest.clone()?;
+        let spec = BootIntentSpec {
+            started: self.stamp(),
+            live_iso: Some(digest),
+            ..self.fresh_intent(BootTarget::LiveIso, "live", Vec::new())
+        };
+        Some(Next::Do(Effect::Intent(Box::new(spec))))
+    }
+
+    pub(super) fn externally_provisioned(&mut self) -> Next {
+        if !self.observed.host.spec.externally_provisioned {
+            self.status.provisioning.image = self.observed.host.spec.image.clone();
+            self.status.provisioning.custom_deploy = self.observed.host.spec.custom_deploy.clone();
+            return self.enter(State::Provisioned);
+        }
+        self.manage_power(true)
+    }
+
+    pub(super) fn begin_deprovisioning(&mut self, why: &str) -> Next {
+        let abandoned = self.deleting() && self.without_access();
+        if !abandoned && let Some(next) = self.without_capacity() {
+            return next;
+        }
+        self.status.operation_history.deprovision = OperationMetric { start: self.stamp(), end: None };
+        self.note("DeprovisioningStarted", why);
+        self.enter(State::Deprovisioning)
+    }
+
+    pub(super) fn deprovisioning(&mut self) -> Next {
+        let abandoned = self.deleting() && self.without_access();
+        if !abandoned && let Some(next) = self.without_capacity_to_go_on() {
+            return next;
+        }
+        if let Some(next) = self.wipe("deprovision", ErrorType::Provisioning).or_else(|| self.tear_down()) {
+            return next;
+        }
+        let reboots = super::annotations::reboots(self.observed.host).map(|reboot| reboot.key.to_owned());
+        let reboots: Vec<String> = reboots.collect();
+        if !reboots.is_empty() && !self.deleting() {
+            return Next::Do(Effect::DropAnnotations(reboots));
+        }
+        self.forget_deployment();
+        self.status.operation_history.deprovision.end = self.stamp();
+        self.note("DeprovisioningComplete", "Image deprovisioning completed");
+        self.enter(if self.deleting() { State::PoweringOffBeforeDelete } else { State::Available })
+    }
+
+    /// What must end even where nothing is wiped: what the agent may still be writing, the live system at the next
+    /// power-on, the system that nobody uses any more.
+    fn tear_down(&mut self) -> Option<Next> {
+        let intent = self.observed.intent?;
+        if intent.spec.target == BootTarget::LiveIso {
+            return Some(Next::Do(self.fresh_boot(BootTarget::Disk, "deprovision", Vec::new())));
+        }
+        if !intent.spec.steps.is_empty() {
+            return Some(Next::Do(Effect::Intent(Box::new(BootIntentSpec {
+                steps: Vec::new(),
+                ..intent.spec.clone()
+            }))));
+        }
+        let runs = intent.spec.target == BootTarget::Disk && self.observed.power == Some(PowerState::On);
+        let off = runs && !self.cleans() && !self.observed.host.spec.disable_power_off;
+        (off && !self.without_access()).then_some(Next::Do(Effect::PowerOff { soft: false }))
+    }
+
+    fn forget_deployment(&mut self) {
+        self.status.provisioning.image = None;
+        self.status.provisioning.custom_deploy = None;
+        self.status.provisioning.root_device_hints = None;
+    }
+
+    /// What a stage of an operation means for the host; `None` when the operation is done.
+    pub(super) fn unless_done(&mut self, stage: Stage, error_type: ErrorType) -> Option<Next> {
+        Some(match stage {
+            Stage::Done => return None,
+            Stage::Failed(message) => self.failed(error_type, &message),
+            Stage::Do(effect) => {
+                if self.status.error_type == Some(error_type) {
+                    self.clear_error();
+                }
+                Next::Do(effect)
+            }
+            Stage::Wait { reason, until } => {
+                // It goes on, so the power did what it was to do.
+                if matches!(self.status.error_type, Some(ErrorType::PowerManagement))
+                    || self.status.error_type == Some(error_type)
+                {
+                    self.clear_error();
+                }
+                self.wait(reason, until)
+            }
+        })
+    }
+}
+
+/// Has the library import a host's image, unless it must not be read.
+fn ensure_image(image: &Image) -> Result<Effect, String> {
+    deployment::source(image)?;
+    Ok(Effect::EnsureImage { name: image_name(image), spec: Box::new(image_spec(image)) })
+}
+
+/// What the library's Image of a host's image says.
+fn image_spec(image: &Image) -> ImageSpec {
+    ImageSpec {
+        url: image.url.clone(),
+        checksum: image.checksum.clone(),
+        checksum_type: image.checksum_type,
+        format: image.format.clone().filter(|format| !format.is_empty()),
+    }
+}
+
+/// Whether the status is of the spec.
+fn is_current(image: &Known) -> bool {
+    image.status.as_ref().is_some_and(|status| status.observed_generation == image.metadata.generation)
+}
+
+/// Why an Image under the right name is not used.
+fn foreign(name: &str) -> String {
+    format!(
+        "image {name} in the library is not what spec.image says: somebody else made it, or another release of Slipway; \
+         `slipway image remove {name}` lets this host have its own"
+    )
+}

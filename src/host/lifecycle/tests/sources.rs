@@ -1,0 +1,132 @@
+//! What an image's source must be, judged where the library is asked for it: an API server without our admission rules
+//! lets everything through.
+
+use super::*;
+
+fn host_image(url: &str, checksum: Option<&str>) -> HostImage {
+    HostImage { url: url.into(), checksum: checksum.map(str::to_owned), ..HostImage::default() }
+}
+
+/// Settles again and again, with time between.
+fn live_on(model: &mut Model) {
+    for _ in 0..5 {
+        model.settle();
+        model.now += Duration::from_secs(30);
+        model.agent_acts();
+    }
+}
+
+#[test]
+fn a_source_that_may_not_be_read_never_comes_to_the_library() {
+    let sum = Some("0123");
+    let rows: [(HostImage, &str); 9] = [
+        (host_image("file:///etc/slipway/engine.kubeconfig", sum), "http:// or https://"),
+        (host_image("FILE:///etc/shadow", sum), "http:// or https://"),
+        (host_image("ftp://x/i", sum), "http:// or https://"),
+        (host_image("gopher://x/i", sum), "http:// or https://"),
+        (host_image("oci://x/i:1", None), "http:// or https://"),
+        (host_image("/etc/shadow", sum), "http:// or https://"),
+        (host_image("http://x/i", Some("file:///etc/shadow")), "spec.image.checksum"),
+        (host_image("https://x/i", Some("ftp://x/sums")), "spec.image.checksum"),
+        (
+            HostImage { format: Some("live-iso".into()), ..host_image("file:///etc/shadow", None) },
+            "http:// or https://",
+        ),
+    ];
+    for (image, said) in rows {
+        // While it is inspected, where images are fetched ahead; and when it is available.
+        for state in ["", "available"] {
+            let mut model = Model::in_state(state);
+            model.host.spec.image = Some(image.clone());
+            model.image = None;
+            model.edited();
+            for _ in 0..10 {
+                live_on(&mut model);
+                assert!(model.image.is_none(), "{image:?} came to the library from {state:?}");
+            }
+            assert_eq!(model.state(), "available", "{image:?} from {state:?}");
+            let status = model.status();
+            assert_eq!(status.error_type, Some(ErrorType::Provisioning), "{image:?} from {state:?}");
+            assert!(status.error_message.contains(said), "{}", status.error_message);
+        }
+    }
+}
+
+#[test]
+fn an_image_of_another_source_or_of_an_earlier_spec_is_not_used() {
+    let wanted = host_image("http://x/a.qcow2", Some("c"));
+    let right = ImageSpec { url: wanted.url.clone(), checksum: wanted.checksum.clone(), ..ImageSpec::default() };
+    let ready = |spec: &ImageSpec, generation, observed| {
+        let status = ImageStatus {
+            phase: ImagePhase::Ready,
+            digest: Some("of somebody else".into()),
+            observed_generation: Some(observed),
+            ..ImageStatus::default()
+        };
+        let mut image = Image { status: Some(status), ..Image::new(&image_name(&wanted), spec.clone()) };
+        image.metadata.generation = Some(generation);
+        image
+    };
+    let foreign = [
+        ImageSpec { url: "http://evil/a.qcow2".into(), ..right.clone() },
+        ImageSpec { checksum: None, ..right.clone() },
+        ImageSpec { checksum_type: Some(crate::api::metal3::ChecksumType::Md5), ..right.clone() },
+        ImageSpec { format: Some("raw".into()), ..right.clone() },
+    ];
+    let rows = foreign.iter().map(|spec| (ready(spec, 1, 1), Some("slipway image remove"))).chain([
+        // Its status is of what was written before.
+        (ready(&right, 2, 1), None),
+    ]);
+    for (image, said) in rows {
+        let mut model = Model::in_state("available");
+        model.want_image(Some(&wanted.url));
+        model.image = Some(image.clone());
+        for _ in 0..10 {
+            live_on(&mut model);
+            let steps = model.intent.iter().flat_map(|intent| &intent.spec.steps);
+            let used = steps.filter_map(|step| step.image.as_deref()).next();
+            assert_eq!(used, None, "{:?}", image.spec);
+        }
+        let message = model.status().error_message;
+        assert!(said.is_none_or(|said| message.contains(said)), "{:?}: {message}", image.spec);
+    }
+    let mut model = Model::in_state("available");
+    model.want_image(Some(&wanted.url));
+    model.image = Some(ready(&right, 2, 2));
+    model.run_until("provisioned");
+}
+
+#[test]
+fn no_event_and_no_error_shows_what_a_url_hides() {
+    let url = "https://user:s3cret@x/a.qcow2?signature=s3cret";
+    for fault in [None, Some("404 Not Found")] {
+        let mut model = Model::with_image(url);
+        let mut said = String::new();
+        for _ in 0..200 {
+            let transition = model.transition();
+            said.extend(transition.notes.iter().map(|note| format!("{}\n", note.message)));
+            said.push_str(&transition.status.error_message);
+            if let Next::Wait { reason, .. } = &transition.next {
+                said.push_str(reason);
+            }
+            model.store(transition.status, transition.notes);
+            match transition.next {
+                Next::Do(effect) => model.apply(&effect),
+                Next::Wait { .. } => {
+                    model.now += Duration::from_secs(1);
+                    model.agent_acts();
+                }
+                Next::Again | Next::Gone | Next::Paused => {}
+            }
+            if let (Some(status), Some(fault)) = (model.image.as_mut().and_then(|image| image.status.as_mut()), fault) {
+                status.phase = ImagePhase::Failed;
+                status.message = Some(fault.into());
+            }
+        }
+        assert!(said.contains("https://x/a.qcow2") && !said.contains("s3cret"), "{said}");
+        assert!(fault.is_none_or(|fault| said.contains(fault)), "{said}");
+        assert!(model.image.is_some_and(|image| !image.metadata.name.unwrap_or_default().contains("s3cret")));
+    }
+    let bare = image_name(&host_image("http://user:s3cret@host", None));
+    assert!(bare.starts_with("image-"), "{bare}");
+}

@@ -1,0 +1,40 @@
+//! Logs go with their hosts.
+
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::Logs;
+use crate::api::metal3::BareMetalHost;
+use crate::boot::HostIndex;
+use crate::runtime::{Change, Watches};
+
+/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen. Ends with the watches.
+pub fn keep(watches: &mut Watches, index: HostIndex, logs: Logs) -> impl Future<Output = ()> + Send + use<> {
+    let (tell, mut gone) = mpsc::unbounded_channel();
+    let mut swept = false;
+    watches.observe(move |change: &Change<'_, BareMetalHost>| {
+        let job = match change {
+            Change::Gone(key) => Some((*key).clone()),
+            Change::Listed if !swept => {
+                swept = true;
+                None
+            }
+            Change::Put(_) | Change::Listed => return,
+        };
+        // Who reads them is gone only at the end.
+        tell.send(job).ok();
+    });
+    async move {
+        while let Some(job) = gone.recv().await {
+            let (logs, index) = (logs.clone(), index.clone());
+            let done = tokio::task::spawn_blocking(move || match job {
+                Some((namespace, name)) => logs.forget(&namespace, &name),
+                // No host has a log before the index knows it.
+                None => logs.sweep(|namespace, name| index.by_name(namespace, name).is_some()),
+            });
+            if let Err(error) = done.await.map_err(std::io::Error::other).and_then(|done| done) {
+                warn!(%error, "logs of hosts that are gone stay on disk");
+            }
+        }
+    }
+}

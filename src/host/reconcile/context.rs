@@ -1,0 +1,44 @@
+//! What decisions about a host and their effects work with.
+
+use std::sync::Arc;
+
+use kube::{Api, Client, Resource};
+
+use super::resets::Resets;
+use crate::bmc::Registry;
+use crate::boot::HostIndex;
+use crate::config::HostConfig;
+use crate::engine::Fence;
+use crate::host::bmc_access::login_limits::LoginLimits;
+use crate::host::bmc_access::status_cache::StatusCache;
+use crate::host::directory::conflicts::ConflictIndex;
+use crate::host::media::Media;
+use crate::host::status::metrics::Metrics;
+
+/// What decisions about a host and their effects work with.
+pub(in crate::host) struct Context {
+    pub client: Client,
+    pub bmcs: Registry,
+    pub index: HostIndex,
+    pub settings: HostConfig,
+    pub power: StatusCache,
+    pub fence: Fence,
+    pub metrics: Metrics,
+    /// What machines boot without the network; none where no boot HTTP runs.
+    pub media: Option<Media>,
+    pub conflicts: Arc<ConflictIndex>,
+    pub logins: Arc<LoginLimits>,
+    pub resets: Resets,
+    /// Held by who lets go of Secrets.
+    pub releasing: tokio::sync::Mutex<()>,
+}
+
+impl Context {
+    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}

@@ -1,0 +1,469 @@
+//! The reconciler: looks at the world, asks [`lifecycle::step`], stores the status, does the one effect, looks again.
+//!
+//! It is the only writer of a host's status and of its boot intent's spec.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Api, PostParams};
+use kube::runtime::controller::Action;
+use kube::{Client, Resource, ResourceExt};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::context::Context;
+use super::deadlines::{Deadlines, within};
+use super::resets::Resets;
+use super::up_since::UpSince;
+use super::{credentials, effects, registration};
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
+use crate::api::slipway::{BootIntent, Image};
+use crate::bmc::Registry;
+use crate::config::HostConfig;
+use crate::engine::Fence;
+use crate::host::bmc_access::status_cache::StatusCache;
+use crate::host::directory::Directory;
+use crate::host::directory::host_view::HostView;
+use crate::host::lifecycle::{self, Effect, Next, Observed, Transition};
+use crate::host::media::{Media, data_image};
+use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
+use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
+use crate::host::status::metrics::Metrics;
+use crate::host::status::{conditions, hardware_data, progress};
+use crate::host::{COMPONENT, label};
+use crate::runtime::{Note, Reconcile, events, run as run_controller};
+
+/// Turns in one reconciliation; more than any path through the machine needs without waiting.
+const MAX_TURNS: usize = 24;
+
+/// Longest and shortest time between two looks at a host.
+const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(600);
+
+/// Until a host is tried again after the API failed.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long logging out of all BMCs may take in the end.
+const LOG_OUT: Duration = Duration::from_secs(5);
+
+/// Tries to clear up after a host that is gone, and the time between two.
+const CLEAR_TRIES: usize = 60;
+const CLEAR_PAUSE: Duration = Duration::from_secs(5);
+
+/// The reconciler.
+pub struct Reconciler {
+    context: Context,
+    places: ProvisioningSlots,
+    looks: Arc<ReconcileSlots>,
+    patience: Deadlines,
+    hearing: UpSince,
+    turns: Semaphore,
+}
+
+/// What is decided with besides the host itself.
+struct Around {
+    intent: Option<BootIntent>,
+    access: lifecycle::Access,
+    image: Option<Image>,
+    hardware: Option<HardwareData>,
+    /// Whether a DataImage of a host that is to go is still in its drive.
+    data_cd: bool,
+}
+
+/// Why a reconciliation could not go on. It is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The API refused or could not be reached.
+    #[error("the API: {0}")]
+    Api(#[from] kube::Error),
+    /// The state machine did not come to rest.
+    #[error("no rest after {MAX_TURNS} turns in state {0:?}")]
+    Restless(ProvisioningState),
+}
+
+/// Reconciliations at once: looks ([`reconcile_slots::AT_ONCE`]), most of whose time is a BMC's, and some that only find that their
+/// host has to wait for its turn. The controller polls all that are under way whenever one moves.
+const HOSTS_AT_ONCE: u16 = reconcile_slots::AT_ONCE as u16 + 16;
+
+/// Hosts decided upon at once. Each takes memory, and more than keep the processors and the disk busy are of no use.
+const TURNS_AT_ONCE: usize = 8;
+
+/// The ways to a machine: connections to BMCs, and what machines boot without the network.
+pub struct Hardware {
+    /// Connections.
+    pub bmcs: Registry,
+    /// None where no boot HTTP runs.
+    pub media: Option<Media>,
+}
+
+impl From<Registry> for Hardware {
+    fn from(bmcs: Registry) -> Self {
+        Self { bmcs, media: None }
+    }
+}
+
+/// Reconciles every BareMetalHost until the shutdown. What the fence keeps out is not done to any machine.
+pub async fn run(
+    client: Client,
+    directory: Directory,
+    settings: HostConfig,
+    hardware: impl Into<Hardware> + Send,
+    fence: Fence,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+) {
+    let Hardware { bmcs, media } = hardware.into();
+    registration::complete(&client, &shutdown).await;
+    let Directory { index, conflicts, cache, .. } = directory;
+    let (places, free) = ProvisioningSlots::new(settings.busy_limit, settings.boot_deadline.0);
+    let (looks, turns) = ReconcileSlots::new(metrics.looks_waiting());
+    let context = Context {
+        client,
+        bmcs,
+        index,
+        settings,
+        power: StatusCache::default(),
+        fence,
+        metrics,
+        media,
+        conflicts,
+        logins: Arc::default(),
+        resets: Resets::default(),
+        releasing: tokio::sync::Mutex::default(),
+    };
+    let reconciler = Arc::new(Reconciler {
+        context,
+        places,
+        looks,
+        patience: Deadlines::default(),
+        hearing: UpSince::from(Timestamp::now(), Instant::now()),
+        turns: Semaphore::new(TURNS_AT_ONCE),
+    });
+    let woken = futures::stream::select(free, turns);
+    run_controller(reconciler.clone(), &cache, woken, shutdown).await;
+    if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
+        warn!("some BMCs were not told that their sessions end");
+    }
+}
+
+impl Reconcile for Reconciler {
+    type Object = HostView;
+    type Error = ReconcileError;
+
+    const AT_ONCE: u16 = HOSTS_AT_ONCE;
+
+    fn retry_after(&self) -> Duration {
+        RETRY
+    }
+
+    async fn reconcile(&self, host: Arc<HostView>) -> Result<Action, ReconcileError> {
+        let (namespace, name) = (host.namespace().unwrap_or_default(), host.name_any());
+        let key = (namespace.clone(), name.clone());
+        if !self.context.conflicts.is_listed() {
+            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+        }
+        let Some(_look) = self.looks.begin(&key, self.context.conflicts.is_registered(host.as_ref())) else {
+            return Ok(Action::await_change());
+        };
+        // Before the look, in which the host may go: nothing of it is left then.
+        self.context.metrics.reconciled(&namespace, &name);
+        let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
+        outcome.inspect_err(|_| self.context.metrics.failed())
+    }
+
+    fn is_conflict(error: &ReconcileError) -> bool {
+        matches!(error, ReconcileError::Api(kube::Error::Api(error)) if error.is_conflict())
+    }
+
+    fn gone(self: Arc<Self>, namespace: &str, name: &str) {
+        self.context.metrics.forget(namespace, name);
+        let key = (namespace.to_owned(), name.to_owned());
+        self.places.leave(&key);
+        self.looks.leave(&key);
+        tokio::spawn(async move { self.clear_after(&key.0, &key.1).await });
+    }
+}
+
+impl Reconciler {
+    async fn look_after(&self, namespace: &str, name: &str) -> Result<Action, ReconcileError> {
+        let mut state = ProvisioningState::None;
+        let (began, mut asked) = (Instant::now(), 0);
+        let key = (namespace.to_owned(), name.to_owned());
+        // What the last turn left as it was, or had back; read again when it did something that may have taken its time.
+        let mut known: Option<(BareMetalHost, Around)> = None;
+        // What is awaited in a turn is boxed: hundreds of hosts wait at once, and what is not under way should take nothing.
+        let mut place = None;
+        for _ in 0..MAX_TURNS {
+            if place.is_none() {
+                // None only when it was closed, which nobody does.
+                place = self.turns.acquire().await.ok();
+            }
+            let (host, mut around) = match known.take() {
+                Some(known) => known,
+                None => {
+                    let Some(host) = self.context.api::<BareMetalHost>(namespace).get_opt(name).await? else {
+                        self.context.metrics.forget(namespace, name);
+                        self.places.leave(&key);
+                        return Ok(Action::await_change());
+                    };
+                    let around = Box::pin(self.look_around(&host)).await?;
+                    (host, around)
+                }
+            };
+            let transition = self.decide(&host, &around);
+            let intent = around.intent.as_ref();
+            state = transition.status.provisioning.state;
+            if transition.next == Next::Paused {
+                return Ok(Action::await_change());
+            }
+            let warned = transition.notes.iter().any(|note| note.warning);
+            if warned {
+                // Before the error itself: or it would look as if the spec had changed since, and never rest.
+                effects::note_tried(&self.context, &host, intent).await?;
+            }
+            let host = if effects::goes_before_the_status(&transition.next) {
+                host
+            } else {
+                match Box::pin(self.save(&host, &transition)).await {
+                    Err(kube::Error::Api(error)) if error.is_conflict() => continue,
+                    saved => saved?,
+                }
+            };
+            match transition.next {
+                // Only the status changed, and that is at hand; after a warning the intent may have, too.
+                Next::Again | Next::Paused => known = (!warned).then_some((host, around)),
+                Next::Gone => {
+                    self.context.metrics.forget(namespace, name);
+                    self.places.leave(&key);
+                    let uid = host.uid().unwrap_or_default();
+                    self.context.power.forget(&uid);
+                    self.context.resets.forget(&uid);
+                    self.context.logins.tidy(&uid, std::time::Instant::now());
+                    return Ok(Action::await_change());
+                }
+                Next::Wait { until, .. } => {
+                    let wait = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
+                    return Ok(Action::requeue(wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end())));
+                }
+                Next::Do(effect) => {
+                    let quick = effects::is_of_the_intent(&effect);
+                    if !quick {
+                        // It may take minutes; what it does not need, it does not hold.
+                        drop((around.hardware.take(), around.image.take(), place.take()));
+                    }
+                    let patience = self.patience.with(&effect);
+                    if patience.is_some() {
+                        if self.patience.is_over(began.elapsed(), asked) {
+                            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+                        }
+                        asked += 1;
+                    }
+                    debug!(host = %label(&host), ?effect, "doing");
+                    let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
+                    self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
+                    match done {
+                        Ok(stored) => {
+                            self.publish(&host, effect.done().as_slice()).await;
+                            if quick && stored.is_some() {
+                                around.intent = stored;
+                                known = Some((host, around));
+                            }
+                        }
+                        Err(effects::EffectError::Api(kube::Error::Api(error))) if error.is_conflict() => {}
+                        // The API will not change its mind by itself: the operator must see why.
+                        Err(effects::EffectError::Api(kube::Error::Api(error)))
+                            if matches!(error.code, 400 | 403 | 413 | 422) =>
+                        {
+                            self.record_failure(&host, intent, &effect, &error.message).await?;
+                        }
+                        Err(effects::EffectError::Api(error)) => return Err(error.into()),
+                        Err(effects::EffectError::NotYet) => return Ok(Action::requeue(*LOOK_AGAIN.start())),
+                        Err(effects::EffectError::Bmc(error)) => {
+                            self.context.power.forget(&host.uid().unwrap_or_default());
+                            self.record_failure(&host, intent, &effect, &error.to_string()).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Err(ReconcileError::Restless(state))
+    }
+
+    /// A host that went without its life's end, because somebody took its finalizer, must not leave anything that nobody
+    /// lets go: its namespace could not be deleted.
+    async fn clear_after(&self, namespace: &str, name: &str) {
+        for _ in 0..CLEAR_TRIES {
+            match self.clear(namespace, name).await {
+                Ok(()) => return,
+                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "what it held is still there"),
+            }
+            tokio::time::sleep(CLEAR_PAUSE).await;
+        }
+    }
+
+    async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
+        let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
+        if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
+            // Who went by itself has let go of them before.
+            credentials::release_gone(&self.context, namespace, name).await?;
+            effects::let_intent_go(&self.context, &intent).await?;
+        }
+        hardware_data::let_go(&self.context.api(namespace), name).await
+    }
+
+    /// Reads what a decision on a host needs besides the host.
+    async fn look_around(&self, host: &BareMetalHost) -> Result<Around, kube::Error> {
+        let namespace = host.namespace().unwrap_or_default();
+        let intent = self.context.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
+        let access =
+            credentials::read(&self.context, host).await.inspect_err(|_| self.context.metrics.credentials_unread())?;
+        let image = match &host.spec.image {
+            Some(image) if !image.url.is_empty() => {
+                Api::<Image>::all(self.context.client.clone()).get_opt(&lifecycle::image_name(image)).await?
+            }
+            _ => None,
+        };
+        let hardware = hardware_data::read(&self.context.client, host).await?;
+        let going = host.metadata.deletion_timestamp.is_some();
+        let data_cd = going && data_image::is_attached(&self.context.api(&namespace), &host.name_any()).await?;
+        Ok(Around { intent, access, image, hardware, data_cd })
+    }
+
+    fn decide(&self, host: &BareMetalHost, around: &Around) -> Transition {
+        let Around { intent, access, image, hardware, data_cd } = around;
+        let power = match access {
+            lifecycle::Access::Ready { version, .. } => {
+                let uid = host.uid().unwrap_or_default();
+                self.context.power.get(&uid, &effects::power_key(host, version), self.context.settings.power_poll.0)
+            }
+            lifecycle::Access::None | lifecycle::Access::Broken(_) | lifecycle::Access::Taken(_) => None,
+        };
+        let mac = host.spec.boot_mac_address.as_deref();
+        let mac_owner = mac.and_then(|mac| self.context.conflicts.mac_owner(host, mac));
+        let key = (host.namespace().unwrap_or_default(), host.name_any());
+        let now = Timestamp::now();
+        let up_since = self.hearing.since(now, Instant::now());
+        let observed = |room| Observed {
+            now,
+            up_since,
+            host,
+            intent: intent.as_ref(),
+            access,
+            power,
+            image: image.as_ref(),
+            hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
+            hardware_from: hardware.as_ref().and_then(hardware_data::operation),
+            record_time: self.context.index.record_time(now.as_millisecond()),
+            mac_owner: mac_owner.as_deref(),
+            held_until: self.context.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
+            data_cd: *data_cd,
+            room,
+            settings: &self.context.settings,
+        };
+        self.places.decide(
+            &key,
+            Instant::now(),
+            || self.context.conflicts.busy(),
+            |room| {
+                let observed = observed(room);
+                let mut transition = lifecycle::step(&observed);
+                transition.status.progress = progress::of(&observed, &transition.status, &transition.next);
+                let slot_state = lifecycle::slot_state(host, &transition);
+                (transition, slot_state)
+            },
+        )
+    }
+
+    /// Stores the status when it changed, then publishes the events.
+    async fn save(&self, host: &BareMetalHost, transition: &Transition) -> Result<BareMetalHost, kube::Error> {
+        let before = host.status.clone().unwrap_or_default();
+        let mut status = transition.status.clone();
+        let waiting = match &transition.next {
+            Next::Wait { reason, .. } => Some(reason.as_str()),
+            // To look is no progress, or a host at rest would be written twice at each look; and what is done at once, as the
+            // agent's next step, ends no wait that is told until the state does: that would be two writes for nothing.
+            Next::Do(effect) if status.provisioning.state == before.provisioning.state => {
+                conditions::waits_for(&before).filter(|_| {
+                    *effect == Effect::ReadPower || (progress::is_moving(&status) && status.error_type.is_none())
+                })
+            }
+            _ => None,
+        };
+        let health = self.context.power.health(&host.uid().unwrap_or_default());
+        let vendor = status.hardware.as_ref().and_then(|hardware| hardware.system_vendor.as_ref());
+        let twin = vendor.and_then(|vendor| self.context.conflicts.twin(host, vendor));
+        status.conditions = conditions::of(host, &status, waiting, health, twin.as_deref(), Timestamp::now());
+        let mut notes = transition.notes.clone();
+        if let Some(twin) = twin.filter(|_| !conditions::knows_twin(&before)) {
+            let message = conditions::twin_message(&twin);
+            notes.push(Note { reason: conditions::DUPLICATE_SERIAL_NUMBER, message, warning: true });
+        }
+        if progress::says_the_same(status.progress.as_ref(), before.progress.as_ref()) {
+            status.progress = before.progress.clone();
+        }
+        let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
+        if same || transition.next == Next::Gone {
+            self.publish(host, &notes).await;
+            return Ok(host.clone());
+        }
+        // A change of the conditions or the progress alone must not prolong a rest, which counts from `lastUpdated`.
+        let shown = BareMetalHostStatus {
+            conditions: before.conditions.clone(),
+            progress: before.progress.clone(),
+            ..status.clone()
+        };
+        if shown != before {
+            status.last_updated = Some(Time(Timestamp::now()));
+        }
+        if status.provisioning.state != before.provisioning.state {
+            info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "state");
+        }
+        let changed = BareMetalHost { status: Some(status), ..host.clone() };
+        let api = self.context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
+        let saved = api.replace_status(&host.name_any(), &PostParams::default(), &changed).await?;
+        let after = saved.status.clone().unwrap_or_default();
+        self.context.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
+        self.publish(host, &notes).await;
+        Ok(saved)
+    }
+
+    async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {
+        for note in notes {
+            if note.warning {
+                warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
+            }
+            if let Err(error) = events::publish(&self.context.client, COMPONENT, &host.object_ref(&()), note).await {
+                warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
+            }
+        }
+    }
+
+    /// Notes that an effect failed: first that this spec was tried, then the error, so that a newer spec ends the rest.
+    async fn record_failure(
+        &self,
+        host: &BareMetalHost,
+        intent: Option<&BootIntent>,
+        effect: &Effect,
+        message: &str,
+    ) -> Result<(), kube::Error> {
+        if *effect == Effect::ReadPower {
+            self.context.metrics.no_access();
+        }
+        effects::note_tried(&self.context, host, intent).await?;
+        let status = host.status.clone().unwrap_or_default();
+        let error_type = effect.error_type(status.provisioning.state);
+        let (status, note) = lifecycle::fail(&status, error_type, message);
+        let until = Timestamp::now();
+        let transition =
+            Transition { status, notes: vec![note], next: Next::Wait { reason: message.to_owned(), until } };
+        match self.save(host, &transition).await {
+            Err(kube::Error::Api(error)) if error.is_conflict() => Ok(()),
+            saved => saved.map(|_| ()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

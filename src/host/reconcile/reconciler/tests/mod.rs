@@ -1,0 +1,819 @@
+//! The reconciler through the API that its users have: real store, real API server, a simulated BMC over IPMI.
+
+use std::future::Future;
+
+use futures::StreamExt;
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
+use kube::runtime::watcher::{self, watcher};
+use serde_json::json;
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tower::ServiceExt;
+
+use super::super::boot_effect;
+use super::*;
+use crate::api::metal3::{
+    ANNOTATION_DETACHED, ANNOTATION_STATUS, BareMetalHostSpec, BmcDetails, FINALIZER_HARDWARE_DATA, HardwareDataSpec,
+    HardwareDetails, Image as HostImage, Nic, OperationalStatus, ProvisionStatus,
+};
+use crate::api::slipway::{
+    BootIntentSpec, BootIntentStatus, BootTarget, ImagePhase, ImageStatus, SessionStatus, StepAction, StepResult,
+};
+use crate::apiserver::ApiServer;
+use crate::bmc::address::Privilege;
+use crate::bmc::ipmi::suite::CipherSuite;
+use crate::bmc::sim::machine::PowerCommand;
+use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
+use crate::bmc::{Health, Settings};
+use crate::boot::HostIndex;
+use crate::modules::kinds;
+use crate::store::{Store as Database, StoreOptions};
+
+const URL: &str = "http://images.test/a.qcow2";
+
+mod bad_bmc;
+mod claim;
+mod crash;
+mod data_image;
+mod login;
+mod profile;
+mod rest;
+mod secret;
+mod share;
+mod twin;
+mod unsupported;
+
+struct Site {
+    api: ApiServer,
+    client: Client,
+    machine: Arc<Machine>,
+    /// Address of its BMC.
+    bmc: String,
+    shutdown: CancellationToken,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Site {
+    /// A namespace `rack` and a machine with its BMC. Nobody reconciles yet.
+    async fn idle() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let options = StoreOptions { path: path.join("db"), key_file: path.join("key"), history: 1000 };
+        let shutdown = CancellationToken::new();
+        let api = ApiServer::new(Database::open(options).unwrap(), &kinds(), shutdown.clone()).await.unwrap();
+        let client = api.client();
+        let server = api.clone();
+        tokio::spawn(async move { server.run().await });
+
+        let machine = Arc::new(Machine::new(Profile::default()));
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("ipmi://{}", socket.local_addr().unwrap());
+        let account = Account {
+            username: "admin".into(),
+            password: "secret".to_owned().into(),
+            privilege: Privilege::Administrator,
+        };
+        let bmc = IpmiSim::new(machine.clone(), vec![account], &[CipherSuite::Sha256]);
+        tokio::spawn(bmc.run(socket, shutdown.clone()));
+
+        let site = Self { api, client: client.clone(), machine, bmc: address, shutdown, _folder: folder };
+        let metadata = ObjectMeta { name: Some("rack".into()), ..ObjectMeta::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        Api::<Namespace>::all(client).create(&PostParams::default(), &namespace).await.unwrap();
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "bmc" },
+            "stringData": { "username": "admin", "password": "secret" } });
+        site.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        site
+    }
+
+    /// The host `h` for the machine, without a status.
+    fn host(&self) -> BareMetalHost {
+        let spec = BareMetalHostSpec {
+            online: true,
+            bmc: Some(BmcDetails {
+                address: self.bmc.clone(),
+                credentials_name: "bmc".into(),
+                ..BmcDetails::default()
+            }),
+            boot_mac_address: Some("02:00:00:00:00:01".into()),
+            ..BareMetalHostSpec::default()
+        };
+        BareMetalHost::new("h", spec)
+    }
+
+    async fn create(&self, host: &BareMetalHost) -> BareMetalHost {
+        self.api::<BareMetalHost>().create(&PostParams::default(), host).await.unwrap()
+    }
+
+    fn image() -> HostImage {
+        HostImage { url: URL.into(), checksum: Some("c".repeat(64)), ..HostImage::default() }
+    }
+
+    /// Another BMC for the machine, over Redfish, until the token is cancelled.
+    async fn redfish(&mut self, options: RedfishOptions) -> (Arc<RedfishSim>, CancellationToken) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.bmc = format!("redfish+http://{}", listener.local_addr().unwrap());
+        let account = Account {
+            username: "admin".into(),
+            password: "secret".to_owned().into(),
+            privilege: Privilege::Administrator,
+        };
+        let end = self.shutdown.child_token();
+        let service = RedfishSim::new(vec![self.machine.clone()], account, options);
+        tokio::spawn(service.clone().run(listener, None, end.clone()));
+        (service, end)
+    }
+
+    /// A reconciler that does nothing by itself.
+    fn reconciler(&self) -> Reconciler {
+        let (places, _woken) = ProvisioningSlots::new(20, Duration::from_secs(900));
+        let context = Context {
+            client: self.client.clone(),
+            bmcs: Registry::default(),
+            index: HostIndex::default(),
+            settings: HostConfig::default(),
+            power: StatusCache::default(),
+            fence: Fence::open(),
+            metrics: Metrics::default(),
+            media: None,
+            conflicts: Arc::default(),
+            logins: Arc::default(),
+            resets: Resets::default(),
+            releasing: tokio::sync::Mutex::default(),
+        };
+        Reconciler {
+            context,
+            places,
+            looks: ReconcileSlots::new(Default::default()).0,
+            patience: Deadlines::default(),
+            hearing: UpSince::from(Timestamp::now(), Instant::now()),
+            turns: tokio::sync::Semaphore::new(1),
+        }
+    }
+
+    /// Starts the reconciler.
+    async fn reconcile(&self) {
+        let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+        self.reconcile_with(HostConfig::default(), bmcs).await;
+    }
+
+    async fn reconcile_with(&self, settings: HostConfig, bmcs: Settings) {
+        let client = self.client.clone();
+        let directory = Directory::start(&client, &self.shutdown).await;
+        let bmcs = Registry::new(bmcs);
+        let metrics = Metrics::default();
+        self.api.add_metrics({
+            let metrics = metrics.clone();
+            Arc::new(move |registry| metrics.register(registry))
+        });
+        tokio::spawn(run(client, directory, settings, bmcs, Fence::open(), metrics, self.shutdown.clone()));
+    }
+
+    /// With one provisioned host `h`, whose reconciler runs.
+    async fn provisioned() -> Self {
+        let site = Self::idle().await;
+        site.provision().await;
+        site.reconcile().await;
+        site.until("the host is taken over", async || {
+            let host = site.get().await;
+            !host.finalizers().is_empty() && host.status.is_some_and(|status| status.powered_on)
+        })
+        .await;
+        site
+    }
+
+    /// Creates the host `h` as a provisioned one.
+    async fn provision(&self) {
+        let mut host = self.host();
+        host.spec.image = Some(Self::image());
+        let mut host = self.create(&host).await;
+        host.status = Some(BareMetalHostStatus {
+            provisioning: ProvisionStatus {
+                state: ProvisioningState::Provisioned,
+                image: Some(Self::image()),
+                ..ProvisionStatus::default()
+            },
+            ..BareMetalHostStatus::default()
+        });
+        let host = self.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
+        let metadata = ObjectMeta {
+            name: Some("h".into()),
+            owner_references: host.controller_owner_ref(&()).map(|owner| vec![owner]),
+            finalizers: Some(vec![crate::api::slipway::FINALIZER_INTENT.into()]),
+            ..ObjectMeta::default()
+        };
+        let spec = BootIntentSpec { generation: 3, target: BootTarget::Disk, ..BootIntentSpec::default() };
+        let intent = BootIntent { metadata, spec, status: None };
+        self.api::<BootIntent>().create(&PostParams::default(), &intent).await.unwrap();
+    }
+
+    async fn get(&self) -> BareMetalHost {
+        self.api::<BareMetalHost>().get("h").await.unwrap()
+    }
+
+    async fn status(&self) -> BareMetalHostStatus {
+        self.get().await.status.unwrap_or_default()
+    }
+
+    async fn patch(&self, patch: serde_json::Value) {
+        self.api::<BareMetalHost>().patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    async fn annotate(&self, key: &str, value: Option<&str>) {
+        self.patch(json!({ "metadata": { "annotations": { key: value } } })).await;
+    }
+
+    async fn delete(&self) {
+        self.api::<BareMetalHost>().delete("h", &DeleteParams::default()).await.unwrap();
+    }
+
+    async fn until_gone(&self) {
+        self.until("the host is gone", async || self.api::<BareMetalHost>().get_opt("h").await.unwrap().is_none())
+            .await;
+    }
+
+    /// Every state that a watch sees from now on, each once in a row, until `last`.
+    async fn watch_states(&self, last: ProvisioningState) -> tokio::task::JoinHandle<Vec<&'static str>> {
+        let hosts = self.api::<BareMetalHost>();
+        let (ready, mut listed) = watch::channel(false);
+        let watching = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            let mut events = std::pin::pin!(watcher(hosts, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                let host = match event.unwrap() {
+                    watcher::Event::Apply(host) | watcher::Event::InitApply(host) => host,
+                    watcher::Event::Delete(_) => return seen,
+                    watcher::Event::InitDone => {
+                        ready.send_replace(true);
+                        continue;
+                    }
+                    watcher::Event::Init => continue,
+                };
+                let state = host.status.unwrap_or_default().provisioning.state;
+                if seen.last() != Some(&state.as_str()) {
+                    seen.push(state.as_str());
+                }
+                if state == last {
+                    return seen;
+                }
+            }
+            seen
+        });
+        listed.wait_for(|listed| *listed).await.unwrap();
+        watching
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), "rack")
+    }
+
+    async fn metrics(&self) -> String {
+        let router = self.api.router().layer(axum::Extension(crate::apiserver::Identity::in_process()));
+        let request = http::Request::get("/metrics").body(axum::body::Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    }
+
+    async fn until<F: Future<Output = bool>>(&self, what: &str, met: impl Fn() -> F) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !met().await {
+            if tokio::time::Instant::now() > deadline {
+                let host = self.api::<BareMetalHost>().get_opt("h").await.unwrap();
+                let intent = self.api::<BootIntent>().get_opt("h").await.unwrap();
+                panic!("not within 30 s: {what}; {host:#?} {intent:#?}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What an agent reports that does its steps as soon as its machine is on.
+    async fn play_agent(&self) {
+        let intents = self.api::<BootIntent>();
+        loop {
+            let Some(intent) = intents.get_opt("h").await.unwrap() else { return };
+            let now = Some(Time(Timestamp::now()));
+            let spec = &intent.spec;
+            let powers_off = spec.steps.iter().any(|step| step.action == StepAction::PowerOff);
+            if spec.target == BootTarget::Ramdisk && spec.started.is_some() && self.machine.is_on() {
+                let done = spec.steps.iter().map(|step| StepResult {
+                    id: step.id.clone(),
+                    succeeded: true,
+                    message: String::new(),
+                    finished: now.clone(),
+                });
+                let session = SessionStatus {
+                    generation: spec.generation,
+                    opened: now.clone(),
+                    last_seen: now.clone(),
+                    ..SessionStatus::default()
+                };
+                let nic = |last: u8| Nic { mac: format!("02:00:00:00:00:{last:02x}"), ..Nic::default() };
+                let nics = vec![nic(1), nic(2)];
+                let status = BootIntentStatus {
+                    session: Some(session),
+                    results: done.collect(),
+                    inventory: Some(HardwareDetails { hostname: "h".into(), nics, ..HardwareDetails::default() }),
+                    ..BootIntentStatus::default()
+                };
+                let patch = Patch::Merge(json!({ "status": status }));
+                match intents.patch_status("h", &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(error)) if error.is_not_found() => return,
+                    patched => drop(patched.unwrap()),
+                }
+                if powers_off {
+                    self.machine.power(PowerCommand::Off);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_ends_takes_its_host_through_the_wipe() {
+    let site = Site::provisioned().await;
+    let namespaces = Api::<Namespace>::all(site.client.clone());
+    namespaces.delete("rack", &DeleteParams::default()).await.unwrap();
+    site.until("the agent is to clean the disks", async || {
+        let intent = site.api::<BootIntent>().get_opt("h").await.unwrap();
+        let steps = intent.map(|intent| intent.spec.steps).unwrap_or_default();
+        steps.iter().any(|step| step.action == StepAction::Erase)
+    })
+    .await;
+    assert!(namespaces.get_opt("rack").await.unwrap().is_some());
+    tokio::select! {
+        () = site.play_agent() => {}
+        () = site.until("never", async || false) => {}
+    }
+    site.until("the namespace is gone", async || namespaces.get_opt("rack").await.unwrap().is_none()).await;
+    assert!(!site.machine.is_on());
+}
+
+#[tokio::test]
+async fn an_intent_that_a_user_deletes_goes_and_one_without_its_host_too() {
+    let site = Site::provisioned().await;
+    let intents = site.api::<BootIntent>();
+    let first = intents.get("h").await.unwrap().uid();
+    intents.delete("h", &DeleteParams::default()).await.unwrap();
+    site.until("the old intent is gone", async || {
+        intents.get_opt("h").await.unwrap().and_then(|intent| intent.uid()) != first
+    })
+    .await;
+
+    let site = Site::provisioned().await;
+    let patch = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    let pause = Patch::Merge(json!({ "metadata": { "annotations": { "baremetalhost.metal3.io/paused": "" } } }));
+    let hosts = site.api::<BareMetalHost>();
+    hosts.patch("h", &PatchParams::default(), &pause).await.unwrap();
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    hosts.patch("h", &PatchParams::default(), &patch).await.unwrap();
+    site.until("the intent follows its host", async || site.api::<BootIntent>().get_opt("h").await.unwrap().is_none())
+        .await;
+}
+
+#[tokio::test]
+async fn what_a_host_held_goes_with_it_although_somebody_took_its_finalizer() {
+    let site = Site::provisioned().await;
+    let (hosts, data, secrets) = (site.api::<BareMetalHost>(), site.api::<HardwareData>(), site.api::<Secret>());
+    let held = |secret: Secret| secret.finalizers().contains(&crate::api::metal3::FINALIZER_SECRET.to_owned());
+    site.until("it holds its secret", async || held(secrets.get("bmc").await.unwrap())).await;
+    let hardware = hardware_data::new(&site.get().await, "inspect@7", HardwareDetails::default());
+    data.create(&PostParams::default(), &hardware).await.unwrap();
+    site.annotate("baremetalhost.metal3.io/paused", Some("")).await;
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    site.patch(json!({ "metadata": { "finalizers": null } })).await;
+    site.until("nothing is left", async || {
+        let secret = secrets.get_opt("bmc").await.unwrap();
+        data.get_opt("h").await.unwrap().is_none()
+            && site.api::<BootIntent>().get_opt("h").await.unwrap().is_none()
+            && secret.is_none_or(|secret| !held(secret))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_intent_whose_host_went_while_nobody_looked_is_let_go_at_the_next_start() {
+    let site = Site::idle().await;
+    let intents = site.api::<BootIntent>();
+    let left = registration::new(&site.host(), BootIntentSpec::default(), &Default::default());
+    intents.create(&PostParams::default(), &left).await.unwrap();
+    intents.delete("h", &DeleteParams::default()).await.unwrap();
+    assert!(intents.get("h").await.unwrap().metadata.deletion_timestamp.is_some());
+    site.reconcile().await;
+    site.until("it is let go", async || intents.get_opt("h").await.unwrap().is_none()).await;
+}
+
+#[tokio::test]
+async fn a_host_made_anew_begins_with_an_intent_of_its_own() {
+    let site = Site::idle().await;
+    let secret = site.api::<Secret>().get("bmc").await.unwrap();
+    // Of somebody who is there, so that nobody but the host itself takes it away.
+    let metadata = ObjectMeta {
+        name: Some("h".into()),
+        owner_references: secret.controller_owner_ref(&()).map(|owner| vec![owner]),
+        finalizers: Some(vec![crate::api::slipway::FINALIZER_INTENT.into()]),
+        ..ObjectMeta::default()
+    };
+    let spec = BootIntentSpec { generation: 30, disks_clean: true, ..BootIntentSpec::default() };
+    let intents = site.api::<BootIntent>();
+    intents.create(&PostParams::default(), &BootIntent { metadata, spec, status: None }).await.unwrap();
+    let host = site.create(&site.host()).await;
+    site.reconcile().await;
+    site.until("the intent is the host's own", async || {
+        intents.get_opt("h").await.unwrap().is_some_and(|intent| {
+            let owner = intent.owner_references().first().map(|owner| owner.uid.clone());
+            owner == host.uid() && intent.spec.generation < 30 && !intent.spec.disks_clean
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hardware_data_may_be_deleted_and_goes_with_its_host() {
+    let site = Site::provisioned().await;
+    let (hosts, all) = (site.api::<BareMetalHost>(), site.api::<HardwareData>());
+    let host = hosts.get("h").await.unwrap();
+    let create = async || {
+        let mut data = HardwareData::new("h", HardwareDataSpec::default());
+        data.metadata.owner_references = host.controller_owner_ref(&()).map(|owner| vec![owner]);
+        data.metadata.finalizers = Some(vec![FINALIZER_HARDWARE_DATA.into()]);
+        all.create(&PostParams::default(), &data).await.unwrap()
+    };
+    let starts = site.machine.boots();
+    create().await;
+    all.delete("h", &DeleteParams::default()).await.unwrap();
+    site.until("a deleted one ends", async || all.get_opt("h").await.unwrap().is_none()).await;
+    let status = hosts.get("h").await.unwrap().status.unwrap();
+    assert_eq!((status.provisioning.state, status.error_type), (ProvisioningState::Provisioned, None));
+    assert!(site.machine.is_on() && site.machine.boots() == starts, "nothing was done to the machine");
+
+    create().await;
+    hosts.delete("h", &DeleteParams::default()).await.unwrap();
+    let gone = async || hosts.get_opt("h").await.unwrap().is_none() && all.get_opt("h").await.unwrap().is_none();
+    tokio::select! {
+        () = site.until("both are gone", gone) => {}
+        () = site.play_agent() => site.until("both are gone", gone).await,
+    }
+}
+
+#[tokio::test]
+async fn what_hosts_go_through_is_counted_under_metal3s_names() {
+    let site = Site::provisioned().await;
+    let patch = Patch::Merge(json!({ "spec": { "online": false } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    site.until("it is off", async || !site.machine.is_on()).await;
+    site.until("the status says so", async || {
+        !site.api::<BareMetalHost>().get("h").await.unwrap().status.unwrap().powered_on
+    })
+    .await;
+    let patch = Patch::Merge(json!({ "spec": { "bmc": { "credentialsName": "none" } } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    let counted = async |line: &str| site.metrics().await.lines().any(|given| given.starts_with(line));
+    for line in [
+        "metal3_reconcile_total{namespace=\"rack\",host=\"h\"} ",
+        "metal3_reconcile_error_total 0",
+        "metal3_operation_power_change_total{namespace=\"rack\",host=\"h\",on_off=\"off\"} 1",
+        "metal3_credentials_missing_total ",
+        "metal3_host_error_total{error_type=\"registration error\"} 1",
+        "metal3_host_unmanaged_total 0",
+    ] {
+        site.until(line, async || counted(line).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bmcs_health_is_a_condition() {
+    let site = Site::provisioned().await;
+    let healthy = async || {
+        let status = site.api::<BareMetalHost>().get("h").await.unwrap().status.unwrap();
+        status.conditions.into_iter().find(|condition| condition.type_ == "Healthy")
+    };
+    site.until("IPMI says nothing of it", async || healthy().await.is_some_and(|told| told.status == "Unknown")).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("redfish+http://{}", listener.local_addr().unwrap());
+    let account =
+        Account { username: "admin".into(), password: "secret".to_owned().into(), privilege: Privilege::Administrator };
+    let service = RedfishSim::new(vec![site.machine.clone()], account, RedfishOptions::default());
+    tokio::spawn(service.run(listener, None, site.shutdown.clone()));
+    site.machine.set_health(Health::Warning);
+    let patch = Patch::Merge(json!({ "spec": { "bmc": { "address": address } } }));
+    site.api::<BareMetalHost>().patch("h", &PatchParams::default(), &patch).await.unwrap();
+    let secret = Patch::Merge(json!({ "stringData": { "note": "another version, so that the BMC is asked at once" } }));
+    site.api::<Secret>().patch("bmc", &PatchParams::default(), &secret).await.unwrap();
+    site.until("the warning is shown", async || healthy().await.is_some_and(|told| told.reason == "Warning")).await;
+}
+
+#[tokio::test]
+async fn every_state_on_the_way_is_seen_by_a_watch() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    let seen = site.watch_states(ProvisioningState::Provisioned).await;
+    let mut host = site.host();
+    host.spec.image = Some(Site::image());
+    site.create(&host).await;
+    let intents = site.api::<BootIntent>();
+    site.until("it has a boot intent", async || intents.get_opt("h").await.unwrap().is_some()).await;
+    let import = async {
+        let images = Api::<Image>::all(site.client.clone());
+        let name = lifecycle::image_name(&Site::image());
+        site.until("the image is asked for", async || images.get_opt(&name).await.unwrap().is_some()).await;
+        let status = ImageStatus {
+            phase: ImagePhase::Ready,
+            digest: Some("d".repeat(64)),
+            observed_generation: Some(1),
+            ..ImageStatus::default()
+        };
+        let patch = Patch::Merge(json!({ "status": status }));
+        images.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+        site.until("it is provisioned", async || {
+            site.status().await.provisioning.state == ProvisioningState::Provisioned
+        })
+        .await;
+    };
+    tokio::select! {
+        () = site.play_agent() => panic!("the intent is gone"),
+        () = import => {}
+    }
+    let seen = seen.await.unwrap();
+    let on_the_way = ["registering", "inspecting", "preparing", "available", "provisioning", "provisioned"];
+    assert_eq!(seen.iter().filter(|state| !state.is_empty()).copied().collect::<Vec<_>>(), on_the_way);
+    assert!(site.machine.is_on());
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    site.delete().await;
+    tokio::select! {
+        () = site.play_agent() => site.until_gone().await,
+        () = site.until_gone() => {}
+    }
+    let way_out = ["provisioned", "deprovisioning", "powering off before delete", "deleting"];
+    assert_eq!(seen.await.unwrap(), way_out);
+}
+
+#[tokio::test]
+async fn a_restored_host_is_provisioned_from_the_first_and_its_machine_runs_on() {
+    let site = Site::idle().await;
+    site.machine.power(PowerCommand::On);
+    let boots = site.machine.boots().len();
+    site.reconcile().await;
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    let mut host = site.host();
+    host.spec.image = Some(Site::image());
+    let status = json!({ "operationalStatus": "OK", "errorMessage": "", "errorCount": 0, "poweredOn": true,
+        "provisioning": { "state": "provisioned", "ID": "elsewhere", "image": Site::image() } });
+    host.annotations_mut().insert(ANNOTATION_STATUS.into(), status.to_string());
+    site.create(&host).await;
+    site.until("it is registered in place", async || {
+        let host = site.get().await;
+        let id = host.status.clone().unwrap_or_default().provisioning.id;
+        host.uid() == Some(id) && !host.annotations().contains_key(ANNOTATION_STATUS)
+    })
+    .await;
+    // Detached, so that its deletion ends the watch without anything being done to the machine.
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.delete().await;
+    site.until_gone().await;
+    let seen = seen.await.unwrap();
+    assert_eq!(seen.iter().filter(|state| !state.is_empty()).collect::<Vec<_>>(), [&"provisioned", &"deleting"]);
+    assert!(site.machine.is_on());
+    assert_eq!(site.machine.boots().len(), boots);
+}
+
+#[tokio::test]
+async fn a_detached_host_keeps_its_state_and_comes_back_with_another_bmc_address() {
+    let site = Site::provisioned().await;
+    let boots = site.machine.boots().len();
+    site.annotate(ANNOTATION_DETACHED, Some("")).await;
+    site.until("it is detached", async || site.status().await.operational_status == OperationalStatus::Detached).await;
+    let moved = format!("{}?privilegelevel=ADMINISTRATOR", site.bmc);
+    site.patch(json!({ "spec": { "bmc": { "address": moved } } })).await;
+    site.annotate(ANNOTATION_DETACHED, None).await;
+    site.until("it is back", async || {
+        let status = site.status().await;
+        status.operational_status == OperationalStatus::OK && !status.provisioning.id.is_empty()
+    })
+    .await;
+    assert_eq!(site.status().await.provisioning.state, ProvisioningState::Provisioned);
+    assert_eq!((site.machine.is_on(), site.machine.boots().len()), (true, boots));
+}
+
+#[tokio::test]
+async fn a_reboot_annotation_reboots_once_and_a_holder_holds() {
+    let site = Site::provisioned().await;
+    let boots = site.machine.boots().len();
+    site.annotate("reboot.metal3.io", Some("")).await;
+    site.until("the reboot is done", async || {
+        let host = site.get().await;
+        !host.annotations().contains_key("reboot.metal3.io") && host.status.is_some_and(|status| status.powered_on)
+    })
+    .await;
+    assert_eq!(site.machine.boots().len(), boots + 1);
+    site.annotate("reboot.metal3.io/remediation", Some(r#"{"mode":"hard"}"#)).await;
+    site.until("it is off", async || !site.status().await.powered_on).await;
+    assert!(!site.machine.is_on());
+    site.annotate("reboot.metal3.io/remediation", None).await;
+    site.until("it is on again", async || site.status().await.powered_on).await;
+    assert_eq!((site.machine.is_on(), site.machine.boots().len()), (true, boots + 2));
+}
+
+#[tokio::test]
+async fn an_externally_provisioned_host_is_powered_off_and_not_wiped_when_it_is_deleted() {
+    let site = Site::idle().await;
+    site.machine.power(PowerCommand::On);
+    site.reconcile().await;
+    let mut host = site.host();
+    host.spec.externally_provisioned = true;
+    site.create(&host).await;
+    site.until("it is taken over", async || {
+        site.status().await.provisioning.state == ProvisioningState::ExternallyProvisioned
+    })
+    .await;
+    let seen = site.watch_states(ProvisioningState::Deleting).await;
+    site.delete().await;
+    site.until_gone().await;
+    assert_eq!(seen.await.unwrap(), ["externally provisioned", "powering off before delete", "deleting"]);
+    assert!(!site.machine.is_on());
+}
+
+#[tokio::test]
+async fn a_host_goes_from_every_state_that_it_is_deleted_in() {
+    let site = Site::idle().await;
+    site.reconcile().await;
+    for state in [
+        "",
+        "unmanaged",
+        "registering",
+        "inspecting",
+        "match profile",
+        "preparing",
+        "available",
+        "ready",
+        "provisioning",
+        "provisioned",
+        "externally provisioned",
+        "deprovisioning",
+        "powering off before delete",
+        "deleting",
+    ] {
+        let mut host = site.host();
+        host.annotations_mut().insert("baremetalhost.metal3.io/paused".into(), String::new());
+        host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
+        let mut host = site.create(&host).await;
+        let mut status = BareMetalHostStatus { last_updated: Some(Time(Timestamp::now())), ..Default::default() };
+        status.provisioning.state = serde_json::from_value(state.into()).unwrap();
+        host.status = Some(status);
+        site.api::<BareMetalHost>().replace_status("h", &PostParams::default(), &host).await.unwrap();
+        site.delete().await;
+        site.annotate("baremetalhost.metal3.io/paused", None).await;
+        let agent = async {
+            loop {
+                site.play_agent().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = agent => {}
+            () = site.until_gone() => {}
+        }
+        assert!(site.api::<BootIntent>().get_opt("h").await.unwrap().is_none(), "{state}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_decided_on_an_old_host_is_not_stored() {
+    let site = Site::idle().await;
+    let reconciler = site.reconciler();
+    let mut host = site.host();
+    host.finalizers_mut().push(crate::api::metal3::FINALIZER_HOST.into());
+    let host = site.create(&host).await;
+    let around = reconciler.look_around(&host).await.unwrap();
+    let transition = reconciler.decide(&host, &around);
+    assert_eq!(transition.status.provisioning.state, ProvisioningState::Registering);
+    site.annotate("somebody", Some("was faster")).await;
+    let refused = reconciler.save(&host, &transition).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(error) if error.is_conflict()));
+    assert_eq!(site.status().await.provisioning.state, ProvisioningState::None);
+    let events = site.api::<k8s_openapi::api::core::v1::Event>().list(&Default::default()).await.unwrap();
+    assert!(events.items.is_empty(), "nothing is told that did not come to be");
+}
+
+#[tokio::test]
+async fn two_hosts_cannot_have_one_bmc() {
+    let site = Site::provisioned().await;
+    let hosts = site.api::<BareMetalHost>();
+    let (first, starts) = (hosts.get("h").await.unwrap(), site.machine.boots());
+    let spec = BareMetalHostSpec {
+        bmc: first.spec.bmc.clone(),
+        boot_mac_address: Some("02:00:00:00:00:02".into()),
+        ..BareMetalHostSpec::default()
+    };
+    // A creation time has seconds: the second one must be younger.
+    let made = first.creation_timestamp().unwrap().0;
+    site.until("the next second", async || Timestamp::now() > made + Duration::from_secs(1)).await;
+    hosts.create(&PostParams::default(), &BareMetalHost::new("twin", spec)).await.unwrap();
+    let error = async || hosts.get("twin").await.unwrap().status.unwrap_or_default().error_message;
+    let reason = "is already that of BareMetalHost rack/h: correct one of the two";
+    site.until("the second is refused", async || error().await.ends_with(reason)).await;
+    assert_eq!(site.machine.boots(), starts, "the machine is the first one's");
+    hosts.delete("twin", &DeleteParams::default()).await.unwrap();
+    site.until("the second is gone", async || hosts.get_opt("twin").await.unwrap().is_none()).await;
+    assert!(site.machine.is_on(), "and stays as it was");
+}
+
+#[tokio::test]
+async fn a_start_is_noted_in_the_boot_that_it_was_of_and_in_no_other() {
+    let site = Site::idle().await;
+    let (reconciler, intents) = (site.reconciler(), site.api::<BootIntent>());
+    let note = async |of: &BootIntent| {
+        let at = Some(Time(Timestamp::now()));
+        boot_effect::note(&reconciler.context, of, move |spec| spec.started = at.clone()).await
+    };
+    let spec = BootIntentSpec { generation: 5, target: BootTarget::Ramdisk, ..BootIntentSpec::default() };
+    let first = intents.create(&PostParams::default(), &BootIntent::new("h", spec.clone())).await.unwrap();
+    // The agent was faster.
+    let status = Patch::Merge(json!({ "status": { "log": ["here I am"] } }));
+    intents.patch_status("h", &PatchParams::default(), &status).await.unwrap();
+    note(&first).await.unwrap();
+    let noted = intents.get("h").await.unwrap();
+    assert!(noted.spec.started.is_some() && noted.status.is_some_and(|status| status.log.len() == 1));
+
+    let next = Patch::Merge(json!({ "spec": { "generation": 6, "started": null } }));
+    let second = intents.patch("h", &PatchParams::default(), &next).await.unwrap();
+    assert!(matches!(note(&first).await, Err(effects::EffectError::NotYet)));
+    intents.delete("h", &DeleteParams::default()).await.unwrap();
+    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)));
+    let spec = BootIntentSpec { generation: 6, ..spec };
+    intents.create(&PostParams::default(), &BootIntent::new("h", spec)).await.unwrap();
+    assert!(matches!(note(&second).await, Err(effects::EffectError::NotYet)), "made anew, with the same number");
+    assert_eq!(intents.get("h").await.unwrap().spec.started, None);
+}
+
+#[tokio::test]
+async fn a_reset_is_not_repeated_because_its_request_cannot_be_taken_off() {
+    let site = Site::idle().await;
+    let reconciler = site.reconciler();
+    let mut host = site.host();
+    host.spec.disable_power_off = true;
+    host.annotations_mut().insert("reboot.metal3.io".into(), String::new());
+    let decided_with = site.create(&host).await;
+    site.machine.power(PowerCommand::On);
+    site.until("it is on", async || site.machine.is_on()).await;
+    let starts = site.machine.boots().len();
+    let effect = lifecycle::Effect::Reboot { served: vec!["reboot.metal3.io".into()] };
+    let reset = async |host: &BareMetalHost| effects::perform(&reconciler.context, host, None, &effect).await;
+
+    // Somebody else writes the host while its BMC is at work.
+    site.patch(json!({ "metadata": { "labels": { "team": "a" } } })).await;
+    assert!(matches!(reset(&decided_with).await, Err(effects::EffectError::Api(_))));
+    assert_eq!(site.machine.boots().len(), starts + 1);
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 1, "it was reset already");
+    assert!(!site.get().await.annotations().contains_key("reboot.metal3.io"));
+
+    site.annotate("reboot.metal3.io", Some("")).await;
+    reset(&site.get().await).await.unwrap();
+    assert_eq!(site.machine.boots().len(), starts + 2, "asked for anew");
+}
+
+#[tokio::test]
+async fn a_system_that_the_agent_starts_finds_no_cd_of_ours() {
+    let mut site = Site::idle().await;
+    site.redfish(RedfishOptions::default()).await;
+    let reconciler = site.reconciler();
+    let spec = BootIntentSpec { generation: 2, target: BootTarget::Disk, ..BootIntentSpec::default() };
+    for (scheme, url, stays) in [
+        ("redfish-virtualmedia", "http://10.0.0.1/boot/iso/ticket.iso", false),
+        ("redfish-virtualmedia", "http://x/data.iso", true),
+        ("redfish", "http://10.0.0.1/boot/iso/ticket.iso", true),
+    ] {
+        site.machine.set_media(Some(url.into()));
+        let mut host = site.host();
+        host.spec.bmc.as_mut().unwrap().address = site.bmc.replacen("redfish", scheme, 1);
+        let host = site.create(&host).await;
+        let effect = lifecycle::Effect::HandOver(Box::new(spec.clone()));
+        effects::perform(&reconciler.context, &host, None, &effect).await.unwrap();
+        assert_eq!(site.machine.media().is_some(), stays, "{scheme} {url}");
+        assert_eq!(site.api::<BootIntent>().get("h").await.unwrap().spec, spec);
+        site.delete().await;
+        let intents = site.api::<BootIntent>();
+        let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        intents.patch("h", &PatchParams::default(), &free).await.unwrap();
+        intents.delete("h", &DeleteParams::default()).await.ok();
+        site.until("the intent is gone", async || intents.get_opt("h").await.unwrap().is_none()).await;
+    }
+    // A BMC that cannot be reached does not hold up what runs already.
+    let mut host = site.host();
+    host.spec.bmc.as_mut().unwrap().credentials_name = "none".into();
+    let host = site.create(&host).await;
+    effects::perform(&reconciler.context, &host, None, &lifecycle::Effect::HandOver(Box::new(spec))).await.unwrap();
+}
