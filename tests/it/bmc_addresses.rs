@@ -72,7 +72,7 @@ async fn a_host_cannot_send_the_appliance_to_itself() {
         ("ipmi://224.0.0.1".to_owned(), "224.0.0.1 is a multicast address"),
     ];
     // An address that this box has besides loopback, if it has one.
-    let own = slipway::outbound::own_addresses().unwrap().into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback());
+    let own = slipway::outbound::own_addresses().unwrap().iter().copied().find(|ip| ip.is_ipv4() && !ip.is_loopback());
     if let Some(own) = own {
         let reason = "is an address of the appliance itself";
         literal.push((format!("idrac-redfish+http://{own}:{}", port(own)), reason));

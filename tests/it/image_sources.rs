@@ -153,7 +153,7 @@ async fn s12_no_service_of_the_appliance_is_read_as_an_image() {
     let why = refused_at_once(&images, "http://192.0.2.1/i.raw", Some(&sums)).await;
     assert!(why.contains("loopback"), "{why}");
     // An address of another interface is the appliance's own as well, where there is one.
-    let own = slipway::outbound::own_addresses().unwrap().into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback());
+    let own = slipway::outbound::own_addresses().unwrap().iter().copied().find(|ip| ip.is_ipv4() && !ip.is_loopback());
     if let Some(own) = own {
         let why = refused_at_once(&images, &format!("http://{own}:{port}/boot/ca.pem"), None).await;
         assert!(why.contains("of the appliance itself"), "{why}");

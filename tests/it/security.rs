@@ -129,7 +129,7 @@ impl Appliance {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default())
-            .merge(boot::live::router(index.clone(), library.clone()));
+            .merge(boot::live::router(index.clone(), library.clone(), slipway::ration::all_alike()));
         tokio::spawn(boot::serve(
             listener,
             scripts,

@@ -289,7 +289,7 @@ pub async fn rows(kubeconfig: &str, site: &mut Site, acting: Acting<'_>) {
         ("bmc-zero", format!("redfish+http://0.0.0.0:{}", site.traps[5].port), "an unspecified"),
         ("bmc-cloud", "redfish+http://169.254.169.254".into(), "a link-local"),
     ];
-    let own = slipway::outbound::own_addresses().unwrap().into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback());
+    let own = slipway::outbound::own_addresses().unwrap().iter().copied().find(|ip| ip.is_ipv4() && !ip.is_loopback());
     if let Some(own) = own {
         site.traps.push(Trap::new(own));
         let address = format!("idrac-redfish+http://{own}:{}", site.traps[TRAPS].port);

@@ -447,7 +447,7 @@ mod tests {
         ] {
             assert_eq!(check(text).unwrap_err().to_string(), why, "{text}");
         }
-        for text in ["a?".repeat(4000), "(".repeat(8000), "-".repeat(8000), "a.b(".repeat(2000)] {
+        for text in ["a?b:".repeat(2000), "(".repeat(8000), "-".repeat(8000), "a.b(".repeat(2000)] {
             assert_eq!(check(&text), Err(NoExpression::Nested));
         }
         for text in ["a+".repeat(4000), "a.".repeat(4000), "a[0]".repeat(2000), "a==".repeat(2000)] {
