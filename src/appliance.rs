@@ -17,7 +17,7 @@ use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
-use crate::engine::{self, External, Fence};
+use crate::engine::{External, Fence};
 use crate::host::directory::Directory;
 use crate::host::discovery::Discovery;
 use crate::host::log_upkeep;
@@ -27,6 +27,7 @@ use crate::host::metrics::Metrics;
 use crate::host::sessions::Sessions;
 use crate::image::{self, Library};
 use crate::log::Ration;
+use crate::metrics::Meters;
 use crate::module::{Acting, Life};
 use crate::modules::{self, House, acted_on, declared, kinds};
 use crate::pki::Pki;
@@ -254,8 +255,13 @@ async fn begin(
     let copies = backup::schedule::Meters::default();
     let mut views = HashSet::new();
     let mut audit = None;
-    let all = lives.clone();
-    let counted: engine::Meters = Arc::new(move |registry| all.iter().for_each(|life| life.register(registry)));
+    let counted: Meters = {
+        let (lives, copies) = (lives.clone(), copies.clone());
+        Arc::new(move |registry| {
+            lives.iter().for_each(|life| life.register(registry));
+            copies.register(registry);
+        })
+    };
     let (client, api_router) = match &external {
         Some(external) => {
             info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
@@ -276,8 +282,6 @@ async fn begin(
             })
             .context("audit log")?;
             api.set_audit(log.clone());
-            let counted = copies.clone();
-            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             for kind in declared().filter(|kind| kind.memory() > 0) {
                 store.add_weight(&kind.storage(), kind.memory());
             }
