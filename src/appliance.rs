@@ -256,9 +256,10 @@ async fn begin(
     let mut views = HashSet::new();
     let mut audit = None;
     let counted: Meters = {
-        let (lives, copies) = (lives.clone(), copies.clone());
+        let (lives, tftp, copies) = (lives.clone(), tftp.metrics(), copies.clone());
         Arc::new(move |registry| {
             lives.iter().for_each(|life| life.register(registry));
+            tftp.register(registry);
             copies.register(registry);
         })
     };
