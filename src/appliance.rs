@@ -253,13 +253,16 @@ async fn begin(
     let token = || shutdown.clone();
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
+    let lanes = boot::Lanes::default();
+    let boot_metrics = boot::Metrics::new(lanes.clone());
     let mut views = HashSet::new();
     let mut audit = None;
     let counted: Meters = {
-        let (lives, tftp, copies) = (lives.clone(), tftp.metrics(), copies.clone());
+        let (lives, tftp, boot, copies) = (lives.clone(), tftp.metrics(), boot_metrics.clone(), copies.clone());
         Arc::new(move |registry| {
             lives.iter().for_each(|life| life.register(registry));
             tftp.register(registry);
+            boot.register(registry);
             copies.register(registry);
         })
     };
@@ -300,7 +303,6 @@ async fn begin(
     spawn(services, "watches", watches.run(client.clone(), token()));
 
     spawn(services, "log", log.clone().report(token()));
-    let lanes = boot::Lanes::default();
     let sessions = Sessions::new(
         client.clone(),
         index.clone(),
@@ -347,7 +349,7 @@ async fn begin(
     let parts = acting::Parts { engine: config.engine.clone(), lives };
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
     let start = move |services: &mut JoinSet<Ended>| {
-        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, shutdown.clone());
+        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, boot_metrics, shutdown.clone());
         services.spawn(named("boot HTTP", boot));
         services.spawn(named("TFTP", tftp.ranked_by(ranks).run(shutdown.clone())));
         match external {
