@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub mod admission;
 mod agent_body;
+mod agent_metrics;
 pub mod askers;
 mod boot_effect;
 mod caller;

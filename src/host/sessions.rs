@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::map_request;
+use axum::middleware::{Next, from_fn, map_request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::agent_body::{Intake, Whose};
+use super::agent_metrics::kind;
 use super::caller;
 use super::discovery::Discovery;
 use super::logs::Logs;
@@ -139,6 +140,7 @@ impl FromRequestParts<Sessions> for Who {
 struct Caller {
     namespace: String,
     name: String,
+    uid: String,
     generation: i64,
 }
 
@@ -172,11 +174,15 @@ impl Sessions {
         }))
     }
 
-    /// Counts what goes wrong in these.
+    /// Counts in these.
     #[must_use]
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         self.0.metrics.set(metrics).ok();
         self
+    }
+
+    fn metrics(&self) -> &Metrics {
+        self.0.metrics.get_or_init(Metrics::default)
     }
 
     /// Looks which network card answers where a boot's token was given to.
@@ -201,7 +207,11 @@ impl Sessions {
 
     /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
     pub fn router(self) -> Router {
-        let known = self.clone();
+        let (known, metrics) = (self.clone(), self.metrics().clone());
+        let counted = move |path: MatchedPath, request: Request, next: Next| {
+            let metrics = metrics.clone();
+            async move { metrics.agents().answers.count(kind(path.as_str()), next.run(request).await) }
+        };
         Router::new()
             .route("/agent/v1/session", post(open))
             .route("/agent/v1/step", get(next_step))
@@ -211,6 +221,7 @@ impl Sessions {
             .route("/agent/v1/manifest/{digest}", get(manifest))
             .route("/agent/v1/chunk/{sha256}", get(chunk))
             .with_state(self)
+            .route_layer(from_fn(counted))
             .layer(map_request(move |request: Request| std::future::ready(known.vouched(request))))
     }
 
@@ -241,16 +252,18 @@ impl Sessions {
                 return Err(refuse("this session has ended: the host was given another boot intent"));
             }
         }
-        let (namespace, name) = (host.namespace.clone(), host.name.clone());
-        Ok(Caller { namespace, name, generation: claims.generation })
+        self.metrics().agents().called(&host.uid, Instant::now());
+        let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
+        Ok(Caller { namespace, name, uid, generation: claims.generation })
     }
 
-    /// Changes the session's record; durable when it returns. Refuses when the generation has moved on.
-    async fn record(
+    /// Changes the session's record, and returns what the change does; durable when it returns. Refuses when the generation has
+    /// moved on.
+    async fn record<T>(
         &self,
         caller: &Caller,
-        change: impl Fn(&mut BootIntentStatus, &BootIntent),
-    ) -> Result<(), Refused> {
+        change: impl Fn(&mut BootIntentStatus, &BootIntent) -> T,
+    ) -> Result<T, Refused> {
         let api = self.api(&caller.namespace);
         for _ in 0..WRITE_TRIES {
             let intent = api.get(&caller.name).await?;
@@ -262,11 +275,11 @@ impl Sessions {
                 session.last_seen = Some(Time(Timestamp::now()));
                 session.used = true;
             }
-            change(&mut status, &intent);
+            let outcome = change(&mut status, &intent);
             let changed = BootIntent { status: Some(status), ..intent };
             match api.replace_status(&caller.name, &PostParams::default(), &changed).await {
                 Err(kube::Error::Api(error)) if error.is_conflict() => {}
-                written => return Ok(written.map(|_| ())?),
+                written => return Ok(written.map(|_| outcome)?),
             }
         }
         Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
@@ -391,6 +404,7 @@ impl Sessions {
                 warn!(%error, host = %name, "an earlier log of this boot's number stays");
             }
             info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
+            self.metrics().agents().called(&host.uid, Instant::now());
             return Ok(Session {
                 session: self.0.tokens.session(&claims),
                 host: name,
@@ -501,11 +515,14 @@ async fn next_step(
         // What is under way comes to its end; nothing is begun.
         let paused = host.is_some_and(|host| host.standing.paused);
         if let Some(step) = next_of(&intent, &after).filter(|_| !paused) {
-            let metrics = inner.metrics.get_or_init(Metrics::default);
+            let metrics = sessions.metrics();
             let (namespace, name) = (&caller.namespace, &caller.name);
             let drives = &inner.drives;
             match payload::render(&inner.client, metrics, drives, namespace, name, caller.generation, step).await {
-                Ok(step) => return Ok(Json(step).into_response()),
+                Ok(step) => {
+                    metrics.agents().given(&caller.uid, &step.id, Instant::now());
+                    return Ok(Json(step).into_response());
+                }
                 Err(payload::PayloadError::Api(error)) => return Err(error.into()),
                 // The operator must see why, so the step ends here, before the agent had it.
                 Err(error) => {
@@ -606,13 +623,16 @@ fn progress(event: &Event, before: Option<&StepProgress>, rate: Option<i64>, now
 
 async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
     let (intake, whose) = (&sessions.0.intake, who.whose());
+    let reported = &sessions.metrics().agents().report_bytes;
     match who {
         Who::Visitor(discovery, visit, _) => {
             let outcome = intake.json::<StepOutcome>(&whose, body, MAX_REPORT).await?;
+            reported.inc_by(outcome.size as u64);
             discovery.result(&visit, &outcome.value).await?;
         }
         Who::Host(caller) => {
             let outcome = intake.json::<StepOutcome>(&whose, body, MAX_RESULT).await?;
+            reported.inc_by(outcome.size as u64);
             // One that is told again is stored already.
             if sessions.still_wanted(&caller, &outcome.value.step).await? == Step::Planned {
                 sessions.end_step(&caller, &outcome.value).await?;
@@ -666,12 +686,10 @@ impl Sessions {
         let step: String = outcome.step.chars().take(LOGGED).collect();
         info!(host, step, succeeded = outcome.succeeded, message, "step ended");
         let finished = Time(Timestamp::now());
-        let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
-        self.record(caller, |status, intent| {
-            if !known(intent, &outcome.step) || has_ended(status, &outcome.step) {
-                return;
-            }
+        let ended = self.record(caller, |status, intent| {
+            let planned = intent.spec.steps.iter().find(|step| step.id == outcome.step);
+            let action = planned.filter(|step| !has_ended(status, &step.id))?.action;
             // The agent names its last step when it asks for the next, so the newest results must stay.
             let surplus = (status.results.len() + 1).saturating_sub(RESULTS);
             status.results.drain(..surplus);
@@ -689,8 +707,13 @@ impl Sessions {
                 let skip = outcome.log.len().saturating_sub(LOG_LINES);
                 status.log = outcome.log.iter().skip(skip).map(|line| line.chars().take(500).collect()).collect();
             }
-        })
-        .await
+            Some(action)
+        });
+        if let Some(action) = ended.await? {
+            let now = Instant::now();
+            self.metrics().agents().ended(&caller.uid, &outcome.step, action, outcome.succeeded, now);
+        }
+        Ok(())
     }
 }
 
@@ -698,10 +721,14 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
     let body = sessions.0.intake.bytes(&who.whose(), body, MAX_LOG).await?;
     // A visitor's is not kept: it would be anybody's way to fill the disk.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    let size = body.size as u64;
     let (logs, whose) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
     let append = move || logs.append(&whose.0, &whose.1, caller.generation, &escaped_lines(&body.value));
     match tokio::task::spawn_blocking(append).await {
-        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
+        Ok(Ok(())) => {
+            sessions.metrics().agents().log_bytes.inc_by(size);
+            Ok(StatusCode::NO_CONTENT)
+        }
         Ok(Err(error)) => {
             warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
             Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
