@@ -17,7 +17,7 @@ use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
 use crate::config::Config;
-use crate::engine::{self, External, Fence};
+use crate::engine::{External, Fence};
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
 use crate::host::discovery::Discovery;
@@ -27,6 +27,7 @@ use crate::host::media::{HostNetworkData, Media, ToMachines};
 use crate::host::status::metrics::Metrics;
 use crate::image::{self, Library};
 use crate::log::Ration;
+use crate::metrics::Meters;
 use crate::module::{Acting, Life};
 use crate::modules::{self, House, acted_on, declared, kinds};
 use crate::pki::Pki;
@@ -252,10 +253,19 @@ async fn begin(
     let token = || shutdown.clone();
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
+    let lanes = boot::Lanes::default();
+    let boot_metrics = boot::Metrics::new(lanes.clone());
     let mut views = HashSet::new();
     let mut audit = None;
-    let all = lives.clone();
-    let counted: engine::Meters = Arc::new(move |registry| all.iter().for_each(|life| life.register(registry)));
+    let counted: Meters = {
+        let (lives, tftp, boot, copies) = (lives.clone(), tftp.metrics(), boot_metrics.clone(), copies.clone());
+        Arc::new(move |registry| {
+            lives.iter().for_each(|life| life.register(registry));
+            tftp.register(registry);
+            boot.register(registry);
+            copies.register(registry);
+        })
+    };
     let (client, api_router) = match &external {
         Some(external) => {
             info!(api = external.endpoint(), "the objects are in another API server: the embedded one is off");
@@ -276,8 +286,6 @@ async fn begin(
             })
             .context("audit log")?;
             api.set_audit(log.clone());
-            let counted = copies.clone();
-            api.add_metrics(Arc::new(move |registry| counted.register(registry)));
             for kind in declared().filter(|kind| kind.memory() > 0) {
                 store.add_weight(&kind.storage(), kind.memory());
             }
@@ -295,7 +303,6 @@ async fn begin(
     spawn(services, "watches", watches.run(client.clone(), token()));
 
     spawn(services, "log", log.clone().report(token()));
-    let lanes = boot::Lanes::default();
     let sessions = Sessions::new(
         client.clone(),
         index.clone(),
@@ -345,7 +352,7 @@ async fn begin(
     let parts = acting::Parts { engine: config.engine.clone(), lives };
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
     let start = move |services: &mut JoinSet<Ended>| {
-        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, shutdown.clone());
+        let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, boot_metrics, shutdown.clone());
         services.spawn(named("boot HTTP", boot));
         services.spawn(named("TFTP", tftp.ranked_by(ranks).run(shutdown.clone())));
         match external {

@@ -25,6 +25,7 @@
 //! |  | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | ground | [`protocol`] | what the agent and the appliance say to each other |
 //! |  | [`log`] | the log: lines that cannot be forged, rationed by who brings them about |
+//! |  | [`metrics`] | `/metrics` as Prometheus reads it |
 //! |  | [`config`] | `slipway.toml` |
 //! |  | [`pki`] | the appliance's own CA, certificates and kubeconfig |
 //! |  | [`store`] | sled: objects, revisions, leases |
@@ -56,6 +57,7 @@ pub mod host;
 pub mod image;
 pub mod jsonpath;
 pub mod log;
+pub mod metrics;
 pub mod module;
 pub mod modules;
 #[cfg(test)]

@@ -20,6 +20,21 @@ pub enum Rank {
     Stranger,
 }
 
+impl Rank {
+    /// Those that share places: to whatever is shared, the appliance itself is no better than what it knows.
+    pub const SHARING: [Self; 3] = [Self::Known, Self::Untold, Self::Stranger];
+
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Known => "known",
+            Self::Untold => "untold",
+            Self::Stranger => "stranger",
+        }
+    }
+}
+
 /// Says the rank of an address. It reads memory only and may be called for each packet; it must not write to the log.
 pub type Ranks = Arc<dyn Fn(IpAddr) -> Rank + Send + Sync>;
 
@@ -65,6 +80,15 @@ impl Shares {
     /// Places in all.
     pub fn taken(&self) -> usize {
         self.known + self.untold + self.strangers
+    }
+
+    /// Places that this rank has taken.
+    pub fn taken_by(&self, rank: Rank) -> usize {
+        match rank {
+            Rank::Own | Rank::Known => self.known,
+            Rank::Untold => self.untold,
+            Rank::Stranger => self.strangers,
+        }
     }
 
     /// One more of this rank.

@@ -1,20 +1,20 @@
-//! `/metrics`: what Prometheus scrapes, in the OpenMetrics text format.
+//! `/metrics` of the embedded API server.
 //!
 //! Requests, watches and the process have the names that dashboards of Kubernetes expect (`apiserver_…`, `process_…`);
 //! what is Slipway's own begins with `slipway_`. Labels come from the table of resources and from fixed lists, never from
 //! what a client wrote, so that their number is bounded. Kinds that somebody defined are one: `custom`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{Method, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
@@ -24,6 +24,7 @@ use super::overload::Places;
 use super::request::{Route, Target};
 use super::status::ApiError;
 use super::{Resource, registry};
+use crate::metrics::{self, Meters};
 use crate::store::Store;
 
 /// Seconds that divide requests by how long they took: upstream's, and below them what this server mostly needs.
@@ -58,9 +59,6 @@ struct Watched {
     kind: String,
 }
 
-/// Names what a room counts, for a scrape.
-pub type Meters = Arc<dyn Fn(&mut Registry) + Send + Sync>;
-
 /// Counters of one server.
 #[derive(Clone)]
 pub(super) struct Metrics {
@@ -69,7 +67,6 @@ pub(super) struct Metrics {
     watches: Family<About, Gauge>,
     events: Family<Watched, Counter>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
-    started: SystemTime,
     rooms: Arc<Mutex<Vec<Meters>>>,
 }
 
@@ -82,7 +79,6 @@ impl Default for Metrics {
             watches: Family::default(),
             events: Family::default(),
             refused: Family::default(),
-            started: SystemTime::now(),
             rooms: Arc::default(),
         }
     }
@@ -243,16 +239,9 @@ impl Metrics {
             writable: store.writable().is_ok(),
             reads,
             writes,
-            process: Process::read(),
-            started: self.started,
         }));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry)
-            .map_err(|error| ApiError::internal(format!("metrics cannot be written: {error}")))?;
-        let mut response = Response::new(Body::from(text));
-        let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-        response.headers_mut().insert(header::CONTENT_TYPE, media);
-        Ok(response)
+        let failed = |error| ApiError::internal(format!("metrics cannot be written: {error}"));
+        Ok(metrics::answer(registry).map_err(failed)?.map(Body::from))
     }
 }
 
@@ -275,8 +264,6 @@ struct Now {
     writable: bool,
     reads: usize,
     writes: usize,
-    process: Process,
-    started: SystemTime,
 }
 
 impl Collector for Now {
@@ -287,20 +274,6 @@ impl Collector for Now {
         };
         one("slipway_store_revision", "Newest revision", self.revision as f64)?;
         one("slipway_store_writable", "1 while the disk takes writes", f64::from(u8::from(self.writable)))?;
-        one("process_resident_memory_bytes", "Resident memory size in bytes", self.process.resident as f64)?;
-        one("process_virtual_memory_bytes", "Virtual memory size in bytes", self.process.size as f64)?;
-        one("process_open_fds", "Number of open file descriptors", self.process.open_files as f64)?;
-        one("process_max_fds", "Maximum number of open file descriptors", self.process.max_files as f64)?;
-        one("process_threads", "Number of threads", self.process.threads as f64)?;
-        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        one("process_start_time_seconds", "Start of the server since the Unix epoch in seconds", started)?;
-        let cpu = ConstCounter::new(self.process.cpu_seconds);
-        cpu.encode(encoder.encode_descriptor(
-            "process_cpu_seconds",
-            "Total user and system CPU time spent in seconds",
-            None,
-            cpu.metric_type(),
-        )?)?;
         let gauge = ConstGauge::new(0_u64);
         let mut family =
             encoder.encode_descriptor("apiserver_storage_objects", "Stored objects", None, gauge.metric_type())?;
@@ -317,53 +290,6 @@ impl Collector for Now {
             ConstGauge::new(count as u64).encode(family.encode_family(&[("request_kind", kind)])?)?;
         }
         Ok(())
-    }
-}
-
-/// What the kernel says of this process. Zero what it does not.
-#[derive(Debug, Default)]
-struct Process {
-    resident: u64,
-    size: u64,
-    threads: u64,
-    open_files: u64,
-    max_files: u64,
-    cpu_seconds: f64,
-}
-
-impl Process {
-    fn read() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        let mut process = Self::parse(&status, &stat);
-        process.open_files = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64);
-        let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-        process.max_files = files.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-        process
-    }
-
-    fn parse(status: &str, stat: &str) -> Self {
-        let fields: HashMap<&str, u64> = status
-            .lines()
-            .filter_map(|line| {
-                let (key, value) = line.split_once(':')?;
-                Some((key, value.split_whitespace().next()?.parse().ok()?))
-            })
-            .collect();
-        let field = |key: &str| fields.get(key).copied().unwrap_or(0);
-        // After the name, which may have spaces: state is the third field, user and system time the 14th and 15th.
-        let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let times: Vec<f64> =
-            after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
-        Self {
-            resident: field("VmRSS") * 1024,
-            size: field("VmSize") * 1024,
-            threads: field("Threads"),
-            // Linux counts for programs in hundredths of a second on every machine (USER_HZ).
-            cpu_seconds: times.iter().sum::<f64>() / 100.0,
-            ..Self::default()
-        }
     }
 }
 
@@ -395,15 +321,5 @@ mod tests {
             let shown = format!("{} {}/{}/{}{named}", about.verb, about.group, about.version, about.resource);
             assert_eq!(shown, wanted, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn the_kernels_words_are_read() {
-        let status = "Name:\tslip way\nVmSize:\t  2048 kB\nVmRSS:\t     512 kB\nThreads:\t7\n";
-        let stat = "42 (slip ) way) S 1 42 42 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 7 0 100 2097152 128";
-        let process = Process::parse(status, stat);
-        assert_eq!((process.size, process.resident, process.threads), (2 << 20, 512 << 10, 7));
-        assert!((process.cpu_seconds - 2.0).abs() < 1e-9);
-        assert!(Process::parse("", "").cpu_seconds.abs() < 1e-9);
     }
 }

@@ -13,6 +13,7 @@ use super::registry::Registry;
 use super::resource::Resource;
 use super::status::FieldError;
 use super::{audit, crd, dependents, health, held, metrics, openapi, overload, turns};
+use crate::metrics::Meters;
 use crate::store::Store;
 
 /// Seconds that events are kept unless [`ApiServer::keep_events`] says otherwise, as upstream.
@@ -135,7 +136,7 @@ impl ApiServer {
     }
 
     /// Adds what a room counts to `/metrics`.
-    pub fn add_metrics(&self, meters: metrics::Meters) {
+    pub fn add_metrics(&self, meters: Meters) {
         self.inner.metrics.add(meters);
     }
 

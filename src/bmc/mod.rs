@@ -7,6 +7,7 @@
 pub mod address;
 pub mod ipmi;
 pub mod locate;
+mod metrics;
 pub mod probe;
 pub mod quirks;
 pub mod redfish;
@@ -24,6 +25,7 @@ use crate::api::metal3::HardwareDetails;
 use crate::outbound::Refused;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
+pub use metrics::Metrics;
 pub use probe::Report;
 pub use registry::Registry;
 pub use settings::Settings;

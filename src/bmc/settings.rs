@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
+use super::metrics::Metrics;
 use super::quirks::Quirks;
 use crate::outbound::Guard;
 
@@ -44,6 +45,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// What judges the addresses, where whoever runs the program did not choose them. None by default.
     pub guard: Option<Guard>,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Settings {
@@ -65,6 +68,7 @@ impl Default for Settings {
             quirks: Quirks::builtin(),
             max_connections: 4096,
             guard: None,
+            metrics: Metrics::default(),
         }
     }
 }

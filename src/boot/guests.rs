@@ -212,6 +212,20 @@ impl Guests {
         }
     }
 
+    /// Connections by state and rank.
+    pub fn counts(&self) -> Vec<(&'static str, Rank, usize)> {
+        let table = self.table();
+        let seats = |rank: Rank, busy: bool| {
+            let its = |taken: &&Taken| taken.rank == rank && taken.busy == busy;
+            table.seats.values().filter(its).count()
+        };
+        let served = Rank::SHARING
+            .into_iter()
+            .flat_map(|rank| [("answered", rank, seats(rank, true)), ("idle", rank, seats(rank, false))]);
+        // Only the known wait.
+        served.chain([("waiting", Rank::Known, table.waiting.len())]).collect()
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -333,7 +333,8 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("listener");
     let port = listener.local_addr().expect("address").port();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, setup.router.clone(), crate::ration::all_alike(), 8, shutdown.clone()));
+    let (metrics, ranks) = (crate::boot::Metrics::default(), crate::ration::all_alike());
+    let task = tokio::spawn(serve(listener, setup.router.clone(), ranks, 8, metrics.clone(), shutdown.clone()));
     // Another test may have been first.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().expect("client");
@@ -344,6 +345,17 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
     let url = format!("http://127.0.0.1:{port}/boot/files/vmlinuz");
     let body = client.get(url).send().await.expect("answer").bytes().await.expect("body");
     assert!(body == vec![9; 3 << 20]);
+    let url = format!("http://127.0.0.1:{port}/boot/files/secret");
+    assert_eq!(client.get(url).send().await.expect("answer").status(), 404);
+    let counted = crate::metrics::shown(|registry| metrics.register(registry));
+    for line in [
+        "slipway_boot_requests_total{kind=\"script\",code=\"2xx\"} 1",
+        "slipway_boot_requests_total{kind=\"kernel\",code=\"2xx\"} 1",
+        "slipway_boot_requests_total{kind=\"other\",code=\"4xx\"} 1",
+        "slipway_boot_sent_bytes_total{kind=\"kernel\"} 3145728",
+    ] {
+        assert!(counted.lines().any(|shown| shown == line), "{line} is not in {counted}");
+    }
     shutdown.cancel();
     let ended = tokio::time::timeout(Duration::from_secs(20), task).await.expect("in time").expect("no panic");
     assert!(ended.is_ok());

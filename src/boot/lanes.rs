@@ -278,6 +278,23 @@ impl Lanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Downloads by lane, state and rank.
+    pub fn counts(&self) -> Vec<(&'static str, &'static str, Rank, usize)> {
+        let state = self.state();
+        // Images are for hosts only.
+        let all = [("boot", &state.boot, &Rank::SHARING[..]), ("image", &state.deploy, &[Rank::Known][..])];
+        let of = |(lane, line, ranks): (&'static str, &Line<_>, &'static [Rank])| {
+            let waits = |rank: Rank| {
+                let its = |one: &&Waiting<oneshot::Sender<Place>>| one.rank == rank && !one.waiter.is_closed();
+                line.waiting.iter().filter(its).count()
+            };
+            let count =
+                |rank: Rank| [(lane, "sent", rank, line.shares.taken_by(rank)), (lane, "waiting", rank, waits(rank))];
+            ranks.iter().flat_map(move |rank| count(*rank)).collect::<Vec<_>>()
+        };
+        all.into_iter().flat_map(of).collect()
+    }
+
     /// Waits for a place for a client of this rank. Whoever stops waiting leaves the line.
     ///
     /// # Errors

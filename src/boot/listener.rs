@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::guests::{Full, Guest, Guests, PATIENCE};
 use super::http::Ends;
+use super::metrics::Metrics;
 use crate::ration::{Rank, Ranks};
 
 /// Connections at once, where there are descriptors for them, with those of known hosts that wait for a place. Who is not
@@ -42,9 +43,11 @@ pub async fn serve(
     router: Router,
     ranks: Ranks,
     connections_at_once: usize,
+    metrics: Metrics,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let guests = Guests::of(connections_at_once);
+    metrics.of(&guests);
     let mut connections = JoinSet::new();
     // Those that wait for a place: who is next in the kernel's line does not wait behind them.
     let mut waiting = JoinSet::new();
@@ -59,7 +62,7 @@ pub async fn serve(
                 None
             }),
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => arrive(stream, peer, &ranks, &guests, &mut waiting),
+                Ok((stream, peer)) => arrive(stream, peer, &ranks, &guests, &metrics, &mut waiting),
                 Err(error) => {
                     warn!(%error, "boot HTTP cannot accept");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -75,14 +78,15 @@ pub async fn serve(
         let Some(Admitted { stream, ends, rank, ended, guest }) = admitted else { continue };
         let peer = ends.peer;
         let (router, hangup, guest_of) = (router.clone(), Hangup(ended.clone()), guest.clone());
+        let metrics = metrics.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let asked = guest_of.asks();
+            let (asked, count) = (guest_of.asks(), metrics.asked(request.uri().path()));
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ends);
             request.extensions_mut().insert(rank);
             request.extensions_mut().insert(hangup.clone());
             let answer = router.clone().oneshot(request);
-            async move { answer.await.map(|answer| asked.until_sent(answer)) }
+            async move { answer.await.map(|answer| asked.until_sent(count(answer))) }
         });
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
         connections.spawn(async move {
@@ -120,13 +124,18 @@ fn arrive(
     peer: SocketAddr,
     ranks: &Ranks,
     guests: &Guests,
+    metrics: &Metrics,
     waiting: &mut JoinSet<Option<Admitted>>,
 ) -> Option<Admitted> {
     let local = prepare(&stream).inspect_err(|error| debug!(%peer, %error, "boot HTTP connection gone")).ok()?;
     let address = peer.ip().to_canonical();
     let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
     let (ends, ended) = (Ends { local, peer }, CancellationToken::new());
-    let refuse = move |full: Full| warn!(%peer, reason = %full, "boot HTTP connection refused");
+    let metrics = metrics.clone();
+    let refuse = move |full: Full| {
+        warn!(%peer, reason = %full, "boot HTTP connection refused");
+        metrics.refused(full);
+    };
     match guests.enter(address, rank, &ended) {
         Ok(guest) => Some(Admitted { stream, ends, rank, ended, guest }),
         Err(Full::Places) if rank <= Rank::Known => {
@@ -175,7 +184,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, router, crate::ration::all_alike(), 8, shutdown.clone()));
+        let served =
+            tokio::spawn(serve(listener, router, crate::ration::all_alike(), 8, Metrics::default(), shutdown.clone()));
         let mut stream = TcpStream::connect(address).await.expect("connects");
         stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("asks");
         let ends = async { while matches!(stream.read(&mut [0; 1 << 16]).await, Ok(1..)) {} };
@@ -206,7 +216,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, router, Arc::new(ranks), MAX_CONNECTIONS, shutdown.clone()));
+        let metrics = Metrics::default();
+        let serving = serve(listener, router, Arc::new(ranks), MAX_CONNECTIONS, metrics.clone(), shutdown.clone());
+        let served = tokio::spawn(serving);
         // Thirty strangers open as much as one may, and say nothing, or half a head.
         let mut held = Vec::new();
         for stranger in 0..30 {
@@ -232,6 +244,16 @@ mod tests {
             );
         }
         assert!(open <= crate::ration::Shares::of_strangers(MAX_CONNECTIONS), "{open} are open");
+        // The known host opens one too many.
+        let own = (0..=super::super::guests::MAX_OF_AN_ADDRESS).map(|_| connect(KNOWN, address));
+        let _own = futures::future::join_all(own).await;
+        let refused = async {
+            let shown = || crate::metrics::shown(|registry| metrics.register(registry));
+            while shown().contains("slipway_boot_refused_connections_total{reason=\"address\"} 0\n") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, refused).await.expect("nothing is counted");
         shutdown.cancel();
         served.await.expect("no panic").expect("an orderly end");
     }
@@ -254,7 +276,7 @@ mod tests {
         // Everybody is known: the attacker has taken the addresses of hosts that are off.
         let ranks: Ranks = Arc::new(|_| Rank::Known);
         const CONNECTIONS: usize = 288;
-        let served = tokio::spawn(serve(listener, router, ranks, CONNECTIONS, shutdown.clone()));
+        let served = tokio::spawn(serve(listener, router, ranks, CONNECTIONS, Metrics::default(), shutdown.clone()));
         let mut held = Vec::new();
         for number in 0..2 * CONNECTIONS {
             let last = u8::try_from(number % 24).expect("small");

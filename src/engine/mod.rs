@@ -25,11 +25,11 @@ use serde_json::json;
 use tokio::sync::watch;
 
 pub use fence::Fence;
-pub use scrape::Meters;
 use scrape::Scrapes;
 
 use crate::api::Kind;
 use crate::config::EngineConfig;
+use crate::metrics::Meters;
 
 /// How often the API server is asked whether the kinds are there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::ANSWER_DEADLINE;
+use crate::metrics::{self, Meters};
 
 /// Callers that the API server is asked about at once. Anybody can send a token.
 const ASKED_AT_ONCE: usize = 4;
@@ -26,11 +27,6 @@ const REMEMBERED: usize = 64;
 const BELIEVED_FOR: Duration = Duration::from_secs(60);
 /// Longest token, in bytes.
 const TOKEN_MAX: usize = 16 << 10;
-/// Media type of the text format of OpenMetrics.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Names what is counted, for a scrape.
-pub type Meters = Arc<dyn Fn(&mut Registry) + Send + Sync>;
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Clone)]
@@ -80,10 +76,10 @@ impl Scrapes {
         if let Err(refusal) = self.judge(headers).await {
             return refusal.into_response();
         }
-        let (mut registry, mut text) = (Registry::default(), String::new());
+        let mut registry = Registry::default();
         (self.0.meters)(&mut registry);
-        match prometheus_client::encoding::text::encode(&mut text, &registry) {
-            Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        match metrics::answer(registry) {
+            Ok(answer) => answer.into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }
     }

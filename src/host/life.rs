@@ -91,6 +91,8 @@ pub struct Machines {
     pub bmc: BmcConfig,
     /// What hosts go through.
     pub metrics: Metrics,
+    /// What is asked of their BMCs.
+    bmc_metrics: bmc::Metrics,
     /// Hosts that make no progress.
     stalls: StallDetector,
     data_images: DataImages,
@@ -108,7 +110,8 @@ impl Machines {
         metrics: Metrics,
     ) -> Self {
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
-        Self { directory, logs, media, settings, bmc, metrics, stalls, data_images }
+        let bmc_metrics = bmc::Metrics::default();
+        Self { directory, logs, media, settings, bmc, metrics, bmc_metrics, stalls, data_images }
     }
 }
 
@@ -128,13 +131,15 @@ impl Life for Machines {
 
     fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+        self.bmc_metrics.register(registry);
         self.stalls.register(registry);
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (client, stop) = (&acting.client, &acting.stop);
         let guard = Some(admission::bmc_addresses::guard(&self.bmc));
-        let bmcs = bmc::Registry::new(bmc::Settings { guard, ..bmc::Settings::default() });
+        let metrics = self.bmc_metrics.clone();
+        let bmcs = bmc::Registry::new(bmc::Settings { guard, metrics, ..bmc::Settings::default() });
         let hosts = reconciler::run(
             client.clone(),
             self.directory.clone(),

@@ -101,9 +101,7 @@ mod tests {
         let library = Library::open(folder.path().join("images"), sources.clone()).unwrap();
         let images = Images::new(&mut Watches::default(), Arc::<Nobody>::default());
         let importing = Importing { library, images, sources, at_once: 1 };
-        let (mut registry, mut text) = (Registry::default(), String::new());
-        importing.register(&mut registry);
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let text = crate::metrics::shown(|registry| importing.register(registry));
         for zero in ["imports", "library_images", "library_bytes"] {
             assert!(text.contains(&format!("\nslipway_image_{zero} 0\n")), "{text}");
         }

@@ -12,8 +12,10 @@
 
 pub mod admission;
 mod line;
+mod metrics;
 pub mod packet;
 mod server;
 pub mod transfer;
 
+pub use metrics::Metrics;
 pub use server::{BindError, Server};

@@ -14,11 +14,12 @@ use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::boot::{BootFiles, TFTP_FILES, lookup};
+use crate::boot::{BootFiles, FileError, TFTP_FILES, lookup};
 use crate::ration::{Ranks, all_alike};
 
 use super::admission::{Admission, Ration, Table};
 use super::line::Line;
+use super::metrics::{Metrics, Outcome};
 use super::packet::{Asked, ErrorCode, MAX_REQUEST, error, parse_request, printable};
 use super::transfer::{End, Outbox, Progress, Transfer};
 
@@ -43,6 +44,7 @@ pub struct Server {
     socket: std::net::UdpSocket,
     files: BootFiles,
     ranks: Ranks,
+    metrics: Metrics,
 }
 
 impl Server {
@@ -50,7 +52,7 @@ impl Server {
     /// from the address it was sent to.
     pub fn bind(address: SocketAddr, files: BootFiles) -> Result<Self, BindError> {
         let socket = listen(address).map_err(|source| BindError { address, source })?;
-        Ok(Self { socket, files, ranks: all_alike() })
+        Ok(Self { socket, files, ranks: all_alike(), metrics: Metrics::default() })
     }
 
     /// The same server with what is known of its clients. When there are too many, strangers have a quarter of the
@@ -58,6 +60,11 @@ impl Server {
     #[must_use]
     pub fn ranked_by(self, ranks: Ranks) -> Self {
         Self { ranks, ..self }
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
     }
 
     /// Where it listens.
@@ -92,6 +99,7 @@ impl Server {
         let mut desk = Desk {
             files: self.files,
             ranks: self.ranks,
+            metrics: self.metrics,
             table: Table::default(),
             handles: HashMap::new(),
             tasks: HashMap::new(),
@@ -109,6 +117,7 @@ impl Server {
                     Ok((task, ())) => desk.finish(task),
                     Err(cause) => {
                         warn!(%cause, "a TFTP transfer failed");
+                        desk.metrics.ended(Outcome::Failed);
                         desk.finish(cause.id());
                     }
                 },
@@ -132,6 +141,7 @@ impl Server {
 struct Desk {
     files: BootFiles,
     ranks: Ranks,
+    metrics: Metrics,
     table: Table,
     handles: HashMap<u64, Arc<Handle>>,
     tasks: HashMap<task::Id, (SocketAddr, u64)>,
@@ -158,6 +168,7 @@ impl Desk {
             Ok(request) => request,
             Err(cause) => {
                 warn!(peer = %client, %cause, "TFTP request refused");
+                self.metrics.ended(Outcome::Refused);
                 if let Some(code) = cause.code() {
                     self.refuse(client, local, code, &cause.to_string());
                 }
@@ -169,10 +180,11 @@ impl Desk {
             Err(cause) => {
                 let asked = printable(request.name).into_owned();
                 warn!(peer = %client, file = asked, %cause, "TFTP request refused");
-                let code = match cause {
-                    crate::boot::NameError::Path => ErrorCode::AccessViolation,
-                    crate::boot::NameError::Unknown => ErrorCode::NotFound,
+                let (code, outcome) = match cause {
+                    crate::boot::NameError::Path => (ErrorCode::AccessViolation, Outcome::Refused),
+                    crate::boot::NameError::Unknown => (ErrorCode::NotFound, Outcome::NotFound),
                 };
+                self.metrics.ended(outcome);
                 self.refuse(client, local, code, &cause.to_string());
                 return;
             }
@@ -193,6 +205,7 @@ impl Desk {
             Admission::InPlaceOf(other) => self.end(Some(other)),
             Admission::Busy(cause) => {
                 warn!(peer = %client, %cause, "TFTP request dropped");
+                self.metrics.ended(Outcome::Busy);
                 return;
             }
         }
@@ -201,11 +214,14 @@ impl Desk {
         self.handles.insert(id, handle.clone());
         let files = self.files.clone();
         let asked = request.options;
+        let (metrics, active) = (self.metrics.clone(), self.metrics.begins());
         let spawned = self.transfers.spawn(async move {
             let ended = tokio::select! {
                 () = handle.end.cancelled() => Ok(None),
-                ended = serve(&files, name, asked, client, local, &handle) => ended.map(Some),
+                ended = serve(&files, name, asked, (client, local), &handle, &metrics) => ended.map(Some),
             };
+            drop(active);
+            metrics.ended(outcome(&ended));
             report(name, client, ended);
         });
         self.tasks.insert(spawned.id(), (client, id));
@@ -250,6 +266,17 @@ impl Desk {
     }
 }
 
+fn outcome(ended: &Result<Option<(End, usize, Duration)>, ServeError>) -> Outcome {
+    match ended {
+        Ok(Some((end, ..))) => end.into(),
+        Ok(None) => Outcome::Replaced,
+        Err(ServeError::File(FileError::Io { source, .. })) if source.kind() == io::ErrorKind::NotFound => {
+            Outcome::NotFound
+        }
+        Err(_) => Outcome::Failed,
+    }
+}
+
 fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Duration)>, ServeError>) {
     match ended {
         Ok(Some((End::Complete, bytes, took))) => {
@@ -268,7 +295,7 @@ fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Dura
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error(transparent)]
-    File(#[from] crate::boot::FileError),
+    File(#[from] FileError),
     #[error("reading was interrupted")]
     Interrupted,
     #[error("socket: {0}")]
@@ -279,9 +306,9 @@ async fn serve(
     files: &BootFiles,
     name: &'static str,
     asked: Asked,
-    client: SocketAddr,
-    local: SocketAddr,
+    (client, local): (SocketAddr, SocketAddr),
     handle: &Handle,
+    metrics: &Metrics,
 ) -> Result<(End, usize, Duration), ServeError> {
     let (mut line, strangers) = Line::open(local, client)?;
     let loading = files.clone();
@@ -299,6 +326,7 @@ async fn serve(
     let begun = Instant::now();
     let mut transfer = Transfer::new(data, &asked, line.path_mtu(), begun);
     transfer.start(begun, &mut out);
+    metrics.sends(&out);
     line.send(&mut out).await?;
     let alarm = tokio::time::sleep_until(transfer.deadline().into());
     tokio::pin!(alarm);
@@ -335,6 +363,7 @@ async fn serve(
                 Progress::Waiting
             }
         };
+        metrics.sends(&out);
         line.send(&mut out).await?;
         if let Progress::Ended(end) = progress {
             break end;

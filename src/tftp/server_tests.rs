@@ -8,6 +8,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 struct Running {
     address: SocketAddr,
     folder: tempfile::TempDir,
+    metrics: Metrics,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<io::Result<()>>,
 }
@@ -22,13 +23,34 @@ impl Running {
         let server = Server::bind(([127, 0, 0, 1], 0).into(), BootFiles::new(folder.path())).expect("bound");
         let server = server.ranked_by(ranks);
         let address = server.local_addr().expect("address");
+        let metrics = server.metrics();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(server.run(shutdown.clone()));
-        Self { address, folder, shutdown, task }
+        Self { address, folder, metrics, shutdown, task }
     }
 
     fn write(&self, name: &str, data: &[u8]) {
         std::fs::write(self.folder.path().join(name), data).expect("written");
+    }
+
+    /// What a scrape shows of a series.
+    fn count(&self, series: &str) -> u64 {
+        let text = crate::metrics::shown(|registry| self.metrics.register(registry));
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {series} in {text}")).parse().expect("a number")
+    }
+
+    /// Requests by what became of them.
+    fn ended(&self, outcome: &str) -> u64 {
+        self.count(&format!("slipway_tftp_transfers_total{{outcome=\"{outcome}\"}}"))
+    }
+
+    async fn until(&self, what: &str, met: impl Fn() -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !met() {
+            assert!(Instant::now() < deadline, "{what}");
+            task::yield_now().await;
+        }
     }
 
     async fn stop(self) {
@@ -83,6 +105,9 @@ async fn a_size_probe_that_is_aborted_costs_nothing_even_from_the_same_port() {
         socket.send_to(b"\0\x01snponly.efi\0octet\0tsize\x000\0blksize\x00512\0", address).expect("sent");
         let (oack, first) = receive_from(&socket);
         assert!(oack.starts_with(b"\0\x06tsize\x00100000\0"), "{}", oack.escape_ascii());
+        // As if it had not come.
+        socket.send_to(b"\0\x01snponly.efi\0octet\0tsize\x000\0blksize\x00512\0", address).expect("sent");
+        assert_eq!(receive_from(&socket), (oack, first));
         socket.send_to(b"\0\x05\0\x08User aborted the transfer\0", first).expect("sent");
         socket.send_to(b"\0\x01snponly.efi\0octet\0blksize\x00512\0", address).expect("sent");
         let (oack, second) = receive_from(&socket);
@@ -96,6 +121,12 @@ async fn a_size_probe_that_is_aborted_costs_nothing_even_from_the_same_port() {
     })
     .await;
     assert!(got == data);
+    server.until("one is completed", || server.ended("completed") == 1).await;
+    // The next request may come before the end of the one before it.
+    server.until("two are given up", || server.ended("aborted") + server.ended("replaced") == 2).await;
+    server.until("none is under way", || server.count("slipway_tftp_active_transfers") == 0).await;
+    assert!(server.count("slipway_tftp_repeated_packets_total") >= 1);
+    assert!(server.count("slipway_tftp_sent_bytes_total") > 100_000);
     server.stop().await;
 }
 
@@ -123,6 +154,8 @@ async fn what_is_not_listed_is_refused_and_nothing_is_written() {
         }
     })
     .await;
+    server.until("each has ended", || (server.ended("not-found"), server.ended("refused")) == (2, 7)).await;
+    assert_eq!(server.ended("failed"), 0);
     let left: Vec<_> = std::fs::read_dir(server.folder.path()).expect("listed").flatten().collect();
     assert_eq!(left.len(), 1);
     server.stop().await;
@@ -145,6 +178,7 @@ async fn a_strangers_packet_gets_error_5_and_harms_nothing() {
         assert_eq!(receive_from(&socket).0[..4], [0, 3, 0, 2]);
     })
     .await;
+    assert_eq!(server.count("slipway_tftp_active_transfers"), 1);
     server.stop().await;
 }
 

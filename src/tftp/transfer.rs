@@ -30,6 +30,7 @@ pub const MAX_DURATION: Duration = Duration::from_secs(600);
 pub struct Outbox {
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    repeated: u64,
 }
 
 impl Outbox {
@@ -52,6 +53,16 @@ impl Outbox {
         self.ends.len()
     }
 
+    /// How many of them were sent before.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Length of all packets together, in bytes.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -61,6 +72,7 @@ impl Outbox {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+        self.repeated = 0;
     }
 
     fn packet(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
@@ -105,6 +117,7 @@ pub struct Transfer {
     wait: Duration,
     doubling: bool,
     oack: Option<Vec<u8>>,
+    oack_sent: bool,
     /// Blocks acknowledged: the next to be acknowledged is `acked + 1`. Counted without rollover.
     acked: u64,
     /// Last block sent.
@@ -163,6 +176,7 @@ impl Transfer {
             wait,
             doubling: timeout.is_none(),
             oack,
+            oack_sent: false,
             acked: 0,
             sent: 0,
             heard: false,
@@ -270,6 +284,8 @@ impl Transfer {
     fn send(&mut self, out: &mut Outbox) {
         if let Some(oack) = &self.oack {
             out.packet(|bytes| bytes.extend_from_slice(oack));
+            out.repeated += u64::from(self.oack_sent);
+            self.oack_sent = true;
             return;
         }
         let last = self.blocks.min(self.acked + u64::from(self.window));
@@ -284,6 +300,7 @@ impl Transfer {
                 bytes.extend_from_slice(data);
             });
         }
+        out.repeated += self.sent.min(last).saturating_sub(self.acked);
         self.sent = self.sent.max(last);
     }
 }

@@ -74,8 +74,10 @@ fn a_lost_block_in_a_window_goes_again_from_there_and_once() {
     t.on_packet(now, &ack(0), &mut out);
     assert_eq!(numbers(&all(&mut out)), [1, 2, 3, 4]);
     t.on_packet(now, &ack(2), &mut out);
+    assert_eq!((out.repeated(), out.size()), (2, 4 * 516));
     assert_eq!(numbers(&all(&mut out)), [3, 4, 5, 6]);
     t.on_packet(now, &ack(2), &mut out);
+    assert_eq!(out.repeated(), 4);
     assert_eq!(numbers(&all(&mut out)), [3, 4, 5, 6]);
     t.on_packet(now, &ack(2), &mut out);
     assert!(out.is_empty(), "a second repeat is left to the clock");
@@ -132,9 +134,11 @@ fn a_repeated_request_gets_the_first_packet_again_until_the_client_answers() {
     let mut out = Outbox::default();
     let (mut t, first) = transfer(4096, Asked { size: true, ..Asked::default() }, now);
     t.on_repeated_request(&mut out);
+    assert_eq!(out.repeated(), 1);
     assert_eq!(all(&mut out), first);
     t.on_packet(now, &ack(0), &mut out);
     t.on_packet(now, &ack(1), &mut out);
+    assert_eq!((out.len(), out.repeated()), (2, 0), "no block was sent before");
     out.clear();
     t.on_repeated_request(&mut out);
     assert!(out.is_empty());

@@ -19,7 +19,7 @@ use slipway::store::Store;
 use tokio::io::AsyncWriteExt;
 
 use crate::backup_support::{Place, until};
-use crate::needs;
+use crate::{needs, scraped};
 
 const KEY: &str = "backup.key";
 
@@ -441,10 +441,12 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+async fn scrape(place: &Place) -> String {
+    place.client().await.request_text(Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap()
+}
+
 async fn metric(place: &Place, name: &str) -> f64 {
-    let text = place.client().await.request_text(Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    line.map_or(0.0, |number| number.parse().unwrap())
+    scraped::of(&scrape(place).await, name).unwrap_or_default()
 }
 
 #[tokio::test]
@@ -462,6 +464,7 @@ async fn scheduled_copies_are_made_kept_and_pruned_and_a_failure_harms_nothing()
     assert_eq!(first.len(), 1, "{first:?}");
     assert!(metric(&place, "slipway_backup_last_success_timestamp_seconds").await > 1.7e9);
     assert!(metric(&place, "slipway_backup_last_size_bytes").await > 1000.0);
+    scraped::is_complete(&scrape(&place).await);
     served.stop().await;
     place.run(&["restore", "--check", "--key-file", KEY, folder.join(&first[0]).to_str().unwrap()]).await.good();
     assert_eq!(folder.join(&first[0]).metadata().unwrap().permissions().mode() & 0o777, 0o600);

@@ -16,7 +16,7 @@ use slipway::bmc::{
 use tokio::net::UdpSocket;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::needs;
+use crate::{needs, scraped};
 
 fn account(username: &str, password: &str, privilege: Privilege) -> Account {
     Account { username: username.into(), password: password.into(), privilege }
@@ -70,6 +70,12 @@ fn credentials(username: &str, password: &str) -> Credentials {
 fn connect(port: u16, query: &str, user: &str, password: &str, settings: Settings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("ipmi://127.0.0.1:{port}{query}")).unwrap();
     Registry::new(settings).connect(&address, &credentials(user, password), true)
+}
+
+/// Requests that these settings' connections counted.
+fn counted(settings: &Settings, outcome: &str) -> f64 {
+    let series = format!("slipway_bmc_requests_total{{protocol=\"ipmi\",outcome=\"{outcome}\"}}");
+    scraped::value(|registry| settings.metrics.register(registry), &series)
 }
 
 fn admin(sim: &Sim) -> Arc<dyn Bmc> {
@@ -173,8 +179,10 @@ async fn the_bmc_key_is_used_when_there_is_one() {
 #[tokio::test]
 async fn a_bmc_that_is_not_there_says_how() {
     let free = StdSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let text = error(&*connect(free, "", "admin", "secret", quick())).await;
+    let settings = quick();
+    let text = error(&*connect(free, "", "admin", "secret", settings.clone())).await;
     assert!(text.contains("nothing listens on UDP port"), "{text}");
+    assert!(counted(&settings, "unreachable") > 0.0);
     // Somebody who takes packets and says nothing.
     let silent = StdSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -202,15 +210,17 @@ async fn faults_are_survived_or_named() {
         sim.machine.heal();
     }
     // Lasting ones are named.
-    for (fault, scope, want) in [
-        (Fault::Silence, Scope::All, "no answer to 3 requests"),
-        (Fault::Garbage, Scope::All, "packets, none of them usable"),
-        (Fault::Fail, Scope::Read, "completion code ffh"),
-        (Fault::WrongPassword, Scope::Login, "wrong password"),
+    for (fault, scope, want, outcome) in [
+        (Fault::Silence, Scope::All, "no answer to 3 requests", "timeout"),
+        (Fault::Garbage, Scope::All, "packets, none of them usable", "invalid"),
+        (Fault::Fail, Scope::Read, "completion code ffh", "refused"),
+        (Fault::WrongPassword, Scope::Login, "wrong password", "login-failed"),
     ] {
         sim.machine.inject(fault.clone(), scope, None);
-        let text = error(&*admin(&sim)).await;
+        let settings = quick();
+        let text = error(&*connect(sim.port, "", "admin", "secret", settings.clone())).await;
         assert!(text.contains(want), "{fault:?}: {text}");
+        assert!(counted(&settings, outcome) > 0.0, "{fault:?}");
         sim.machine.heal();
     }
 }

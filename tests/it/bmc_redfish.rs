@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::needs;
+use crate::{needs, scraped};
 
 struct Sim {
     machine: Arc<Machine>,
@@ -61,6 +61,12 @@ fn credentials(password: &str) -> Credentials {
 fn connect_with(port: u16, path: &str, password: &str, settings: Settings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{port}{path}")).unwrap();
     Registry::new(settings).connect(&address, &credentials(password), true)
+}
+
+/// Requests that these settings' connections counted.
+fn counted(settings: &Settings, outcome: &str) -> f64 {
+    let series = format!("slipway_bmc_requests_total{{protocol=\"redfish\",outcome=\"{outcome}\"}}");
+    scraped::value(|registry| settings.metrics.register(registry), &series)
 }
 
 fn connect(sim: &Sim) -> Arc<dyn Bmc> {
@@ -235,17 +241,26 @@ async fn a_login_that_is_let_go_is_closed() {
 async fn wrong_password_and_lost_sessions() {
     for sessions in [true, false] {
         let sim = sim(RedfishOptions { sessions, ..RedfishOptions::default() }).await;
-        let error = connect_with(sim.port, "", "wrong", quick()).power().await.unwrap_err();
+        let settings = quick();
+        let error = connect_with(sim.port, "", "wrong", settings.clone()).power().await.unwrap_err();
         assert!(matches!(error, BmcError::Credentials { .. }), "{error}");
+        assert!(counted(&settings, "login-failed") > 0.0);
         assert!(error.to_string().contains("wrong user name or password for \"admin\""), "{error}");
         assert!(!error.to_string().contains("wrong\""), "{error}");
     }
     let sim = sim(RedfishOptions::default()).await;
-    let bmc = connect(&sim);
+    let settings = quick();
+    let bmc = connect_with(sim.port, "", "secret", settings.clone());
     bmc.power().await.unwrap();
     sim.service.drop_sessions();
     assert_eq!(bmc.power().await.unwrap(), PowerState::Off);
     assert_eq!(sim.service.sessions(), 1);
+    assert_eq!((counted(&settings, "session-ended"), counted(&settings, "login-failed")), (1.0, 0.0));
+    let answers = scraped::value(
+        |registry| settings.metrics.register(registry),
+        "slipway_bmc_request_duration_seconds_count{protocol=\"redfish\"}",
+    );
+    assert_eq!(answers, counted(&settings, "ok") + 1.0, "all were answered");
     // The password changed meanwhile.
     sim.service.drop_sessions();
     sim.machine.inject(Fault::WrongPassword, Scope::All, None);
@@ -270,16 +285,18 @@ async fn faults_are_survived_or_named() {
         sim.machine.heal();
     }
     let short = || Settings { http_timeout: Duration::from_millis(500), http_tries: 2, ..quick() };
-    for (fault, scope, want) in [
-        (Fault::Silence, Scope::All, "no answer within 500ms"),
-        (Fault::Reset, Scope::All, "connection closed"),
-        (Fault::Garbage, Scope::Read, "not JSON"),
-        (Fault::Busy, Scope::Read, "HTTP 503 Service Unavailable: Try again."),
-        (Fault::Fail, Scope::Read, "internal service error"),
+    for (fault, scope, want, outcome) in [
+        (Fault::Silence, Scope::All, "no answer within 500ms", "timeout"),
+        (Fault::Reset, Scope::All, "connection closed", "unreachable"),
+        (Fault::Garbage, Scope::Read, "not JSON", "invalid"),
+        (Fault::Busy, Scope::Read, "HTTP 503 Service Unavailable: Try again.", "busy"),
+        (Fault::Fail, Scope::Read, "internal service error", "refused"),
     ] {
         sim.machine.inject(fault.clone(), scope, None);
-        let error = connect_with(sim.port, "", "secret", short()).power().await.unwrap_err();
+        let settings = short();
+        let error = connect_with(sim.port, "", "secret", settings.clone()).power().await.unwrap_err();
         assert!(error.to_string().contains(want), "{fault:?}: {error}");
+        assert!(counted(&settings, outcome) > 0.0, "{fault:?}");
         sim.machine.heal();
     }
     let types = vec!["On".to_string(), "ForceOff".to_string()];

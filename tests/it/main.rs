@@ -37,6 +37,7 @@ mod log_flood;
 mod needs;
 mod process;
 mod rights;
+mod scraped;
 mod security;
 mod signals;
 mod simulate;

@@ -135,6 +135,7 @@ impl Appliance {
             scripts,
             slipway::ration::all_alike(),
             boot::MAX_CONNECTIONS,
+            boot::Metrics::default(),
             shutdown.clone(),
         ));
 

@@ -59,6 +59,7 @@ fn host(mac: MacAddress) -> BootHost {
 struct Appliance {
     _folder: tempfile::TempDir,
     ranks: Ranks,
+    metrics: boot::Metrics,
     address: SocketAddr,
     shutdown: CancellationToken,
     served: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -87,12 +88,29 @@ async fn site() -> Appliance {
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
     let site = Site::new(8443, &ca.pem(), "").expect("a site");
     let tokens = Arc::new(Tokens::open(path).expect("a key"));
-    let router = boot::router(site, hosts, tokens, BootFiles::new(&files), Lanes::default());
+    let lanes = Lanes::default();
+    let metrics = boot::Metrics::new(lanes.clone());
+    let router = boot::router(site, hosts, tokens, BootFiles::new(&files), lanes);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let shutdown = CancellationToken::new();
-    let served = tokio::spawn(boot::serve(listener, router, ranks.clone(), boot::MAX_CONNECTIONS, shutdown.clone()));
-    Appliance { _folder: folder, ranks, address, shutdown, served }
+    let (most, counts) = (boot::MAX_CONNECTIONS, metrics.clone());
+    let served = tokio::spawn(boot::serve(listener, router, ranks.clone(), most, counts, shutdown.clone()));
+    Appliance { _folder: folder, ranks, metrics, address, shutdown, served }
+}
+
+impl Appliance {
+    /// Waits until a scrape shows all these lines.
+    async fn shows(&self, wanted: &[String]) {
+        let shown = || crate::metrics::shown(|registry| self.metrics.register(registry));
+        let all = || wanted.iter().all(|line| shown().lines().any(|shown| shown == line));
+        let seen = timeout(DEADLINE, async {
+            while !all() {
+                tokio::task::yield_now().await;
+            }
+        });
+        assert!(seen.await.is_ok(), "{wanted:?} is not all in {}", shown());
+    }
 }
 
 /// A connection that asks for the initrd.
@@ -147,12 +165,22 @@ async fn a_known_host_gets_its_ramdisk_while_many_strangers_hold_what_they_get()
         begun
     });
     let held = begun.await.expect("strangers have their share");
+    let downloads = |state: &str, rank: &str, count: usize| {
+        format!("slipway_boot_downloads{{lane=\"boot\",state=\"{state}\",rank=\"{rank}\"}} {count}")
+    };
+    let connections =
+        |state: &str, count: usize| format!("slipway_boot_connections{{state=\"{state}\",rank=\"stranger\"}} {count}");
+    // Who waits for the initrd is being answered.
+    let asked =
+        [downloads("sent", "stranger", 16), downloads("waiting", "stranger", 74), downloads("sent", "known", 0)];
+    site.shows(&[&asked[..], &[connections("answered", 90), connections("idle", 0)]].concat()).await;
     for round in 0..3 {
         let mut known = ask(KNOWN, site.address).await;
         let mut answer = Vec::new();
         timeout(DEADLINE, known.read_to_end(&mut answer)).await.expect("in line behind strangers").expect("reads");
         assert!(answer.starts_with(b"HTTP/1.1 200") && answer.len() > INITRD, "{round}: {} bytes", answer.len());
     }
+    site.shows(&["slipway_boot_requests_total{kind=\"initrd\",code=\"2xx\"} 19".to_owned()]).await;
     // And nobody else of those got on meanwhile.
     assert!(strangers.try_join_next().is_none(), "more than their share");
     drop((held, strangers));

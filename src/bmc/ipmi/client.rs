@@ -16,7 +16,8 @@ use super::session::{Response, Session};
 use super::suite::CipherSuite;
 use crate::bmc::address::{Endpoint, Privilege};
 use crate::bmc::locate::locate;
-use crate::bmc::{BmcAddress, BmcError, Credentials, Settings};
+use crate::bmc::metrics::{Outcome, Protocol};
+use crate::bmc::{BmcAddress, BmcError, Credentials, Metrics, Settings};
 use crate::outbound::Guard;
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
@@ -55,6 +56,7 @@ pub struct Client {
     timeout: Duration,
     tries: u32,
     guard: Option<Guard>,
+    metrics: Metrics,
     /// The suite that worked last.
     known_suite: Mutex<Option<CipherSuite>>,
 }
@@ -80,6 +82,7 @@ impl Client {
             timeout: settings.ipmi_timeout,
             tries: settings.ipmi_tries.max(1),
             guard: settings.guard.clone(),
+            metrics: settings.metrics.clone(),
             known_suite: Mutex::new(None),
         }
     }
@@ -239,7 +242,20 @@ struct Wire<'a> {
 
 impl Wire<'_> {
     /// Sends until an answer is taken; each sending is made anew, so that it has fresh numbers.
-    async fn exchange<T>(&self, state: &mut (impl Exchange<Out = T> + Send), tries: u32) -> Result<T, Silence> {
+    async fn exchange<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, Silence> {
+        let began = Instant::now();
+        let result = self.hear(state, tries).await;
+        let outcome = match &result {
+            Ok(out) => E::outcome(out),
+            Err(Silence::Timeout { ignored: 0, .. }) => Outcome::Timeout,
+            Err(Silence::Timeout { .. }) => Outcome::Invalid,
+            Err(Silence::Io(_)) => Outcome::Unreachable,
+        };
+        self.client.metrics.asked(Protocol::Ipmi, outcome, began.elapsed());
+        result
+    }
+
+    async fn hear<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, Silence> {
         let (mut ignored, mut last) = (0, None);
         let mut buffer = [0u8; MAX_PACKET];
         for _ in 0..tries {

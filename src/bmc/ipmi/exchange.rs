@@ -4,8 +4,9 @@ use rand::Rng;
 
 use super::commands::APP;
 use super::packet::{self, Frame, Ignored, Message};
-use super::rakp::{Handshake, Progress};
+use super::rakp::{Handshake, Progress, RakpError};
 use super::session::{Response, Session};
+use crate::bmc::metrics::Outcome;
 
 /// One request that may go out several times.
 pub(super) trait Exchange {
@@ -15,6 +16,8 @@ pub(super) trait Exchange {
     fn packet(&mut self) -> Vec<u8>;
     /// Takes a packet, or says why it is passed over.
     fn take(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
+    /// What an answer counts as.
+    fn outcome(out: &Self::Out) -> Outcome;
 }
 
 impl Exchange for Handshake {
@@ -24,6 +27,32 @@ impl Exchange for Handshake {
     }
     fn take(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
         self.on_packet(bytes)
+    }
+    fn outcome(progress: &Progress) -> Outcome {
+        match progress {
+            Progress::Next | Progress::Open(_) => Outcome::Ok,
+            Progress::Failed(error, _) => match error {
+                RakpError::UnknownUser { .. }
+                | RakpError::WrongPassword(_)
+                | RakpError::Role { .. }
+                | RakpError::BmcKey => Outcome::LoginFailed,
+                RakpError::Busy { .. } => Outcome::Busy,
+                RakpError::SuiteRefused { .. }
+                | RakpError::Refused { .. }
+                | RakpError::Downgrade(_)
+                | RakpError::TooLong(_) => Outcome::Refused,
+            },
+        }
+    }
+}
+
+/// What a completion code counts as.
+fn completed(response: &Response) -> Outcome {
+    match response.completion {
+        0 => Outcome::Ok,
+        // Node busy.
+        0xc0 => Outcome::Busy,
+        _ => Outcome::Refused,
     }
 }
 
@@ -64,6 +93,10 @@ impl Exchange for Question<'_> {
         let (completion, data) = message.data.split_first().ok_or(Ignored::Short)?;
         Ok(Response { completion: *completion, data: data.to_vec() })
     }
+
+    fn outcome(response: &Response) -> Outcome {
+        completed(response)
+    }
 }
 
 /// A command inside a session.
@@ -95,5 +128,9 @@ impl Exchange for Request<'_> {
 
     fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
         self.session.on_packet(bytes)
+    }
+
+    fn outcome(response: &Response) -> Outcome {
+        completed(response)
     }
 }

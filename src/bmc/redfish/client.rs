@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use super::body::{self, MAX_BODY, Unread};
 use super::message::{self, Complaint};
 use super::tls;
+use crate::bmc::metrics::{Outcome, Protocol};
 use crate::bmc::{BmcError, Credentials, Settings};
 use crate::outbound::{self, Refused};
 
@@ -348,6 +349,22 @@ impl Client {
         headers: HeaderMap,
     ) -> Result<(Answer, HeaderMap), Failure> {
         let _one = self.exchange.lock().await;
+        let (began, sent) = (Instant::now(), (method.clone(), Shown::of(&headers)));
+        let result = self.ask(method, path, body, if_match, headers).await;
+        if let Some(outcome) = outcome(sent, &result) {
+            self.settings.metrics.asked(Protocol::Redfish, outcome, began.elapsed());
+        }
+        result
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        if_match: Option<&str>,
+        headers: HeaderMap,
+    ) -> Result<(Answer, HeaderMap), Failure> {
         // A literal address never comes by the resolver, and what is this box's own may change.
         self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
         let (mut url, mut method, mut headers) = (self.url.clone(), method, headers);
@@ -472,6 +489,51 @@ impl Failure {
     }
 }
 
+/// What a request shows to be let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Nothing,
+    Password,
+    Session,
+}
+
+impl Shown {
+    fn of(headers: &HeaderMap) -> Self {
+        if headers.contains_key(TOKEN) {
+            Self::Session
+        } else if headers.contains_key(http::header::AUTHORIZATION) {
+            Self::Password
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
+/// What counts as the outcome of a request; nothing where none was sent.
+fn outcome(sent: (Method, Shown), result: &Result<(Answer, HeaderMap), Failure>) -> Option<Outcome> {
+    Some(match result {
+        Ok((answer, _)) => answered(sent, answer.status),
+        Err(failure) if failure.refused().is_some() => return None,
+        Err(Failure::Forbidden(_)) => return None,
+        Err(Failure::Http(error)) if error.is_timeout() => Outcome::Timeout,
+        Err(Failure::Http(_)) => Outcome::Unreachable,
+        Err(Failure::Body(_) | Failure::SentAway(_)) => Outcome::Invalid,
+    })
+}
+
+fn answered((method, shown): (Method, Shown), status: StatusCode) -> Outcome {
+    // Without any login only a login is posted.
+    let logs_in = shown == Shown::Nothing && method == Method::POST;
+    match status {
+        status if status.is_success() => Outcome::Ok,
+        StatusCode::UNAUTHORIZED if shown == Shown::Session => Outcome::SessionEnded,
+        StatusCode::UNAUTHORIZED if shown == Shown::Password => Outcome::LoginFailed,
+        StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN if logs_in => Outcome::LoginFailed,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Busy,
+        _ => Outcome::Refused,
+    }
+}
+
 /// Where a redirect leads.
 fn redirect(asked: &Url, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
     let location = headers.get(LOCATION).filter(|_| status.is_redirection())?.to_str().ok()?;
@@ -530,4 +592,31 @@ fn local_path(location: &str) -> Option<String> {
         None => location,
     };
     super::model::link(&json!({ "@odata.id": path }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_counts_by_what_was_shown() {
+        use Shown::*;
+        let rows = [
+            (Method::GET, Session, 200, Outcome::Ok),
+            (Method::GET, Session, 401, Outcome::SessionEnded),
+            (Method::GET, Session, 403, Outcome::Refused),
+            (Method::GET, Session, 404, Outcome::Refused),
+            (Method::GET, Session, 503, Outcome::Busy),
+            (Method::PATCH, Session, 400, Outcome::Refused),
+            (Method::GET, Password, 401, Outcome::LoginFailed),
+            (Method::GET, Password, 403, Outcome::Refused),
+            (Method::POST, Nothing, 401, Outcome::LoginFailed),
+            (Method::POST, Nothing, 400, Outcome::LoginFailed),
+            (Method::GET, Nothing, 401, Outcome::Refused),
+        ];
+        for (method, shown, status, wanted) in rows {
+            let found = answered((method.clone(), shown), StatusCode::from_u16(status).expect("a status"));
+            assert_eq!(found, wanted, "{method} {shown:?} {status}");
+        }
+    }
 }

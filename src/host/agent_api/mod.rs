@@ -79,11 +79,15 @@ impl Sessions {
         }))
     }
 
-    /// Counts what goes wrong in these.
+    /// Counts in these.
     #[must_use]
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         self.0.metrics.set(metrics).ok();
         self
+    }
+
+    fn metrics(&self) -> &Metrics {
+        self.0.metrics.get_or_init(Metrics::default)
     }
 
     /// Looks which network card answers where a boot's token was given to.

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::map_request;
+use axum::middleware::{Next, from_fn, map_request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -24,6 +24,7 @@ use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::{Claims, lanes};
 use crate::host::discovery::Discovery;
 use crate::host::refused::Refused;
+use crate::host::status::agent_metrics::kind;
 use crate::image::serve;
 use crate::log::escaped_lines;
 use crate::protocol::{Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Session, StepOutcome};
@@ -36,7 +37,11 @@ const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Everything under `/agent/v1`. Expects the peer's address as [`Peer`].
 pub(super) fn router(sessions: Sessions) -> Router {
-    let known = sessions.clone();
+    let (known, metrics) = (sessions.clone(), sessions.metrics().clone());
+    let counted = move |path: MatchedPath, request: Request, next: Next| {
+        let metrics = metrics.clone();
+        async move { metrics.agents().answers.count(kind(path.as_str()), next.run(request).await) }
+    };
     Router::new()
         .route("/agent/v1/session", post(open))
         .route("/agent/v1/step", get(next_step))
@@ -46,6 +51,7 @@ pub(super) fn router(sessions: Sessions) -> Router {
         .route("/agent/v1/manifest/{digest}", get(manifest))
         .route("/agent/v1/chunk/{sha256}", get(chunk))
         .with_state(sessions)
+        .route_layer(from_fn(counted))
         .layer(map_request(move |request: Request| std::future::ready(known.vouched(request))))
 }
 
@@ -111,8 +117,9 @@ impl Sessions {
                 return Err(refuse("this session has ended: the host was given another boot intent"));
             }
         }
-        let (namespace, name) = (host.namespace.clone(), host.name.clone());
-        Ok(Caller { namespace, name, generation: claims.generation })
+        self.metrics().agents().called(&host.uid, Instant::now());
+        let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
+        Ok(Caller { namespace, name, uid, generation: claims.generation })
     }
 }
 
@@ -184,13 +191,16 @@ async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result
 
 async fn result(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<StatusCode, Refused> {
     let (limits, origin) = (&sessions.0.limits, who.origin());
+    let reported = &sessions.metrics().agents().report_bytes;
     match who {
         Who::Visitor(discovery, visit, _) => {
             let outcome = limits.json::<StepOutcome>(&origin, body, MAX_REPORT).await?;
+            reported.inc_by(outcome.size as u64);
             discovery.result(&visit, &outcome.value).await?;
         }
         Who::Host(caller) => {
             let outcome = limits.json::<StepOutcome>(&origin, body, MAX_RESULT).await?;
+            reported.inc_by(outcome.size as u64);
             // One that is told again is stored already.
             if sessions.still_wanted(&caller, &outcome.value.step).await? == StepState::Planned {
                 sessions.end_step(&caller, &outcome.value).await?;
@@ -204,10 +214,14 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
     let body = sessions.0.limits.bytes(&who.origin(), body, MAX_LOG).await?;
     // A visitor's is not kept: it would be anybody's way to fill the disk.
     let Who::Host(caller) = who else { return Ok(StatusCode::NO_CONTENT) };
+    let size = body.size as u64;
     let (logs, key) = (sessions.0.logs.clone(), (caller.namespace.clone(), caller.name.clone()));
     let append = move || logs.append(&key.0, &key.1, caller.generation, &escaped_lines(&body.value));
     match tokio::task::spawn_blocking(append).await {
-        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
+        Ok(Ok(())) => {
+            sessions.metrics().agents().log_bytes.inc_by(size);
+            Ok(StatusCode::NO_CONTENT)
+        }
         Ok(Err(error)) => {
             warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
             Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))

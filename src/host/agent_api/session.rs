@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -30,16 +30,18 @@ const WRITE_TRIES: usize = 8;
 pub(super) struct Caller {
     pub namespace: String,
     pub name: String,
+    pub uid: String,
     pub generation: i64,
 }
 
 impl Sessions {
-    /// Changes the session's record; durable when it returns. Refuses when the generation has moved on.
-    pub(super) async fn record(
+    /// Changes the session's record, and returns what the change does; durable when it returns. Refuses when the generation has
+    /// moved on.
+    pub(super) async fn record<T>(
         &self,
         caller: &Caller,
-        change: impl Fn(&mut BootIntentStatus, &BootIntent),
-    ) -> Result<(), Refused> {
+        change: impl Fn(&mut BootIntentStatus, &BootIntent) -> T,
+    ) -> Result<T, Refused> {
         let api = self.api(&caller.namespace);
         for _ in 0..WRITE_TRIES {
             let intent = api.get(&caller.name).await?;
@@ -51,11 +53,11 @@ impl Sessions {
                 session.last_seen = Some(Time(Timestamp::now()));
                 session.used = true;
             }
-            change(&mut status, &intent);
+            let outcome = change(&mut status, &intent);
             let changed = BootIntent { status: Some(status), ..intent };
             match api.replace_status(&caller.name, &PostParams::default(), &changed).await {
                 Err(kube::Error::Api(error)) if error.is_conflict() => {}
-                written => return Ok(written.map(|_| ())?),
+                written => return Ok(written.map(|_| outcome)?),
             }
         }
         Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
@@ -134,6 +136,7 @@ impl Sessions {
                 warn!(%error, host = %name, "an earlier log of this boot's number stays");
             }
             info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
+            self.metrics().agents().called(&host.uid, Instant::now());
             return Ok(Session {
                 session: self.0.tokens.session(&claims),
                 host: name,

@@ -1,6 +1,6 @@
 //! An agent's steps: which is next, how far it is, and how it ended.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -11,7 +11,6 @@ use super::session::Caller;
 use super::{Sessions, step_payload};
 use crate::api::slipway::{BootIntent, BootIntentStatus, IntentStep, StepProgress, StepResult};
 use crate::host::refused::Refused;
-use crate::host::status::metrics::Metrics;
 use crate::protocol::{Event, STEP_WAIT_SECONDS, Step, StepOutcome};
 
 /// Lines of a node's log kept in the intent when a step fails.
@@ -49,13 +48,16 @@ impl Sessions {
             // What is under way comes to its end; nothing is begun.
             let paused = host.is_some_and(|host| host.standing.paused);
             if let Some(step) = next_of(&intent, after).filter(|_| !paused) {
-                let metrics = inner.metrics.get_or_init(Metrics::default);
+                let metrics = self.metrics();
                 let (namespace, name) = (&caller.namespace, &caller.name);
                 let drives = &inner.drives;
                 match step_payload::render(&inner.client, metrics, drives, namespace, name, caller.generation, step)
                     .await
                 {
-                    Ok(step) => return Ok(Some(step)),
+                    Ok(step) => {
+                        metrics.agents().given(&caller.uid, &step.id, Instant::now());
+                        return Ok(Some(step));
+                    }
                     Err(step_payload::PayloadError::Api(error)) => return Err(error.into()),
                     // The operator must see why, so the step ends here, before the agent had it.
                     Err(error) => {
@@ -112,12 +114,10 @@ impl Sessions {
         let step: String = outcome.step.chars().take(LOGGED).collect();
         info!(host, step, succeeded = outcome.succeeded, message, "step ended");
         let finished = Time(self.0.index.report_time(Timestamp::now()));
-        let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
-        self.record(caller, |status, intent| {
-            if !known(intent, &outcome.step) || has_ended(status, &outcome.step) {
-                return;
-            }
+        let ended = self.record(caller, |status, intent| {
+            let planned = intent.spec.steps.iter().find(|step| step.id == outcome.step);
+            let action = planned.filter(|step| !has_ended(status, &step.id))?.action;
             // The agent names its last step when it asks for the next, so the newest results must stay.
             let surplus = (status.results.len() + 1).saturating_sub(RESULTS);
             status.results.drain(..surplus);
@@ -135,8 +135,13 @@ impl Sessions {
                 let skip = outcome.log.len().saturating_sub(LOG_LINES);
                 status.log = outcome.log.iter().skip(skip).map(|line| line.chars().take(500).collect()).collect();
             }
-        })
-        .await
+            Some(action)
+        });
+        if let Some(action) = ended.await? {
+            let now = Instant::now();
+            self.metrics().agents().ended(&caller.uid, &outcome.step, action, outcome.succeeded, now);
+        }
+        Ok(())
     }
 }
 

@@ -118,6 +118,10 @@ impl Site {
         (status, serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
+    fn scrape(&self) -> String {
+        crate::metrics::shown(|registry| self.metrics.register(registry))
+    }
+
     async fn until(&self, what: &str, met: impl Fn() -> bool) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
         while !met() {
@@ -267,6 +271,7 @@ async fn results_are_kept_once_and_a_failure_ends_its_operation() {
     let token = site.tokens.mint(&site.uid, 7).unwrap();
     let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
     let result = |step: &str, succeeded: bool, message: &str| json!({ "step": step, "succeeded": succeeded, "message": message, "inventory": { "hostname": "h" }, "log": ["last line"] });
+    assert_eq!(site.call(NODE, &session, "GET", "step", Value::Null).await.1["id"], "7.1");
     assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", true, "seen")).await.0, 204);
     assert_eq!(site.call(NODE, &session, "POST", "result", result("7.1", false, "late")).await.0, 204);
     let status = site.status().await;
@@ -277,9 +282,23 @@ async fn results_are_kept_once_and_a_failure_ends_its_operation() {
     assert_eq!(site.call(NODE, &session, "POST", "event", event).await.0, 204);
     assert_eq!(site.status().await.progress.unwrap().percent, Some(25));
     assert_eq!(site.call(NODE, &session, "POST", "result", result("7.2", false, "the disk is gone")).await.0, 204);
+    let told = [result("7.1", true, "seen"), result("7.1", false, "late"), result("7.2", false, "the disk is gone")];
+    let reported: usize = told.iter().map(|result| result.to_string().len()).sum();
     let status = site.status().await;
     assert_eq!(status.results[1].message, "the disk is gone");
     assert_eq!(status.log, ["last line"]);
+    let text = site.scrape();
+    for line in [
+        "slipway_agent_sessions 1",
+        "slipway_agent_requests_total{kind=\"session\",code=\"2xx\"} 1",
+        "slipway_agent_requests_total{kind=\"result\",code=\"2xx\"} 3",
+        "slipway_agent_steps_total{action=\"inspect\",outcome=\"succeeded\"} 1",
+        "slipway_agent_steps_total{action=\"erase\",outcome=\"failed\"} 1",
+        "slipway_agent_step_duration_seconds_count{action=\"inspect\",outcome=\"succeeded\"} 1",
+        &format!("slipway_agent_report_bytes_total {reported}"),
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
+    }
     let intent = site.intents().get("h").await.unwrap();
     assert!(next_of(&intent, "7.2").is_none(), "nothing follows a failed step of the same operation");
     // A step that was never planned, or is not any more, is refused as such.
@@ -357,6 +376,7 @@ async fn what_an_agent_says_rules_no_terminal() {
     let sent = Body::from("\u{1b}[2J\tx\n\u{202e}y\n");
     let request = Request::post("/agent/v1/log").header("authorization", format!("Bearer {session}")).body(sent);
     assert_eq!(site.router.clone().oneshot(request.unwrap()).await.unwrap().status(), 204);
+    assert!(site.scrape().contains("\nslipway_agent_log_bytes_total 12\n"), "{}", site.scrape());
     let (_, kept) = site.sessions.0.logs.read("default", "h", 7, 0).unwrap().unwrap();
     assert!(kept.ends_with(b"\\u001b[2J\tx\n\\u202ey\n"), "{}", String::from_utf8_lossy(&kept));
 }
@@ -415,10 +435,7 @@ async fn data_that_a_secret_lacks_is_counted_and_no_fault() {
     let session = site.open(NODE, &token).await.1["session"].as_str().unwrap().to_owned();
     let (code, step) = site.call(NODE, &session, "GET", "step", Value::Null).await;
     assert_eq!((code, &step["id"]), (200, &json!("7.1")));
-    let mut registry = prometheus_client::registry::Registry::default();
-    site.metrics.register(&mut registry);
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let text = site.scrape();
     let counted: Vec<_> = text.lines().filter(|line| line.starts_with("metal3_host_config_data_error_total")).collect();
     let series = |kind: &str| format!("metal3_host_config_data_error_total{{host_data_type=\"{kind}\"}} 1");
     assert!(

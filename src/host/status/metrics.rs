@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::agent_metrics::AgentMetrics;
 use super::cpu_time::CpuTime;
 use crate::api::metal3::{BareMetalHostStatus, OperationMetric, OperationalStatus, ProvisioningState as State};
 
@@ -80,6 +81,7 @@ struct Inner {
     not_powered_off: Counter,
     effort: CpuTime,
     looks_waiting: Gauge,
+    agents: AgentMetrics,
 }
 
 impl Default for Inner {
@@ -109,6 +111,7 @@ impl Default for Inner {
             not_powered_off: Counter::default(),
             effort: CpuTime::default(),
             looks_waiting: Gauge::default(),
+            agents: AgentMetrics::default(),
         }
     }
 }
@@ -124,10 +127,16 @@ impl Metrics {
         self.0.looks_waiting.clone()
     }
 
+    /// What their agents do.
+    pub(in crate::host) fn agents(&self) -> &AgentMetrics {
+        &self.0.agents
+    }
+
     /// Names everything for a scrape; the encoder adds `_total` to counters.
     pub fn register(&self, registry: &mut Registry) {
         let all = &*self.0;
         all.effort.register(registry);
+        all.agents.register(registry);
         registry.register(
             "slipway_host_looks_waiting",
             "Hosts that wait to be looked at, because as many others are",

@@ -672,7 +672,8 @@ fn boot_http(
     let router = boot::router(site, hosts.clone(), tokens, boot::BootFiles::new(&files), boot::Lanes::default());
     async move {
         let listener = tokio::net::TcpListener::bind("0.0.0.0:80").await.expect("a port");
-        boot::serve(listener, router, ranks, boot::MAX_CONNECTIONS, shutdown).await.expect("an orderly end");
+        let metrics = boot::Metrics::default();
+        boot::serve(listener, router, ranks, boot::MAX_CONNECTIONS, metrics, shutdown).await.expect("an orderly end");
     }
 }
 

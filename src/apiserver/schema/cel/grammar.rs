@@ -450,7 +450,8 @@ mod tests {
         for text in ["a?b:".repeat(2000), "(".repeat(8000), "-".repeat(8000), "a.b(".repeat(2000)] {
             assert_eq!(check(&text), Err(NoExpression::Nested));
         }
-        for text in ["a+".repeat(4000), "a.".repeat(4000), "a[0]".repeat(2000), "a==".repeat(2000)] {
+        for text in ["a+".repeat(4000), "a.".repeat(4000), String::from("a") + &"[0]".repeat(2000), "a==".repeat(2000)]
+        {
             let text = if text.ends_with(']') { text } else { text + "a" };
             assert_eq!(check(&text), Err(NoExpression::Long));
         }

@@ -108,6 +108,8 @@ impl Default for RequestLimits {
 pub(super) struct Taken<T> {
     /// The body.
     pub value: T,
+    /// Bytes that came.
+    pub size: usize,
     _place: Place,
     _turn: Option<OwnedSemaphorePermit>,
 }
@@ -132,7 +134,7 @@ impl RequestLimits {
     pub async fn bytes(&self, origin: &Origin, body: Body, most: usize) -> Result<Taken<Bytes>, Refused> {
         let (value, place) = self.arrive(origin, body, most).await?;
         place.begins().map_err(|_| busy())?;
-        Ok(Taken { value, _place: place, _turn: None })
+        Ok(Taken { size: value.len(), value, _place: place, _turn: None })
     }
 
     /// A body of JSON.
@@ -157,7 +159,7 @@ impl RequestLimits {
         let value = parse(&bytes).map_err(|error| {
             Refused(StatusCode::BAD_REQUEST, format!("the appliance cannot read this call: {error}"))
         })?;
-        Ok(Taken { value, _place: place, _turn: Some(turn) })
+        Ok(Taken { value, size: bytes.len(), _place: place, _turn: Some(turn) })
     }
 
     async fn arrive(&self, origin: &Origin, body: Body, most: usize) -> Result<(Bytes, Place), Refused> {
