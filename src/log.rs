@@ -7,9 +7,12 @@
 //! - Nobody fills the log. A line that says who brought it about, in a field `peer`, `host` or `mac`, is rationed by him
 //!   ([`ration`]); what was left out is told in one line.
 
+use std::fmt;
+
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{JsonFields, format};
 use tracing_subscriber::layer::SubscriberExt;
@@ -24,6 +27,20 @@ pub use ration::Ration;
 
 use escape::Escaped;
 
+/// What the log calls an object: `namespace/name`, or the name alone of one that is in no namespace.
+pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
+    struct Object<'a>(&'a str, &'a str);
+    impl fmt::Display for Object<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {
+                Self("", name) => f.write_str(name),
+                Self(namespace, name) => write!(f, "{namespace}/{name}"),
+            }
+        }
+    }
+    Object(namespace, name)
+}
+
 /// What writes the log. `colours` are for terminals, and for text only.
 pub fn subscriber<W>(
     filter: EnvFilter,
@@ -36,15 +53,17 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let registry = tracing_subscriber::registry().with(filter);
+    // Spans are the libraries' own (kube's controllers open one around all that they do): an event names what it is about itself.
+    let shown = ration.and(filter_fn(|metadata| metadata.is_event()));
     let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(writer);
     match format_of {
         LogFormat::Text => {
             let lines = lines.event_format(Escaped::text(format().with_ansi(colours), colours));
-            Box::new(registry.with(lines.with_filter(ration)))
+            Box::new(registry.with(lines.with_filter(shown)))
         }
         LogFormat::Json => {
             let lines = lines.with_ansi(false).event_format(Escaped::json(format().json()));
-            Box::new(registry.with(lines.fmt_fields(JsonFields::new()).with_filter(ration)))
+            Box::new(registry.with(lines.fmt_fields(JsonFields::new()).with_filter(shown)))
         }
     }
 }

@@ -85,6 +85,19 @@ fn what_came_from_outside_stays_in_its_line_in_text_and_colour_and_json() {
 }
 
 #[test]
+fn spans_of_libraries_are_in_no_line() {
+    for format in [LogFormat::Text, LogFormat::Json] {
+        let log = log_of(format, false, Ration::default(), || {
+            let span =
+                tracing::info_span!(target: "kube_runtime::controller", "reconciling object", object.ref = "of a span");
+            span.in_scope(|| info!(host = "default/web-1", "the machine was started"));
+        });
+        assert!(log.contains("the machine was started") && log.contains("default/web-1"), "{log}");
+        assert!(!log.contains("reconciling object") && !log.contains("of a span"), "{log}");
+    }
+}
+
+#[test]
 fn a_line_of_text_has_an_end() {
     let log = log_of(LogFormat::Text, false, Ration::default(), || {
         info!(message = "é".repeat(1 << 20), "step ended");
