@@ -40,7 +40,7 @@ use crate::apiserver::tls::{Peer, Standing};
 use crate::boot::neighbour::{Neighbours, another_card};
 use crate::boot::{BootHost, Claims, HostIndex, Lanes, Tokens, lanes};
 use crate::image::{Library, serve};
-use crate::log::escaped_lines;
+use crate::log::{escaped_lines, named};
 use crate::protocol::{
     Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Refusal, STEP_WAIT_SECONDS, Session, StepOutcome,
 };
@@ -93,7 +93,7 @@ impl IntoResponse for Refused {
 
 impl From<kube::Error> for Refused {
     fn from(error: kube::Error) -> Self {
-        warn!(%error, "a session's call failed");
+        warn!(%error, "cannot answer an agent: the API failed");
         match error {
             kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
                 Self(StatusCode::UNPROCESSABLE_ENTITY, format!("the appliance cannot store this: {}", status.message))
@@ -324,7 +324,7 @@ async fn open(
         Ok(session) => Ok(Json(session)),
         Err(refused) => {
             let macs = caller::shown(&caller::addresses(call));
-            warn!(%peer, macs, reason = %refused.1, "agent refused");
+            warn!(%peer, macs, reason = %refused.1, "agent refused: it gets no session");
             Err(refused)
         }
     }
@@ -388,7 +388,7 @@ impl Sessions {
             let (logs, begun) = (self.0.logs.clone(), host.clone());
             let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(begin).await {
-                warn!(%error, host = %name, "an earlier log of this boot's number stays");
+                warn!(host = %name, %error, "cannot remove the log of an earlier boot of this number");
             }
             info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
             return Ok(Session {
@@ -577,7 +577,7 @@ async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result
             tokio::time::sleep(pause).await;
             let Some((event, rate)) = sessions.0.meter.take(&key, Instant::now()) else { return };
             if let Err(Refused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
-                debug!(host = %format!("{}/{}", key.0, key.1), reason, "progress was not written");
+                debug!(host = %named(&key.0, &key.1), reason, "cannot store the progress of a step");
             }
         })),
     }
@@ -664,7 +664,7 @@ impl Sessions {
         let host = format!("{}/{}", caller.namespace, caller.name);
         let message: String = outcome.message.chars().take(LOGGED).collect();
         let step: String = outcome.step.chars().take(LOGGED).collect();
-        info!(host, step, succeeded = outcome.succeeded, message, "step ended");
+        info!(%host, step, succeeded = outcome.succeeded, outcome = message, "the agent ended a step");
         let finished = Time(Timestamp::now());
         let known = |intent: &BootIntent, id: &str| intent.spec.steps.iter().any(|step| step.id == id);
         self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
@@ -703,7 +703,7 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
     match tokio::task::spawn_blocking(append).await {
         Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
         Ok(Err(error)) => {
-            warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
+            warn!(host = %named(&caller.namespace, &caller.name), %error, "cannot store the agent's log");
             Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
         }
         Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),

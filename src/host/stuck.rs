@@ -21,6 +21,7 @@ use tracing::warn;
 use super::COMPONENT;
 use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
+use crate::log::named;
 use crate::runtime::{Change, Key, Note, Watches, events, key};
 
 /// How often all hosts are looked at.
@@ -212,9 +213,10 @@ pub async fn run(client: Client, stuck: Stuck, limit: Duration, shutdown: Cancel
             _ = look.tick() => {}
         }
         for (host, note) in stuck.0.look(limit, Instant::now(), Timestamp::now()) {
-            warn!(host = host.name, message = note.message, "host is stuck");
+            let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
+            warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
             if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
-                warn!(%error, "an event is not stored");
+                warn!(host = %label, reason = note.reason, %error, "cannot store an event");
             }
         }
     }
