@@ -223,10 +223,13 @@ impl<T> Table<T> {
             if !one.left.swap(true, Ordering::Relaxed) {
                 match &one.client {
                     Client::Machine(peer) => {
-                        warn!(%peer, "a boot file is taken too slowly, and others wait: the connection is ended");
+                        warn!(%peer, "closed the connection of a machine that takes its boot file too slowly while others wait");
                     }
                     Client::Host(host) => {
-                        warn!(host, "a chunk of an image is taken too slowly, and others wait: it is broken off");
+                        warn!(
+                            %host,
+                            "broke off a chunk of an image that the machine takes too slowly while others wait"
+                        );
                     }
                 }
                 self.leave(&one.client, one.rank, now);
@@ -256,7 +259,7 @@ impl<T> Table<T> {
         let one = self.sending.remove(index);
         one.left.store(true, Ordering::Relaxed);
         if let Client::Machine(peer) = &one.client {
-            warn!(%peer, "a second boot file at once gives way to a machine that has none: the connection is ended");
+            warn!(%peer, "closed the connection of a machine's second boot file: another machine that has none gets its place");
         }
         self.leave(&one.client, one.rank, now);
         one.hangup.cancel();

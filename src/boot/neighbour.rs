@@ -87,7 +87,7 @@ fn looking(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<
     move |address| {
         let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
         ask(interface, address).unwrap_or_else(|error| {
-            debug!(%address, %error, "the neighbour table cannot be read");
+            debug!(%address, %error, "cannot read the neighbour table");
             None
         })
     }
