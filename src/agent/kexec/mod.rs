@@ -131,7 +131,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = umount2(MOUNT_POINT, MntFlags::MNT_DETACH) {
-            tracing::warn!("{MOUNT_POINT} was not unmounted: {error}");
+            tracing::warn!(path = MOUNT_POINT, %error, "cannot unmount a file system");
         }
     }
 }

@@ -218,7 +218,10 @@ impl Network {
                 return Ok(());
             }
             if !self.order.borrow().is_empty() && up_since.get_or_insert_with(Instant::now).elapsed() >= grace {
-                tracing::warn!("the interface that the firmware booted from has no address, using another: {states}");
+                tracing::warn!(
+                    states,
+                    "the interface that the firmware booted from has no address: another one is used"
+                );
                 return Ok(());
             }
             let waited = started.elapsed();
@@ -229,12 +232,11 @@ impl Network {
                 return Err(NetworkError::NoAddress { seconds: waited.as_secs(), states });
             }
             if told.elapsed() >= TELL {
-                let what = if none {
-                    "waiting for a network interface".to_owned()
-                } else {
-                    format!("waiting for an address: {states}")
-                };
-                tracing::info!("{what} ({} s so far)", waited.as_secs());
+                let seconds = waited.as_secs();
+                match none {
+                    true => tracing::info!(seconds, "waiting for a network interface"),
+                    false => tracing::info!(seconds, states, "waiting for an address"),
+                }
                 told = Instant::now();
             }
             tokio::time::sleep(POLL).await;
