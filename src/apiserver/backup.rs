@@ -38,6 +38,6 @@ async fn answer(api: &ApiServer, identity: &Identity, method: &Method) -> Result
         return Err(ApiError::method_not_allowed("only GET is served here"));
     }
     let page = api.inner.backup.get().ok_or_else(ApiError::no_such_path)?;
-    tracing::info!(user = identity.user, "a backup is taken over the API");
+    tracing::info!(user = identity.user, "somebody takes a backup by the API");
     page().await
 }

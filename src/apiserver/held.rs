@@ -362,7 +362,13 @@ impl Table {
             std::mem::take(&mut told.left_out)
         };
         let (user, what) = (&*entry.caller, &*entry.what);
-        tracing::warn!(user, what, why, left_out, "an answer that is taken too slowly is broken off");
+        tracing::warn!(
+            user,
+            request = what,
+            reason = why,
+            left_out,
+            "broke off an answer that its client takes too slowly"
+        );
     }
 }
 

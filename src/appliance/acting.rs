@@ -93,7 +93,7 @@ async fn term(
             () = shutdown.cancelled() => {
                 let all = async { while services.join_next().await.is_some() {} };
                 if timeout(SHUTDOWN_DEADLINE / 2, all).await.is_err() {
-                    warn!("the controllers did not end in time");
+                    warn!("the controllers did not end in time: they were cut off");
                     services.shutdown().await;
                 }
                 return Ok(false);

@@ -50,7 +50,10 @@ impl Signals {
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };
-            tracing::warn!("{passed_over}: nothing is reloaded; restart the appliance to apply its configuration");
+            tracing::warn!(
+                signal = passed_over,
+                "nothing is reloaded: restart the appliance to apply its configuration"
+            );
         }
     }
 }

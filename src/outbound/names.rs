@@ -57,7 +57,7 @@ impl Names {
             return found;
         }
         if let Some(answer) = lock(&self.known).get(name).filter(|answer| answer.at.elapsed() < GOOD_FOR) {
-            tracing::debug!(name, "DNS does not answer in time: the last answer counts");
+            tracing::debug!(name, "DNS did not answer in time: the last answer is used");
             return Ok(answer.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
         }
         asked.await

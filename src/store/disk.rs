@@ -317,7 +317,7 @@ impl Disk {
             && let Err(error) = journal.reserve(wanted)
         {
             self.reserves = false;
-            tracing::warn!(%error, "cannot keep room that only the database can use: a disk that others fill may end it");
+            tracing::warn!(%error, "cannot reserve room for the database: others that fill the disk can stop it");
         }
     }
 

@@ -140,7 +140,7 @@ impl Compiled {
                     tracing::error!(
                         definition = object.name,
                         limit_mib = limit >> 20,
-                        "a kind is not served: the definitions take the memory that they may; delete some of them"
+                        "cannot serve a kind: the definitions take all the memory that they may; delete some of them"
                     );
                     continue;
                 }
@@ -151,7 +151,11 @@ impl Compiled {
             }
             known.compiled = Some(source);
             known.resources = aside::when(true, || compile(&definition)).unwrap_or_else(|reason| {
-                tracing::error!(definition = object.name, reason, "a kind cannot be served");
+                tracing::error!(
+                    definition = object.name,
+                    reason,
+                    "cannot serve a kind: its definition does not compile"
+                );
                 Vec::new()
             });
             changed = true;
