@@ -328,7 +328,7 @@ impl Http {
                     self.failures
                 )));
             }
-            tracing::info!(url = shown, read, reason = %why, "resuming an image download");
+            tracing::info!(url = shown, read, reason = %why, "an image download broke: resuming it");
             sleep(timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
             self.failures += 1;
             self.resumed_at = read;
