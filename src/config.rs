@@ -1,4 +1,4 @@
-//! `slipway.toml`: what was written, checked as a whole before anything is bound.
+//! The configuration `slipway.toml`: parsed, and checked as a whole before anything is bound.
 //!
 //! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
 

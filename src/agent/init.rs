@@ -1,4 +1,4 @@
-//! What PID 1 owes the machine: file systems, consoles, orphans, the clock, and an end that is never silent.
+//! The duties of PID 1: file systems, consoles, orphans, the clock, and a shutdown that is never silent.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The steps as a real node does them.
+//! The agent's steps, done on a real machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+//! CustomResourceDefinitions of the kinds.
+//!
 //! The definitions of the kinds, as `definitions.json` has them: the binary brings what was generated from the types,
 //! not what generates it, which would be a twentieth of its code and a part of every start. A test holds the file
 //! against the types and writes it anew (`SLIPWAY_WRITE_SCHEMAS=1 cargo test --lib the_written`).

@@ -1,3 +1,5 @@
+//! The backup endpoint.
+//!
 //! `/slipway/v1/backup`: everything, keys included. Whoever has read it can make himself any user for as long as the CA
 //! lives, so no role gives it: it is for members of `system:masters`, each in its own name. Every attempt has its line in
 //! the audit log.

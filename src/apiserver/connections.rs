@@ -1,3 +1,5 @@
+//! Connection limits of the API listener.
+//!
 //! Who may have a connection: so many in all, so many from one address, and half of them at most for newcomers, who have
 //! not shown who they are.
 //!

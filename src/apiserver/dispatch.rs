@@ -1,4 +1,4 @@
-//! The way of a request: who asks, whether he may, whether there is a place for it, and which handler answers.
+//! Request dispatch: authentication, authorisation, a place among the requests, and the handler.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What answers hold while their callers take them, and which give way when that is too much.
+//! Slow readers: what answers hold while clients take them, and which are broken off when that is too much.
 //!
 //! A list's objects are the store's, so a list of any length costs a piece's memory. But what is written anew meanwhile is
 //! held by the list alone, and whoever takes it byte by byte could hold as many former selves of a namespace as they begin

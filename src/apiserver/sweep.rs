@@ -1,3 +1,5 @@
+//! Background deletion: garbage collection, ending namespaces, old events.
+//!
 //! What happens by itself: dependents go with their owners (`garbage`), ending namespaces are emptied, old events are
 //! forgotten.
 //!

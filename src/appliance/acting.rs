@@ -1,3 +1,5 @@
+//! Starting and stopping DHCP and the controllers, with leader election.
+//!
 //! What acts on machines: DHCP and the controllers. On an API server that several appliances may share, it runs only
 //! while this one leads.
 

@@ -1,3 +1,5 @@
+//! Signal handling.
+//!
 //! What signals do: SIGTERM and SIGINT end the appliance in order, whenever they come; SIGHUP, SIGUSR1 and SIGUSR2 end
 //! nothing.
 

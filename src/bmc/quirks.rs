@@ -1,4 +1,4 @@
-//! What particular controllers do differently, as data.
+//! Quirk profiles: what particular controllers do differently, as data.
 //!
 //! `config/bmc-quirks.toml` is part of the binary. Later profiles are applied last and win. Each profile says where its facts come from.
 

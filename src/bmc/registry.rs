@@ -1,4 +1,4 @@
-//! One connection per BMC: its sessions, its lock.
+//! The registry of BMC connections: one for each BMC, with its sessions and its lock.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

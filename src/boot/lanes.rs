@@ -1,4 +1,4 @@
-//! Who may take the appliance's network and disk: deployments that are under way before machines that begin to boot.
+//! Bandwidth lanes: deployments under way before machines that begin to boot.
 //!
 //! Kernels, ramdisks and chunks of images are what costs. Each answer that carries one takes a place until its last byte
 //! is sent; who gets none waits in line. A rack that is powered on at once fills the line of boots, and a deployment

@@ -1,3 +1,5 @@
+//! The boot HTTP listener: connections, their limits and deadlines, and an orderly shutdown.
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;

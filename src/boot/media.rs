@@ -1,3 +1,5 @@
+//! Boot ISOs and archives made for one machine.
+//!
 //! The ISO and the archive for one machine, over boot HTTP. A name that nobody can guess stands for one boot: it is
 //! made when the machine's BMC is given the URL, and is good until the agent has opened its session.
 

@@ -1,3 +1,5 @@
+//! `slipway bmc`: asks a BMC what it is and can do.
+
 use std::io::Read;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! `slipway crds`: prints the CustomResourceDefinitions, and the RBAC rules that controllers need.
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

@@ -1,3 +1,5 @@
+//! `slipway explain`: says what a machine would boot, and what DHCP did for it.
+
 use std::time::Duration;
 
 use anyhow::{Context, bail};

@@ -1,3 +1,5 @@
+//! `slipway image`: imports, lists and checks images of the library.
+
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};

@@ -1,3 +1,5 @@
+//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it.
+
 use jiff::Timestamp;
 
 use super::common::ConfigFile;

@@ -1,3 +1,5 @@
+//! `slipway ramdisk`: builds kernel, initrd and boot ISO.
+
 use std::path::PathBuf;
 
 use super::progress::Progress;

@@ -1,3 +1,5 @@
+//! `slipway restore`: makes a new appliance of a backup, or checks that it could.
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

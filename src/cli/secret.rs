@@ -1,4 +1,4 @@
-//! A secret from the terminal.
+//! Prompting for a secret on the terminal.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};

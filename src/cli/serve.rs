@@ -1,3 +1,5 @@
+//! `slipway serve`: sets up the log and runs the appliance.
+
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;

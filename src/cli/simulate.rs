@@ -1,4 +1,4 @@
-//! `slipway simulate`.
+//! `slipway simulate`: a simulated rack against a real appliance.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};

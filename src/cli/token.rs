@@ -1,4 +1,4 @@
-//! Tokens for people and programs: each is a ServiceAccount of its own in the namespace `slipway-system`, with bindings.
+//! `slipway token`: tokens for people and programs, each a ServiceAccount in the namespace `slipway-system`, with bindings.
 //!
 //! Nothing but the account is kept: the token is signed, printed once and forgotten. What lists and revokes it are
 //! ordinary API calls; it ends with its account.

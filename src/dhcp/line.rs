@@ -1,4 +1,4 @@
-//! One interface and port: receive, answer, write, send.
+//! The DHCP loop of one interface and port: receive, answer, write, send.
 //!
 //! A thread of its own takes messages in batches. Offers leave at once; leases are collected, and all that came while
 //! one write was under way are the next one. Their ACKs leave when it is on disk. So a thousand machines that power on

@@ -1,4 +1,4 @@
-//! What the log hears of one interface.
+//! Log lines of one interface, rationed.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};

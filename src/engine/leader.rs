@@ -1,4 +1,4 @@
-//! Takes part in the election: reads and writes the Lease until told to stop.
+//! The leader election loop: reads and writes the Lease until told to stop.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `Effect::Boot`, done: off, boot device, on. How the ramdisk reaches a machine follows from its BMC's address.
+//! The boot effect: off, boot device, on. How the ramdisk reaches a machine follows from its BMC's address.
 
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Claims across hosts: MAC addresses, BMCs, machines, places.
+//!
 //! What a decision about one host asks of all the others: who has its MAC address, its BMC or its machine, and how many are
 //! busy. Kept by the watch, so that an answer costs the same in a rack of any size.
 

@@ -1,4 +1,4 @@
-//! What the state machine asks for, done. Every effect may be done twice without harm.
+//! Effects: what the state machine asks for, done. Every effect may be done twice without harm.
 
 use std::time::Duration;
 

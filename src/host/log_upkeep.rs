@@ -1,4 +1,4 @@
-//! Logs go with their hosts.
+//! Deletion of logs whose hosts are gone.
 
 use tokio::sync::mpsc;
 use tracing::warn;

@@ -1,3 +1,5 @@
+//! Fair scheduling of reconciliations among namespaces.
+//!
 //! Which hosts are looked at at the same time. A look lasts as long as the host's BMC likes, so no namespace has all of
 //! them, and hosts that were never registered, whose BMCs may not even exist, leave some to those that were.
 //!

@@ -1,3 +1,5 @@
+//! Admission to the busy hosts, one at a time.
+//!
 //! Who takes a place among the busy hosts ([`crate::host::machine::takes_place`]): decided for one host at a time, so
 //! that a thousand hosts that look at once do not all see the same place free. Who waits is told when one is free.
 //!

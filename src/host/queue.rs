@@ -1,3 +1,5 @@
+//! A fair queue among parties.
+//!
 //! Who waits for something of which there is too little: of all parties the one that has least goes first, and of a party
 //! who has waited longest.
 

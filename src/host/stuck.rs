@@ -1,4 +1,4 @@
-//! Says when a host does not get on: an event once, and a gauge for as long as it lasts.
+//! Stuck hosts: an event once, and a gauge for as long as it lasts.
 //!
 //! A host is stuck when it is in a state that ends by itself and nothing about it has changed for `host.stuck_after`, or
 //! when the deadline of its wait has passed by a while and nothing came of it. It watches from outside: whatever holds up

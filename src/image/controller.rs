@@ -1,4 +1,4 @@
-//! Keeps the library as the Image objects want it.
+//! The image controller: keeps the library as the Image objects want it.
 //!
 //! Each Image goes from `Pending` over `Importing` to `Ready` or `Failed`. A failure that may pass is tried again
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is

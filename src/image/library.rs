@@ -1,4 +1,4 @@
-//! What is on disk, and when it counts as there.
+//! The image library on disk, and when an image counts as there.
 //!
 //! | path | what |
 //! |---|---|

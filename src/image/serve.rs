@@ -1,4 +1,4 @@
-//! Chunks and manifests over HTTP, for whoever has mounted and authorised the calls.
+//! Chunks and manifests over HTTP. The caller mounts and authorises the routes.
 //!
 //! Both are named by their SHA-256, so they never change: the name is the ETag and caches may keep them for ever.
 

@@ -1,4 +1,4 @@
-//! Lines that cannot be mistaken for others.
+//! Escaping: lines that cannot be mistaken for others.
 
 use std::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Through the subscriber that `slipway serve` uses.
+//! Tests of the log, through the subscriber that `slipway serve` uses.
 
 use std::io;
 use std::net::IpAddr;

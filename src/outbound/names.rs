@@ -1,4 +1,4 @@
-//! Names, resolved a few at a time.
+//! DNS resolution, a few names at a time.
 //!
 //! A lookup takes one of the threads that the whole program has for what blocks, until DNS answers or the C library gives
 //! up, which is later than anybody waits; and whoever writes a host chooses whose DNS servers are asked. So few lookups

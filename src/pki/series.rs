@@ -1,4 +1,4 @@
-//! The series of client certificates: which of those that the CA signed are still good.
+//! Revocation of client certificates: the series that are still good.
 //!
 //! Every client certificate names its series in its subject (`OU`), and the file `client-series` has the one that counts.
 //! A new series ends every certificate of the one before, whoever has it. Nothing is compared with a clock, so this works

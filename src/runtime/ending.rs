@@ -1,4 +1,4 @@
-//! How a controller ends.
+//! Shutdown of a controller.
 
 use std::fmt::Debug;
 use std::future::Future;

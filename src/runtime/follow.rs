@@ -1,3 +1,5 @@
+//! Listing and watching a kind through an API server.
+//!
 //! A kind's objects as an API server gives them: page by page, and what happens after a revision. Nothing here waits without
 //! end, and nothing is asked for again and again without a pause.
 

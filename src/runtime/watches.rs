@@ -1,4 +1,4 @@
-//! One watch of each kind in a process, and everybody who wants to know of its changes.
+//! Shared watches: one for each kind in a process, and everybody who wants to know of its changes.
 //!
 //! What happens is followed from the first page of a listing on, while the rest is listed: so a listing need not be of one
 //! revision, and ends however much is written meanwhile. What is told of an object by the watch counts more than what a page says.

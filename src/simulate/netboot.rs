@@ -1,3 +1,5 @@
+//! Simulated network boot.
+//!
 //! What firmware and iPXE do: DHCP, the boot program by TFTP or HTTP, DHCP again, the boot script, its files; or one
 //! medium that has it all.
 

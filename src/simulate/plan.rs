@@ -1,4 +1,4 @@
-//! What is asked for.
+//! Options of a run.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;

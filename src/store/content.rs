@@ -1,4 +1,4 @@
-//! What the files hold, read but not yet understood.
+//! Loading: what the files hold, read but not yet understood.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

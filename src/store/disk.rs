@@ -1,3 +1,5 @@
+//! The database on disk.
+//!
 //! What is on disk: opening it, reading all of it into the index, putting groups of changes there, and writing all of it anew
 //! when it has grown too far beyond what is in it.
 

@@ -1,4 +1,4 @@
-//! What is put right before sled opens the files. The caller holds the lock on the folder.
+//! Repairs before sled opens the files. The caller holds the lock on the folder.
 
 use std::fs;
 use std::io;

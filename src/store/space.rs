@@ -1,4 +1,4 @@
-//! Room on the disk: when little is left, only what gives room back is still written.
+//! Free disk space: when little is left, only what gives room back is still written.
 //!
 //! A full disk must not be the end: the store has to be opened, and what is no longer needed deleted, and both take room.
 //! So two files, the ballast, keep some. One is removed when little is left, the other only when the store is opened and

@@ -1,4 +1,4 @@
-//! The port of one transfer.
+//! The UDP port of one transfer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;

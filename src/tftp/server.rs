@@ -1,3 +1,5 @@
+//! The TFTP server: one port for requests, one task and port for each transfer.
+
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

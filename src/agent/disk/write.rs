@@ -1,4 +1,4 @@
-//! Writes an image from its chunks.
+//! Writing an image to a disk, chunk by chunk.
 //!
 //! Some chunks are under way at a time; each is fetched, verified, unpacked, compared with what the disk holds
 //! and written only when that differs. Nothing is unpacked before its SHA-256 is right. Memory is bounded by the

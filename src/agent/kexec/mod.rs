@@ -1,4 +1,4 @@
-//! Starting the installed system from the ramdisk, without another start of the firmware.
+//! kexec: starts the installed system from the ramdisk, without another start of the firmware.
 //!
 //! The boot loader's configuration on the root disk says which kernel, initial ramdisks and command line; the kernel
 //! loads them with `kexec_file_load(2)`, which also works under Secure Boot for signed kernels. Systems whose kernel

@@ -1,4 +1,4 @@
-//! The network of a site without DHCP: the plan of its network data, made true.
+//! Static network configuration: applies the plan of the network data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

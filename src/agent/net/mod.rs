@@ -1,3 +1,5 @@
+//! Network set-up of the ramdisk.
+//!
 //! The node's network: every Ethernet interface is brought up and asks for an address, all at once. The one that the
 //! firmware booted from is preferred. Where network data says how the network is, that is done instead.
 

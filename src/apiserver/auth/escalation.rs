@@ -1,4 +1,4 @@
-//! Nobody gives away what they do not have: checks of changes to roles, bindings and the groups of an account.
+//! Prevention of privilege escalation: checks of changes to roles, bindings and the groups of an account.
 //!
 //! Who writes a role must hold all that is in it, or be allowed to `escalate`; who writes a binding must hold all that
 //! its role gives, or be allowed to `bind` it. Members of `system:masters` need neither.

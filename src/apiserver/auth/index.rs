@@ -1,4 +1,4 @@
-//! Who may do what: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
+//! The RBAC index: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who calls, and what they may do.
+//! Authentication and authorisation: who calls, and what they may do.
 //!
 //! *Who* ([`Identity`]): the TLS listener puts in the subject of a client certificate; a bearer token is read here
 //! (`tokens`); then another name may be taken on (`impersonation`). *May they* (`authorizer`): members of

@@ -1,3 +1,5 @@
+//! TokenReview, TokenRequest and the SubjectAccessReviews.
+//!
 //! Questions about callers and permissions: the reviews, and the making of tokens. Each is created, answered and
 //! forgotten.
 

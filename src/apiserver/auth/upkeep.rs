@@ -1,3 +1,5 @@
+//! Controllers of service accounts, token Secrets and aggregated roles.
+//!
 //! What upstream's controllers do for this room: a `default` account in every namespace, tokens in the Secrets that ask
 //! for one, the rules of aggregating roles, and the default roles of a start.
 

@@ -1,4 +1,4 @@
-//! Definitions as they were last seen, and the kinds that were made of them.
+//! Compiled definitions: as they were last seen, and the resources made of them.
 //!
 //! A definition is read, weighed and compiled again when it was written, and only then: a write of one costs the same
 //! however many others there are. Of the others no more is kept than what decides about names.

@@ -1,4 +1,4 @@
-//! The UDP edge: sends what the protocol core says, waits, tries again, gives up.
+//! The IPMI client over UDP: sends what the protocol core says, waits, tries again, gives up.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Virtual media, done: find the drive, empty it, insert, read back, try the next form.
+//! Virtual media operations: find the drive, empty it, insert, read back, try the next form.
 
 use http::Method;
 use tokio::time::Instant;

@@ -1,4 +1,4 @@
-//! Which server, as whom: a kubeconfig, or on the appliance's own box the administrator's certificate.
+//! Server and credentials: a kubeconfig, or on the appliance's own box the administrator's certificate.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Objects in files, folders, URLs and on standard input: YAML with several documents, or JSON.
+//! Manifests: objects in files, folders, URLs and on standard input, as YAML with several documents or JSON.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

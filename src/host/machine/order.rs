@@ -1,4 +1,4 @@
-//! In which order a host is looked at (docs/design/host.md, "Order of work"), and which function is whose state.
+//! Order of work (docs/design/host.md, "Order of work"): in which order a host is looked at, and which function is whose state.
 
 use super::{Effect, Life, Next};
 use crate::api::metal3::{ANNOTATION_PAUSED, FINALIZER_HOST, OperationalStatus, ProvisioningState as State};

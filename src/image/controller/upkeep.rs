@@ -1,3 +1,5 @@
+//! Eviction and garbage collection of images.
+//!
 //! What the controller does for the library as a whole: it makes room, says for whom images are, and lets go of imports
 //! that nobody wants any more.
 
