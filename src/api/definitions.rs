@@ -24,10 +24,7 @@ pub(super) fn written() -> BTreeMap<String, CustomResourceDefinition> {
 pub(crate) fn unpack<T: DeserializeOwned>(packed: &[u8]) -> T {
     let mut text = Vec::new();
     let read = ZlibDecoder::new(packed).read_to_end(&mut text).map_err(serde_json::Error::io);
-    match read.and_then(|_| serde_json::from_slice(&text)) {
-        Ok(schemas) => schemas,
-        Err(error) => panic!("the schemas in this binary cannot be read: {error}"),
-    }
+    read.and_then(|_| serde_json::from_slice(&text)).expect("the schemas in this binary can be read")
 }
 
 /// Holds a file against what it was generated from, or writes it.

@@ -1,6 +1,7 @@
 //! The command line: one file for each command.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands speak to their user")]
 
 mod backup;
 mod bmc;
