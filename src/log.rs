@@ -1,4 +1,4 @@
-//! The log: a line for each event, on standard error.
+//! The log: a line for each event, on standard error or in systemd's journal.
 //!
 //! Two things hold of every line, whoever writes it and whatever stands in it:
 //!
@@ -15,14 +15,16 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{JsonFields, format};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Filter, SubscriberExt};
 
 use crate::config::LogFormat;
 
 mod escape;
+mod journal;
 mod ration;
 
 pub use escape::{escape_all, escaped, escaped_lines, is_safe};
+pub use journal::{Journal, has_stderr};
 pub use ration::Ration;
 
 use escape::Escaped;
@@ -41,7 +43,7 @@ pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
     Object(namespace, name)
 }
 
-/// What writes the log. `colours` are for terminals, and for text only.
+/// What writes the log to standard error, as JSON or else as text. `colours` are for terminals, and for text only.
 pub fn subscriber<W>(
     filter: EnvFilter,
     format_of: LogFormat,
@@ -53,11 +55,10 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let registry = tracing_subscriber::registry().with(filter);
-    // Spans are the libraries' own (kube's controllers open one around all that they do): an event names what it is about itself.
-    let shown = ration.and(filter_fn(|metadata| metadata.is_event()));
+    let shown = shown(ration);
     let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(writer);
     match format_of {
-        LogFormat::Text => {
+        LogFormat::Auto | LogFormat::Text | LogFormat::Journal => {
             let lines = lines.event_format(Escaped::text(format().with_ansi(colours), colours));
             Box::new(registry.with(lines.with_filter(shown)))
         }
@@ -66,6 +67,17 @@ where
             Box::new(registry.with(lines.fmt_fields(JsonFields::new()).with_filter(shown)))
         }
     }
+}
+
+/// What writes the log to the journal.
+pub fn to_journal(filter: EnvFilter, journal: Journal, ration: Ration) -> Box<dyn Subscriber + Send + Sync> {
+    Box::new(tracing_subscriber::registry().with(filter).with(journal.with_filter(shown(ration))))
+}
+
+/// Which lines there are. No spans: they are the libraries' own (kube's controllers open one around all that they do), and
+/// an event names what it is about itself.
+fn shown<S: Subscriber>(ration: Ration) -> impl Filter<S> + Send + Sync + 'static {
+    ration.and(filter_fn(|metadata| metadata.is_event()))
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ mod hostile;
 mod image_cli;
 mod image_sources;
 mod informers;
+mod journal;
 mod kubectl;
 mod log_flood;
 mod needs;
