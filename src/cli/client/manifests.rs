@@ -10,10 +10,10 @@ use serde_json::Value;
 /// Where objects are.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct Files {
-    /// File, folder, http(s) URL, or - for standard input; may be given several times
+    /// File, folder, http(s) URL, or - for standard input; may be given more than once
     #[arg(long = "filename", short = 'f', value_name = "FILE|DIR|URL|-")]
     pub filenames: Vec<String>,
-    /// Also the folders inside folders
+    /// Also read folders inside folders
     #[arg(long, short = 'R')]
     recursive: bool,
 }
