@@ -102,7 +102,7 @@ pub struct Audit {
     rations: Arc<Mutex<Rations>>,
 }
 
-/// Who has written how much.
+/// How much each caller has written.
 #[derive(Debug)]
 struct Rations {
     /// Failed logins, by address.

@@ -116,7 +116,7 @@ impl Default for Patience {
     }
 }
 
-/// Who is told, with the peer and the reason, that the handshake refused a client certificate.
+/// Called with peer and reason when the handshake refused a client certificate.
 pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
 /// What the listener asks about its callers, and whom it tells of them.
@@ -250,7 +250,7 @@ pub async fn serve_knowing(
     Ok(())
 }
 
-/// Who came, the place that they have, and who is told that their certificate was refused.
+/// A new connection: its peer, its place, and what is called when its certificate is refused.
 struct Arrival {
     peer: SocketAddr,
     place: Arc<Place>,

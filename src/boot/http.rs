@@ -238,7 +238,7 @@ pub(super) struct Shared {
     pub tokens: Arc<Tokens>,
     pub files: BootFiles,
     pub lanes: Lanes,
-    /// Who asked first for a boot's script, where another server gives the addresses.
+    /// The first address that asked for a boot's script, where another server gives the addresses.
     pub firsts: Firsts,
     /// Who asked first for a medium. Apart: a machine can have as many tickets as it likes, and they push out no others' boots.
     pub media: Firsts,

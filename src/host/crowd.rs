@@ -23,7 +23,7 @@ use crate::boot::{Claim, ClaimOrder, HostIndex};
 use crate::outbound::plain;
 use crate::runtime::{Change, Key, key};
 
-/// Who was there first: when it was made, then its UID.
+/// Order of hosts by age: when each was made, then its UID.
 pub(super) type Age = (Option<Timestamp>, Option<String>);
 
 /// All hosts, as decisions about one of them look at them.
@@ -90,7 +90,7 @@ fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
     }
 }
 
-/// Who has what, the first one first. It is nearly always one.
+/// The hosts that claim each thing, the first one first. It is nearly always one.
 struct Shared<K>(HashMap<K, Vec<Arc<Member>>>);
 
 impl<K> Default for Shared<K> {

@@ -304,7 +304,7 @@ impl Reconciler {
     async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
         let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
         if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
-            // Who went by itself has let go of them before.
+            // A host that was deleted in order has released them before.
             access::release_gone(&self.context, namespace, name).await?;
             effects::let_intent_go(&self.context, &intent).await?;
         }

@@ -103,7 +103,7 @@ impl From<kube::Error> for Refused {
     }
 }
 
-/// Who calls, by the headers alone: of nobody's body a byte is read.
+/// The caller, by the headers alone: no byte of a body is read before it is known.
 enum Who {
     /// An unknown machine that reports itself, from this address.
     Visitor(Discovery, Claims, IpAddr),

@@ -169,7 +169,7 @@ impl Binding {
     }
 }
 
-/// Who asks, as far as it matters here.
+/// The caller, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'c> {
     /// User name.

@@ -189,7 +189,7 @@ impl Discovery {
         // Goes on when the machine hangs up: else the next report would be judged before what is under way is there.
         tokio::spawn(async move {
             let begun = Instant::now();
-            // Who hangs up hears nothing.
+            // A machine that hangs up gets no answer.
             tell.send(discovery.finish(&claims, report.as_ref()).await).ok();
             // To look at many hosts takes long, and strangers may report again and again: half of the time is for others.
             tokio::time::sleep(begun.elapsed().min(LONGEST_REST)).await;

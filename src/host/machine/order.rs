@@ -25,7 +25,7 @@ impl Life<'_> {
             return next;
         }
         if self.status.operational_status == OperationalStatus::Delayed {
-            // Who still has to wait says so again.
+            // A host that still has to wait says so again.
             let failed = self.status.error_type.is_some();
             self.status.operational_status = if failed { OperationalStatus::Error } else { OperationalStatus::OK };
         }
