@@ -2,6 +2,7 @@
 //! and one writer alone. Runs about two seconds for each.
 //!
 //! The folder is made beside the build (`CARGO_TARGET_TMPDIR`), because `/tmp` is often in memory.
+#![expect(clippy::print_stdout, reason = "a measurement is printed")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

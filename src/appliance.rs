@@ -122,7 +122,7 @@ pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
                 if let Ok(Ok(Ok((_, (_, store))))) = tokio::time::timeout(SHUTDOWN_DEADLINE, opening).await {
                     store.close().await;
                 }
-                warn!("{signal}: stopped before it was ready");
+                warn!(%signal, "stopped before it was ready");
                 return Ok(());
             }
         }
@@ -175,7 +175,7 @@ async fn serve(
     let begun = tokio::select! {
         begun = begin(config, pki, store, prepared, &mut services, shutdown) => Some(begun),
         signal = signals.end() => {
-            warn!("{signal}: stopped before it was ready");
+            warn!(%signal, "stopped before it was ready");
             None
         }
     };
@@ -194,7 +194,7 @@ async fn serve(
     shutdown.cancel();
     let all = async { while services.join_next().await.is_some() {} };
     if tokio::time::timeout(SHUTDOWN_DEADLINE, all).await.is_err() {
-        warn!("some services did not end in time");
+        warn!("some services did not end in time: they were cut off");
     }
     if let Some(audit) = audit {
         audit.close().await;
@@ -219,7 +219,7 @@ async fn begin(
     if !files.has_ramdisk() {
         warn!(
             folder = %config.data_dir.boot().display(),
-            "there is no kernel and ramdisk yet: machines cannot be inspected before `slipway ramdisk build`"
+            "there is no kernel and ramdisk yet: make them with `slipway ramdisk build`, machines cannot be inspected before"
         );
     }
     let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;

@@ -1,4 +1,4 @@
-//! `slipway.toml`: what was written, checked as a whole before anything is bound.
+//! The configuration `slipway.toml`: parsed, and checked as a whole before anything is bound.
 //!
 //! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
 
@@ -401,13 +401,13 @@ impl Default for EngineConfig {
 pub struct LogConfig {
     /// A level, or `room=level` pairs with commas.
     pub level: String,
-    /// `text` or `json`.
+    /// Where lines go and how they look.
     pub format: LogFormat,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Text }
+        Self { level: "info".into(), format: LogFormat::Auto }
     }
 }
 
@@ -436,14 +436,18 @@ pub struct BmcConfig {
     pub allow: Vec<Allowed>,
 }
 
-/// How log lines look.
+/// Where log lines go, and how they look.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// To systemd's journal where standard error is connected to it, else text.
+    Auto,
+    /// Text for people, on standard error.
     Text,
-    /// For programs.
+    /// JSON for programs, on standard error.
     Json,
+    /// To systemd's journal, with priorities and fields.
+    Journal,
 }
 
 /// Longest length of time, in hours: ten years. Whatever is reckoned with it stays a time.

@@ -24,7 +24,7 @@ pub fn raise() -> io::Result<u64> {
     if soft < wanted {
         match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
             Ok(()) => return Ok(wanted),
-            Err(error) => tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised"),
+            Err(error) => tracing::warn!(%error, soft, hard, "cannot raise the limit of open files"),
         }
     }
     Ok(soft)

@@ -37,7 +37,7 @@
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
 
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 pub mod agent;
 pub mod api;

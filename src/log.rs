@@ -1,4 +1,4 @@
-//! The log: a line for each event, on standard error.
+//! The log: a line for each event, on standard error or in systemd's journal.
 //!
 //! Two things hold of every line, whoever writes it and whatever stands in it:
 //!
@@ -7,24 +7,43 @@
 //! - Nobody fills the log. A line that says who brought it about, in a field `peer`, `host` or `mac`, is rationed by him
 //!   ([`ration`]); what was left out is told in one line.
 
+use std::fmt;
+
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{JsonFields, format};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Filter, SubscriberExt};
 
 use crate::config::LogFormat;
 
 mod escape;
+mod journal;
 mod ration;
 
 pub use escape::{escape_all, escaped, escaped_lines, is_safe};
+pub use journal::{Journal, has_stderr};
 pub use ration::Ration;
 
 use escape::Escaped;
 
-/// What writes the log. `colours` are for terminals, and for text only.
+/// What the log calls an object: `namespace/name`, or the name alone of one that is in no namespace.
+pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
+    struct Object<'a>(&'a str, &'a str);
+    impl fmt::Display for Object<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {
+                Self("", name) => f.write_str(name),
+                Self(namespace, name) => write!(f, "{namespace}/{name}"),
+            }
+        }
+    }
+    Object(namespace, name)
+}
+
+/// What writes the log to standard error, as JSON or else as text. `colours` are for terminals, and for text only.
 pub fn subscriber<W>(
     filter: EnvFilter,
     format_of: LogFormat,
@@ -36,17 +55,29 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let registry = tracing_subscriber::registry().with(filter);
+    let shown = shown(ration);
     let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(writer);
     match format_of {
-        LogFormat::Text => {
+        LogFormat::Auto | LogFormat::Text | LogFormat::Journal => {
             let lines = lines.event_format(Escaped::text(format().with_ansi(colours), colours));
-            Box::new(registry.with(lines.with_filter(ration)))
+            Box::new(registry.with(lines.with_filter(shown)))
         }
         LogFormat::Json => {
             let lines = lines.with_ansi(false).event_format(Escaped::json(format().json()));
-            Box::new(registry.with(lines.fmt_fields(JsonFields::new()).with_filter(ration)))
+            Box::new(registry.with(lines.fmt_fields(JsonFields::new()).with_filter(shown)))
         }
     }
+}
+
+/// What writes the log to the journal.
+pub fn to_journal(filter: EnvFilter, journal: Journal, ration: Ration) -> Box<dyn Subscriber + Send + Sync> {
+    Box::new(tracing_subscriber::registry().with(filter).with(journal.with_filter(shown(ration))))
+}
+
+/// Which lines there are. No spans: they are the libraries' own (kube's controllers open one around all that they do), and
+/// an event names what it is about itself.
+fn shown<S: Subscriber>(ration: Ration) -> impl Filter<S> + Send + Sync + 'static {
+    ration.and(filter_fn(|metadata| metadata.is_event()))
 }
 
 #[cfg(test)]

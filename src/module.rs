@@ -1,4 +1,4 @@
-//! What a life brings into the house, declared in its own room.
+//! Modules: what a room declares of the kinds it acts on, and how it is started.
 //!
 //! A [`Module`] says what everybody must know of it, whether it runs or not: its kinds, and what its controllers may do in another
 //! API server. Its [`Life`] is what runs: rules and views for the API, what it counts, and what acts on machines. The list of all of

@@ -1,4 +1,4 @@
-//! The lives of this house. A new one is a line here; everything else about it stands in its own room.
+//! The list of modules. A new one is a line here; everything else about it stands in its own room.
 
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! OpenStack network data, parsed.
+//!
 //! Network data in OpenStack's form (`network_data.json`), read into a plan: what a site without DHCP says of its
 //! machines' network. The appliance reads it before it is given to a machine, the agent before it is done.
 //!

@@ -1,4 +1,4 @@
-//! Where the appliance may connect to when somebody else chose the address: an image's URL, a BMC's address.
+//! Outbound policy: where the appliance may connect to when somebody else chose the address, as an image's URL or a BMC's.
 //!
 //! The appliance stands where its users do not: on its own loopback, beside the metadata service of its cloud, with an
 //! address that its own boot scripts trust. So an address is judged after its name was resolved, where the connection is

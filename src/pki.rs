@@ -153,14 +153,14 @@ impl Pki {
                     Subject { name: "slipway", usage: ExtendedKeyUsagePurpose::ServerAuth, ..Subject::default() };
                 let server = authority.sign(subject, wanted, now + SERVER_LIFETIME)?;
                 write_credential(&folder, "server", &server)?;
-                tracing::info!(names = ?names, "the server's certificate was made");
+                tracing::info!(names = ?names, "made the API server's certificate");
                 server
             }
         };
         // Older versions kept an administrator's key for ten years.
         if folder.remove("admin.key")? | folder.remove("admin.crt")? {
             tracing::info!(
-                "the administrator's key of an older version was removed: `slipway kubeconfig` makes one for each call"
+                "removed the administrator's key of an older version: `slipway kubeconfig` makes one for each call"
             );
         }
         let token_key = read_token_key(&folder)?;

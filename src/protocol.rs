@@ -1,4 +1,4 @@
-//! What the agent and the appliance say to each other over 8443, TLS pinned to the appliance's CA.
+//! The agent protocol: what agent and appliance say to each other over 8443, TLS pinned to the appliance's CA.
 //!
 //! | call | answer |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Who goes first when not everybody can be served: what this appliance knows of an address, and the shares that follow.
+//! Ranks and shares: who goes first when not everybody can be served.
 //!
 //! A stranger on the wire costs little and has as many addresses as he likes. So what he can take is bounded in three
 //! ways wherever he can take anything: by address, by what all strangers take together, and by a share that is kept for

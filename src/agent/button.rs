@@ -53,7 +53,7 @@ fn listen(path: PathBuf, pressed: CancellationToken) {
         }
     });
     if let Err(error) = spawned {
-        tracing::warn!("the power button is not listened to: {error}");
+        tracing::warn!(%error, "cannot listen to the power button: pressing it does nothing");
     }
 }
 

@@ -312,12 +312,12 @@ impl Client {
         };
         *outage = Some(Outage { since, told: now });
         let seconds = (now - since).as_secs();
-        tracing::warn!("waiting for the appliance at {} ({what}), {seconds} s so far: {error}", self.shared.server);
+        tracing::warn!(server = %self.shared.server, call = what, seconds, %error, "waiting for the appliance to answer");
     }
 
     fn answered(&self) {
         if let Some(outage) = self.shared.outage.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            tracing::info!("the appliance answers again after {} s", outage.since.elapsed().as_secs());
+            tracing::info!(seconds = outage.since.elapsed().as_secs(), "the appliance answers again");
         }
     }
 
@@ -334,7 +334,7 @@ impl Client {
         }
         match http_client(&self.shared.tls, &self.shared.exit, next.map(String::as_str)) {
             Ok(http) => *route = Route { interface: next.cloned(), http },
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => tracing::warn!(interface = next, %error, "cannot call the appliance by another interface"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the kernel command line tells the agent.
+//! Parameters of the kernel command line.
 
 use std::net::IpAddr;
 

@@ -180,7 +180,7 @@ impl Activity {
             if told.elapsed() >= Duration::from_secs(5) {
                 told = Instant::now();
                 match slow {
-                    Some((module, seconds)) => tracing::info!("waiting for the driver {module}, {seconds} s so far"),
+                    Some((module, seconds)) => tracing::info!(%module, seconds, "waiting for a driver to load"),
                     None => tracing::info!("waiting for devices to settle"),
                 }
             }
@@ -226,12 +226,12 @@ impl Loader<'_> {
                 state.loaded += usize::from(result.is_ok());
             });
             match result {
-                Ok(()) => tracing::debug!("driver {module} loaded in {} ms", since.elapsed().as_millis()),
+                Ok(()) => tracing::debug!(module, milliseconds = since.elapsed().as_millis() as u64, "driver loaded"),
                 // The usual answer of drivers for hardware that is not there after all.
                 Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => {
-                    tracing::debug!("driver {module}: {error}");
+                    tracing::debug!(module, %error, "driver found no device");
                 }
-                Err(error) => tracing::warn!("driver {module} was not loaded: {error}"),
+                Err(error) => tracing::warn!(module, %error, "cannot load a driver"),
             }
         }
         new
@@ -248,7 +248,10 @@ impl Loader<'_> {
                 return;
             }
         }
-        tracing::warn!("devices still appear after {MAX_PASSES} passes; the rest is left to the kernel's events");
+        tracing::warn!(
+            passes = MAX_PASSES,
+            "devices still appear: drivers for later ones are loaded as the kernel reports them"
+        );
     }
 }
 
@@ -282,7 +285,7 @@ pub fn start(root: &Path) -> Activity {
         let folder = root.join("lib/modules");
         let read = |name: &str| {
             std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| {
-                tracing::error!("{name} of the ramdisk cannot be read: {error}");
+                tracing::error!(file = name, %error, "cannot read the ramdisk's list of drivers");
                 String::new()
             })
         };
@@ -302,14 +305,14 @@ pub fn start(root: &Path) -> Activity {
             state.coldplugged = true;
             loaded = state.loaded;
         });
-        tracing::info!("{loaded} drivers loaded");
+        tracing::info!(count = loaded, "drivers loaded");
         match events {
             Ok(events) => watch(&events, &mut loader, &root, &shared),
-            Err(error) => tracing::warn!("devices that appear late will not be noticed: {error}"),
+            Err(error) => tracing::warn!(%error, "cannot receive the kernel's device events: devices that appear late get no driver"),
         }
     });
     if let Err(error) = spawned {
-        tracing::error!("no drivers are loaded: {error}");
+        tracing::error!(%error, "cannot load drivers");
         activity.update(|state| state.coldplugged = true);
     }
     activity
@@ -332,7 +335,7 @@ fn watch(events: &Uevents, loader: &mut Loader<'_>, root: &Path, activity: &Acti
             Err(Errno::ENOBUFS) => loader.coldplug(root),
             Err(Errno::EINTR) => {}
             Err(error) => {
-                tracing::warn!("the kernel's device events ended: {error}");
+                tracing::warn!(%error, "the kernel's device events ended: devices that appear late get no driver");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! What PID 1 owes the machine: file systems, consoles, orphans, the clock, and an end that is never silent.
+//! The duties of PID 1: file systems, consoles, orphans, the clock, and a shutdown that is never silent.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -85,7 +85,7 @@ pub fn settle_kernel() {
         ("/proc/sys/net/ipv4/conf/all/arp_announce", "2"),
     ] {
         if let Err(error) = std::fs::write(file, value) {
-            tracing::warn!("{file} was not set: {error}");
+            tracing::warn!(file, value, %error, "cannot set a kernel parameter");
         }
     }
 }
@@ -99,7 +99,7 @@ pub fn mount_efi_variables() {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     match mount(Some("efivarfs"), target, Some("efivarfs"), flags, None::<&str>) {
         Ok(()) | Err(Errno::EBUSY) => {}
-        Err(error) => tracing::warn!("the UEFI variables cannot be mounted: {error}"),
+        Err(error) => tracing::warn!(%error, "cannot mount the UEFI variables"),
     }
 }
 
@@ -113,7 +113,7 @@ pub async fn reap() {
     let mut signals = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()) {
         Ok(signals) => signals,
         Err(error) => {
-            tracing::warn!("ended processes are not waited for: {error}");
+            tracing::warn!(%error, "cannot wait for ended processes: they stay in the process table");
             return;
         }
     };
@@ -122,7 +122,7 @@ pub async fn reap() {
         for _ in 0..1000 {
             match waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::StillAlive) | Err(_) => break,
-                Ok(WaitStatus::Signaled(process, Signal::SIGSEGV, _)) => tracing::warn!("process {process} crashed"),
+                Ok(WaitStatus::Signaled(process, Signal::SIGSEGV, _)) => tracing::warn!(%process, "a process crashed"),
                 Ok(_) => {}
             }
         }
@@ -138,16 +138,16 @@ pub fn set_clock(now: i64) {
         return;
     }
     match ClockId::CLOCK_REALTIME.set_time(TimeSpec::new(now, 0)) {
-        Ok(()) => tracing::info!("the clock was off by {off} s and is set"),
-        Err(error) => tracing::warn!("the clock is off by {off} s and cannot be set: {error}"),
+        Ok(()) => tracing::info!(seconds = off, "the clock was wrong and is set"),
+        Err(error) => tracing::warn!(seconds = off, %error, "cannot set the clock, which is wrong"),
     }
 }
 
 /// Gives the machine its name.
 pub fn set_hostname(name: &str) {
     match sethostname(name) {
-        Ok(()) => tracing::info!("this machine is {name}"),
-        Err(error) => tracing::warn!("the host name {name} cannot be set: {error}"),
+        Ok(()) => tracing::info!(name, "host name set"),
+        Err(error) => tracing::warn!(name, %error, "cannot set the host name"),
     }
 }
 
@@ -156,7 +156,7 @@ pub fn set_hostname(name: &str) {
 pub fn tell_panics(consoles: Consoles) {
     std::panic::set_hook(Box::new(move |panic| {
         let text = panic.to_string().replace('\n', " ");
-        tracing::error!("fault in the agent: {text}");
+        tracing::error!(panic = text, "fault in the agent");
         consoles.banner(&["FAULT in the Slipway agent, please report it:", &text]);
         early(&text);
     }));

@@ -358,7 +358,7 @@ pub fn follow_kernel(root: &Path, log: Log) {
         }
     });
     if let Err(error) = spawned {
-        tracing::warn!("the kernel's messages are not followed: {error}");
+        tracing::warn!(%error, "cannot follow the kernel's messages: the log will not have them");
     }
 }
 

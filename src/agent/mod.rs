@@ -64,6 +64,7 @@ impl Verdict {
 
 /// Runs the agent as PID 1; never returns. As any other process it says why not and exits with status 2: it would
 /// take over the machine.
+#[expect(clippy::exit, clippy::print_stderr, reason = "it is no agent yet, and somebody started it by hand")]
 pub fn run_as_init() -> ! {
     if std::process::id() != 1 {
         eprintln!("slipway agent runs as the first process of the ramdisk; here it would restart the machine");

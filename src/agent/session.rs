@@ -168,7 +168,7 @@ impl Shipper {
                     *sent = next;
                     return;
                 }
-                Err(error) => return tracing::debug!("the log is not delivered: {error}"),
+                Err(error) => return tracing::debug!(%error, "cannot deliver the log"),
             }
         }
     }
@@ -212,7 +212,7 @@ impl Runner<'_> {
                 Ok(Some(step)) => step,
                 Ok(None) => continue,
                 Err(CallError::Gone(reason)) => {
-                    tracing::info!("the last step is not wanted any more: {reason}");
+                    tracing::info!(reason, "the appliance no longer wants the last step");
                     // The appliance answers 410 at once: do not ask again at once.
                     tokio::time::sleep(self.client.timing().event_gap).await;
                     continue;
@@ -234,7 +234,7 @@ impl Runner<'_> {
     /// Does one step; `Some` when the machine is to go down after it.
     async fn step(&mut self, step: Step) -> Result<Option<End>, CallError> {
         let name = step.action.kind();
-        tracing::info!(step = step.id, "step {name}");
+        tracing::info!(step = step.id, "step {name} started");
         if step.generation != self.session.generation {
             let message = format!(
                 "{name} belongs to generation {} of the host and this boot to generation {}: not done",
@@ -264,7 +264,7 @@ impl Runner<'_> {
         match self.finish(&step, outcome).await {
             // It was taken, only its answer was lost: the host has gone on and waits for the machine to go down.
             Err(CallError::Revoked(reason)) if matches!(end, Some(End::PowerOff | End::Reboot)) => {
-                tracing::info!("the outcome of {name} is known: {reason}");
+                tracing::info!(reason, "the appliance has the outcome of {name} already");
             }
             told => told?,
         }
@@ -317,7 +317,7 @@ impl Runner<'_> {
                     Err(CallError::Gone(reason)) => Some(Stop::Gone(reason)),
                     // A lost event is not worth stopping for: the next one says more.
                     Err(error) => {
-                        tracing::debug!("event not delivered: {error}");
+                        tracing::debug!(%error, "cannot deliver an event");
                         None
                     }
                     Ok(()) => None,
@@ -334,13 +334,13 @@ impl Runner<'_> {
         };
         drop(guard);
         if tokio::time::timeout(timing.cancel, &mut task).await.is_err() {
-            tracing::error!("the cancelled step did not end within {} s", timing.cancel.as_secs());
+            tracing::error!(seconds = timing.cancel.as_secs(), "the cancelled step did not end in time");
             task.abort();
         }
         match stop {
             Stop::Revoked(reason) => Err(CallError::Revoked(reason)),
             Stop::Gone(reason) => {
-                tracing::warn!(step = step.id, "step cancelled by the appliance: {reason}");
+                tracing::warn!(step = step.id, reason, "the appliance cancelled the step");
                 Ok(None)
             }
             Stop::Stalled => {
@@ -396,7 +396,7 @@ impl Runner<'_> {
         };
         // Before the outcome: when that is known, so is all that led to it. And a machine that goes down sends no more.
         if tokio::time::timeout(self.client.timing().call, self.shipper.send()).await.is_err() {
-            tracing::warn!("the log could not be sent in time");
+            tracing::warn!("cannot send the log in time");
         }
         self.tell(outcome).await
     }
@@ -408,13 +408,15 @@ impl Runner<'_> {
             match client.retry("taking a result", || client.result(&outcome)).await {
                 Ok(()) => break,
                 Err(CallError::Gone(reason)) => {
-                    tracing::info!(step = outcome.step, "result not wanted any more: {reason}");
+                    tracing::info!(step = outcome.step, reason, "the appliance no longer wants the result");
                     break;
                 }
                 Err(CallError::Refused { status, reason }) if !outcome.log.is_empty() => {
                     tracing::warn!(
                         step = outcome.step,
-                        "result refused, sending it without the log: {reason} ({status})"
+                        %status,
+                        reason,
+                        "the appliance refused the result: it is sent again without the log"
                     );
                     outcome.log.clear();
                 }

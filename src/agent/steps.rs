@@ -1,4 +1,4 @@
-//! The steps as a real node does them.
+//! The agent's steps, done on a real machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Node {
     async fn disks(&self, progress: &Progress) -> Vec<Storage> {
         progress.report("waiting for disks", None, None);
         if !self.drivers.settled(QUIET, SETTLE).await {
-            tracing::warn!("devices have not settled within {} s", SETTLE.as_secs());
+            tracing::warn!(seconds = SETTLE.as_secs(), "devices have not settled in time: going on");
         }
         let until = tokio::time::Instant::now() + FIRST_DISK;
         loop {
@@ -68,7 +68,7 @@ impl Node {
         let removable = |disk: &Storage| disks::is_removable(&self.root, disk);
         let chosen = hints::choose(&disks, hints, removable).map_err(|error| StepError(error.to_string()))?;
         let device = device_path(chosen);
-        tracing::info!("the root disk is {} ({}, {} bytes)", device.display(), chosen.name, chosen.size_bytes);
+        tracing::info!(disk = %device.display(), name = chosen.name, bytes = chosen.size_bytes, "chose the root disk");
         Ok(device)
     }
 

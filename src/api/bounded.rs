@@ -1,3 +1,5 @@
+//! Bounded lists: deserialising that stops at a limit.
+//!
 //! Lists of objects that users write, read no further than their bound: what comes by an API server that knows no bound
 //! costs no more to read than what is refused. One entry beyond the bound is kept, so that whoever judges sees it.
 

@@ -1,3 +1,5 @@
+//! CustomResourceDefinitions of the kinds.
+//!
 //! The definitions of the kinds, as `definitions.json` has them: the binary brings what was generated from the types,
 //! not what generates it, which would be a twentieth of its code and a part of every start. A test holds the file
 //! against the types and writes it anew (`SLIPWAY_WRITE_SCHEMAS=1 cargo test --lib the_written`).
@@ -22,10 +24,7 @@ pub(super) fn written() -> BTreeMap<String, CustomResourceDefinition> {
 pub(crate) fn unpack<T: DeserializeOwned>(packed: &[u8]) -> T {
     let mut text = Vec::new();
     let read = ZlibDecoder::new(packed).read_to_end(&mut text).map_err(serde_json::Error::io);
-    match read.and_then(|_| serde_json::from_slice(&text)) {
-        Ok(schemas) => schemas,
-        Err(error) => panic!("the schemas in this binary cannot be read: {error}"),
-    }
+    read.and_then(|_| serde_json::from_slice(&text)).expect("the schemas in this binary can be read")
 }
 
 /// Holds a file against what it was generated from, or writes it.

@@ -1,3 +1,5 @@
+//! MAC addresses: how they are written and read.
+
 use std::fmt;
 use std::str::FromStr;
 

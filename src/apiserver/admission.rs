@@ -41,7 +41,7 @@ pub struct AdmissionRequest<'r> {
 /// Rules of a room for a kind: what is wrong with the change. Called under no lock, possibly many times at once.
 pub type Admission = Arc<dyn Fn(&AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> + Send + Sync>;
 
-/// Who asks for a room's view of an object, see [`ApiServer::add_view`].
+/// The caller of a room's view of an object, see [`ApiServer::add_view`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewRequest {
     /// Namespace of the object, empty when it has none.

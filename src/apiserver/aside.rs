@@ -1,3 +1,5 @@
+//! Blocking work, moved off the workers that serve requests.
+//!
 //! Work that takes a worker of the runtime for long is done aside, so that the other requests of that worker go on.
 //!
 //! That alone is not enough: each piece of such work has a thread of its own, and hundreds of them would leave the

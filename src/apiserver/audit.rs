@@ -102,7 +102,7 @@ pub struct Audit {
     rations: Arc<Mutex<Rations>>,
 }
 
-/// Who has written how much.
+/// How much each caller has written.
 #[derive(Debug)]
 struct Rations {
     /// Failed logins, by address.
@@ -209,7 +209,7 @@ impl Audit {
             }
         };
         if timeout(self.patience, close).await.is_err() {
-            tracing::error!("the audit log could not be written to its end");
+            tracing::error!("cannot write the last lines of the audit log in time");
         }
     }
 
@@ -476,7 +476,7 @@ fn line(event: &Event<'_>) -> Option<Vec<u8>> {
             Some(line)
         }
         Err(error) => {
-            tracing::error!(%error, "a line of the audit log could not be made");
+            tracing::error!(%error, "cannot make a line of the audit log");
             None
         }
     }

@@ -1,3 +1,5 @@
+//! The backup endpoint.
+//!
 //! `/slipway/v1/backup`: everything, keys included. Whoever has read it can make himself any user for as long as the CA
 //! lives, so no role gives it: it is for members of `system:masters`, each in its own name. Every attempt has its line in
 //! the audit log.
@@ -38,6 +40,6 @@ async fn answer(api: &ApiServer, identity: &Identity, method: &Method) -> Result
         return Err(ApiError::method_not_allowed("only GET is served here"));
     }
     let page = api.inner.backup.get().ok_or_else(ApiError::no_such_path)?;
-    tracing::info!(user = identity.user, "a backup is taken over the API");
+    tracing::info!(user = identity.user, "somebody takes a backup by the API");
     page().await
 }

@@ -1,4 +1,4 @@
-//! What is served without anybody having defined it: the core kinds, and this program's own.
+//! Built-in resources: the core kinds, and this program's own.
 
 use std::collections::BTreeMap;
 

@@ -45,7 +45,7 @@ impl Call<'_> {
         }
         let length =
             self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        // Who does not say how much it sends may send much.
+        // A client that does not say how much it sends may send much.
         let given: usize = length.unwrap_or(usize::MAX);
         given.max(live) >= aside::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
     }

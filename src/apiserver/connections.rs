@@ -1,5 +1,7 @@
-//! Who may have a connection: so many in all, so many from one address, and half of them at most for newcomers, who have
-//! not shown who they are.
+//! Connection limits of the API listener.
+//!
+//! There are so many connections in all, so many from one address, and half of them at most for newcomers: clients that
+//! have not authenticated yet.
 //!
 //! A connection begins as a newcomer's. One more of them is always let in, and another goes for it: one of a
 //! [rank](crate::ration::Rank) that has more than its share, and there the oldest one from the address that has most of
@@ -203,7 +205,7 @@ impl Place {
         self.changed();
     }
 
-    /// An exchange holds `to` bytes in memory now, after `from`. Who holds too much has to go: see [`Place::is_dropped`].
+    /// An exchange holds `to` bytes in memory now, after `from`. A connection that holds too much is closed: see [`Place::is_dropped`].
     pub fn hold(&self, from: usize, to: usize) {
         self.held.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
         self.changed();

@@ -1,3 +1,5 @@
+//! OpenAPI schemas of the core kinds.
+//!
 //! The schemas of the core kinds, as `core_schemas.json` has them, each by its name in OpenAPI documents. The test below
 //! generates them from the types of `k8s-openapi`, and writes the file anew. Why not at each start: see
 //! [`crate::api::definitions`].

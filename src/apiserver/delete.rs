@@ -286,7 +286,7 @@ impl ApiServer {
                 "it is damaged, and there are objects in it: delete these first",
             ));
         }
-        tracing::warn!(resource = resource.plural, namespace, name, "an object that cannot be read is deleted");
+        tracing::warn!(resource = resource.plural, object = %crate::log::named(namespace, name), "deleting an object that cannot be read");
         let change = Change {
             resource: Arc::clone(&resource.storage),
             namespace: namespace.to_owned(),

@@ -1,3 +1,5 @@
+//! The queue of the garbage collector.
+//!
 //! Which objects the garbage collector must look at: those that changed in a way that concerns it, and those that name
 //! an owner which did. So a deletion costs what depends on it, and not a look at everything.
 //!

@@ -1,3 +1,5 @@
+//! API discovery (`/api`, `/apis`).
+//!
 //! Discovery: which groups, versions and resources there are, in the three forms that clients of different ages ask
 //! for. Which one is sent depends on the Accept header alone: old clients fail on forms they do not know.
 

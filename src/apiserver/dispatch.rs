@@ -1,4 +1,4 @@
-//! The way of a request: who asks, whether he may, whether there is a place for it, and which handler answers.
+//! Request dispatch: authentication, authorisation, a place among the requests, and the handler.
 
 use std::time::Instant;
 
@@ -91,7 +91,7 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
         user = identity.as_ref().ok().and_then(Option::as_ref).map(|identity| identity.user.as_str()),
         status = response.status().as_u16(),
         elapsed_us = started.elapsed().as_micros() as u64,
-        "api request"
+        "the API answered a request"
     );
     response
 }

@@ -1,3 +1,5 @@
+//! Long answers end with their caller's rights.
+//!
 //! Answers that go on for long (the log of a host, followed) end with the rights of who asked for them, as watches do.
 
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl Named {
         if said.as_ref() != now {
             match now {
                 Some(reason) => tracing::warn!(check = self.name, reason, "a health check fails"),
-                None => tracing::info!(check = self.name, "a health check does not fail any more"),
+                None => tracing::info!(check = self.name, "a health check passes again"),
             }
             *said = now.cloned();
         }

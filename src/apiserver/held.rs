@@ -1,4 +1,4 @@
-//! What answers hold while their callers take them, and which give way when that is too much.
+//! Slow readers: what answers hold while clients take them, and which are broken off when that is too much.
 //!
 //! A list's objects are the store's, so a list of any length costs a piece's memory. But what is written anew meanwhile is
 //! held by the list alone, and whoever takes it byte by byte could hold as many former selves of a namespace as they begin
@@ -362,7 +362,13 @@ impl Table {
             std::mem::take(&mut told.left_out)
         };
         let (user, what) = (&*entry.caller, &*entry.what);
-        tracing::warn!(user, what, why, left_out, "an answer that is taken too slowly is broken off");
+        tracing::warn!(
+            user,
+            request = what,
+            reason = why,
+            left_out,
+            "broke off an answer that its client takes too slowly"
+        );
     }
 }
 

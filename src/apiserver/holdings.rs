@@ -1,4 +1,4 @@
-//! What connections hold in memory for their peers, and whose connection ends when that is too much.
+//! Memory of connections: what each holds for its peer, and which is closed when that is too much.
 //!
 //! Newcomers' connections share one bound, those of callers who have shown who they are another one. When what newcomers
 //! hold passes theirs, a [rank](crate::ration::Rank) gives way that has more than its share, and there the connection that

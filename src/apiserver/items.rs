@@ -1,4 +1,4 @@
-//! Bodies of lists: written piece by piece while they are sent, so that a list of any length costs a piece's memory.
+//! Streaming lists: their bodies are written piece by piece, so that a list of any length costs a piece's memory.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+//! Validation of names, labels and keys.
+//!
 //! What names, labels and keys may be, and what is wrong with one that is not, in the words of Kubernetes'
 //! `apimachinery/pkg/util/validation`, because people search for them.
 

@@ -1,3 +1,5 @@
+//! Concurrency limits of the API, shared among callers.
+//!
 //! How much is done at once: reads, writes, watches and what they take of memory, each apart and shared among callers, so
 //! that none of them starves the others.
 //!

@@ -1,4 +1,4 @@
-//! Parses of an object's text only what columns look at.
+//! Partial JSON parsing: reads of an object's text only what columns look at.
 
 use std::fmt;
 

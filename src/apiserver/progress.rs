@@ -1,4 +1,4 @@
-//! What is under way on a connection, and for whom it waits.
+//! Progress of a connection: what is under way on it, and for whom it waits.
 //!
 //! A request that is being answered keeps its connection, and so does a watch that has nothing to say. An answer of which
 //! the peer takes nothing does not: with a window of HTTP/2 at zero it could be held for ever, for TCP sees nothing wrong.

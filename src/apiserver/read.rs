@@ -1,4 +1,4 @@
-//! Get, and how objects are sent.
+//! Get and list: how objects are read and sent.
 
 use std::sync::Arc;
 use std::time::Duration;

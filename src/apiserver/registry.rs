@@ -1,3 +1,5 @@
+//! The resource registry.
+//!
 //! What this server serves at one time: one table of resources. Everything else (discovery, OpenAPI, tables, validation) is
 //! read off this table.
 

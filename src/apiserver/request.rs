@@ -1,4 +1,4 @@
-//! What a request wants: path, query parameters, Accept header.
+//! Request parsing: path, query parameters, Accept header.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One served version of one resource: everything that the server knows of it.
+//! A served resource: one version of it, and everything that the server knows of it.
 
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! The scale subresource.
+//!
 //! The scale subresource (autoscaling/v1 `Scale`) of kinds that have one: a small view of the wished and the actual
 //! number, so that `kubectl scale` and autoscalers need not know the kind.
 

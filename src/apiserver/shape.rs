@@ -1,3 +1,5 @@
+//! Pruning, defaulting and validation of an object before it is written.
+//!
 //! What becomes of an object before it is written: unknown fields go, defaults come, the server's fields are set, and
 //! everything is checked.
 

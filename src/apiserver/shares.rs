@@ -1,4 +1,4 @@
-//! A bounded quantity that callers share, so that none of them takes it all.
+//! Fair shares: a bounded quantity that callers share, so that none of them takes it all.
 //!
 //! A quarter is kept for callers who have little. A caller is a user; whoever may make service accounts makes as many as
 //! they like, so those of a namespace are one. Not so those of [`PEOPLE`], which only administrators make, each for somebody

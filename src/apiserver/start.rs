@@ -1,4 +1,4 @@
-//! The making of a server: what it writes into its store before it serves.
+//! Start of the server: what it writes into its store before it serves.
 
 use std::sync::Arc;
 

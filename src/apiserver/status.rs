@@ -355,7 +355,7 @@ impl ApiError {
                     .about(resource, name)
             }
             WriteError::Failed(_) => {
-                tracing::error!(%error, resource = resource.plural(), name, "the store refused a write");
+                tracing::error!(resource = resource.plural(), object = name, %error, "cannot write an object");
                 let mut answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string());
                 answer.details = json!({ "retryAfterSeconds": RETRY_AFTER });
                 answer

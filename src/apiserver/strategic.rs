@@ -1,3 +1,5 @@
+//! Strategic merge patch.
+//!
 //! Kubernetes' strategic merge patch: a merge patch that knows which lists are sets or have a key, with the directives
 //! `$patch`, `$retainKeys`, `$deleteFromPrimitiveList/…` and `$setElementOrder/…`. Pure.
 

@@ -1,3 +1,5 @@
+//! Background deletion: garbage collection, ending namespaces, old events.
+//!
 //! What happens by itself: dependents go with their owners (`garbage`), ending namespaces are emptied, old events are
 //! forgotten.
 //!
@@ -132,7 +134,7 @@ impl ApiServer {
             let rest = match &swept {
                 Ok(()) => PAUSE.max(began.elapsed().min(RETRY)),
                 Err(error) => {
-                    tracing::warn!(%error, "a sweep was not finished and will be tried again");
+                    tracing::warn!(%error, "cannot finish the collection of garbage: trying again");
                     RETRY
                 }
             };
@@ -207,7 +209,7 @@ impl ApiServer {
         let identity = Identity::in_process();
         match self.delete_object(resource, &object.namespace, &object.name, options, &identity).await {
             Ok(super::delete::Deleted::Gone(_)) => {
-                tracing::debug!(resource = resource.plural, namespace = object.namespace, name = object.name, "swept");
+                tracing::debug!(resource = resource.plural, object = %crate::log::named(&object.namespace, &object.name), "deleted an object by itself");
                 Ok(Outcome::Done)
             }
             Ok(super::delete::Deleted::Held(_)) => Ok(Outcome::Held),
@@ -388,7 +390,7 @@ impl ApiServer {
         tracing::warn!(
             events = events.len(),
             most,
-            "there are too many events: the oldest of who has most are removed"
+            "there are too many events: removed the oldest of the namespaces that have most"
         );
         self.remove_events(&events).await;
     }
@@ -423,7 +425,7 @@ impl ApiServer {
             let removals: Vec<_> = events.iter().map(removal).map(|change| self.store().write(change)).collect();
             for removed in futures::future::join_all(removals).await {
                 if let Err(error @ (WriteError::Failed(_) | WriteError::Full)) = removed {
-                    tracing::warn!(%error, "an old event could not be removed");
+                    tracing::warn!(%error, "cannot remove an old event: trying again later");
                     return;
                 }
             }
@@ -438,10 +440,9 @@ fn refused(error: ApiError, resource: &Resource, object: &Object) -> Result<Stri
     }
     tracing::warn!(
         resource = resource.plural,
-        namespace = object.namespace,
-        name = object.name,
+        object = %crate::log::named(&object.namespace, &object.name),
         error = error.message,
-        "an object that is to go cannot be deleted"
+        "cannot delete an object that is to be deleted by itself"
     );
     Ok(error.message)
 }

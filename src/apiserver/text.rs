@@ -1,4 +1,4 @@
-//! How an answer is written: JSON for programs, indented JSON or YAML for people.
+//! Response formats: JSON for programs, indented JSON or YAML for people.
 
 use axum::body::Body;
 use axum::response::Response;

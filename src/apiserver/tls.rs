@@ -116,7 +116,7 @@ impl Default for Patience {
     }
 }
 
-/// Who is told, with the peer and the reason, that the handshake refused a client certificate.
+/// Called with peer and reason when the handshake refused a client certificate.
 pub type Refused = Arc<dyn Fn(SocketAddr, &str) + Send + Sync>;
 
 /// What the listener asks about its callers, and whom it tells of them.
@@ -195,7 +195,7 @@ pub async fn serve_knowing(
     callers: Callers,
 ) -> io::Result<()> {
     let local = listener.local_addr()?;
-    tracing::info!(address = %local, "HTTPS is served");
+    tracing::info!(address = %local, "the API listens");
     let acceptor = TlsAcceptor::from(tls);
     let slots = Arc::new(Semaphore::new(limits.connections));
     let memory = [limits.newcomers_memory, limits.callers_memory];
@@ -215,7 +215,7 @@ pub async fn serve_knowing(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "cannot accept a connection to the API");
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
@@ -223,7 +223,7 @@ pub async fn serve_knowing(
         };
         // Nobody has all the slots. What is too much is closed: to let it wait would hold up the others behind it.
         let Some(place) = connections.enter(peer.ip(), (callers.ranks)(peer.ip().to_canonical())) else {
-            tracing::debug!(%peer, "too many connections from this address");
+            tracing::debug!(%peer, "closed a connection to the API: this address has too many");
             continue;
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
@@ -234,8 +234,8 @@ pub async fn serve_knowing(
             tokio::select! {
                 () = connection(stream, arrival, acceptor, router, shutdown, limits.patience) => {}
                 () = place.dropped() => match place.is_newcomer() {
-                    true => tracing::debug!(%peer, "a newcomer's connection is dropped for another one"),
-                    false => tracing::info!(%peer, "a connection is dropped: all of them hold too much memory, and it most"),
+                    true => tracing::debug!(%peer, "closed the connection of an unknown client: another one gets its place"),
+                    false => tracing::info!(%peer, "closed a connection: all of them hold too much memory, and this one most"),
                 },
             }
             place.closed();
@@ -245,12 +245,12 @@ pub async fn serve_knowing(
     drop(listener);
     tasks.close();
     if timeout(DRAIN, tasks.wait()).await.is_err() {
-        tracing::warn!(connections = tasks.len(), "connections are cut off");
+        tracing::warn!(connections = tasks.len(), "connections to the API were cut off at shutdown");
     }
     Ok(())
 }
 
-/// Who came, the place that they have, and who is told that their certificate was refused.
+/// A new connection: its peer, its place, and what is called when its certificate is refused.
 struct Arrival {
     peer: SocketAddr,
     place: Arc<Place>,
@@ -292,7 +292,7 @@ async fn connection(
         Ok(identity) => identity,
         Err(error) => {
             refused(peer, &error.to_string());
-            tracing::debug!(%peer, %error, "client certificate refused");
+            tracing::debug!(%peer, %error, "refused a client certificate");
             return;
         }
     };
@@ -355,12 +355,12 @@ async fn connection(
         tokio::select! {
             done = &mut serving => {
                 if let Err(error) = done {
-                    tracing::debug!(%peer, error, "connection ended");
+                    tracing::debug!(%peer, error, "a connection to the API broke");
                 }
                 return;
             }
             () = cut.cancelled() => {
-                tracing::debug!(%peer, "a connection that holds an answer which was broken off is closed");
+                tracing::debug!(%peer, "closed a connection whose answer was broken off");
                 return;
             }
             () = shutdown.cancelled(), if !ending => {
@@ -373,7 +373,7 @@ async fn connection(
                 }
                 let stalled = progress.stalled() >= stall;
                 if stalled || progress.idle() >= idle {
-                    tracing::debug!(%peer, stalled, "a connection that makes no progress is ended");
+                    tracing::debug!(%peer, stalled, "closing a connection that makes no progress");
                     ending = true;
                     serving.as_mut().graceful_shutdown();
                 }

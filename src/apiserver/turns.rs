@@ -1,4 +1,4 @@
-//! Turns for work that is long, as to look at very many objects, so that it leaves the processors to the others in between.
+//! Cooperative yielding: long work, as a look at very many objects, leaves the processors to others in between.
 //!
 //! Whoever selects among all objects of a namespace by a long selector keeps a processor busy for a while, and nothing else
 //! would be answered while as many do so as there are processors. So one such scan of a caller is made at a time, and all

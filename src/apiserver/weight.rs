@@ -1,4 +1,4 @@
-//! What a request and its answer weigh in memory, from the request's head until the answer's end.
+//! Memory accounting of requests: what one and its answer weigh, from its head until the answer's end.
 //!
 //! A head of a few bytes on the wire may be large in memory, and all that HTTP/2 lets a peer do (open streams, leave bodies
 //! unfinished and answers waiting) keeps it there. So each head, what was read of each body, and each answer count as

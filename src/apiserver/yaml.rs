@@ -1,4 +1,4 @@
-//! YAML, object by object.
+//! YAML output, object by object.
 //!
 //! The library writes a text from its beginning to its end. So that whoever does not read an answer holds no large one, an
 //! object's text is given out in windows, and the few that have several are written again for each.

@@ -1,3 +1,5 @@
+//! Starting and stopping DHCP and the controllers, with leader election.
+//!
 //! What acts on machines: DHCP and the controllers. On an API server that several appliances may share, it runs only
 //! while this one leads.
 
@@ -93,7 +95,7 @@ async fn term(
             () = shutdown.cancelled() => {
                 let all = async { while services.join_next().await.is_some() {} };
                 if timeout(SHUTDOWN_DEADLINE / 2, all).await.is_err() {
-                    warn!("the controllers did not end in time");
+                    warn!("the controllers did not end in time: they were cut off");
                     services.shutdown().await;
                 }
                 return Ok(false);

@@ -1,4 +1,4 @@
-//! What is answered before every host is known, and what waits for that.
+//! Start-up order: what is answered before all hosts are listed, and what waits for that.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whose the data folder's files are: what another user made, by hand or as root, is told before anything is opened.
+//! File ownership of the data folder: files of another user are named before anything is opened.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What the appliance knows of an address, put together from leases, hosts and the kernel's neighbour table.
+//! Ranks of addresses: known host or stranger, from leases, hosts and the kernel's neighbour table.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

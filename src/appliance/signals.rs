@@ -1,3 +1,5 @@
+//! Signal handling.
+//!
 //! What signals do: SIGTERM and SIGINT end the appliance in order, whenever they come; SIGHUP, SIGUSR1 and SIGUSR2 end
 //! nothing.
 
@@ -50,7 +52,10 @@ impl Signals {
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };
-            tracing::warn!("{passed_over}: nothing is reloaded; restart the appliance to apply its configuration");
+            tracing::warn!(
+                signal = passed_over,
+                "nothing is reloaded: restart the appliance to apply its configuration"
+            );
         }
     }
 }

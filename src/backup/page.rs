@@ -43,7 +43,7 @@ pub fn page(source: Source, shutdown: CancellationToken) -> AdministratorsPage {
                 let out = Pieces { pieces: pieces.clone(), shutdown, runtime: runtime.clone() };
                 let done = content.write(BufWriter::with_capacity(PIECE, out), |_| Ok(()));
                 if let Err(error) = done.and_then(|mut out| out.flush()) {
-                    tracing::warn!(%error, "a backup was not read to its end");
+                    tracing::warn!(%error, "cannot send a backup to its end");
                     // A connection that ends like this cannot be taken for a whole answer.
                     runtime.block_on(tokio::time::timeout(PATIENCE, pieces.send(Err(error)))).ok();
                 }

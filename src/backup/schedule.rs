@@ -92,7 +92,7 @@ pub async fn run(config: BackupConfig, folder: PathBuf, source: Source, meters: 
             }
             Err(_) if shutdown.is_cancelled() => return,
             Err(reason) => {
-                error!(reason = format!("{reason:#}"), "no backup was made: it will be tried again");
+                error!(error = format!("{reason:#}"), "cannot make a backup: trying again later");
                 meters.runs.get_or_create(&[("outcome", "failure")]).inc();
                 failed = Some(Instant::now());
             }
@@ -161,7 +161,7 @@ impl Job {
         copies.push(copy.clone());
         for old in superfluous(copies, &copy, self.config.keep) {
             if let Err(error) = fs::remove_file(&old.path) {
-                warn!(file = %old.path.display(), %error, "an old backup cannot be removed");
+                warn!(file = %old.path.display(), %error, "cannot remove an old backup");
             }
         }
         Ok(Look::Made(copy))

@@ -51,7 +51,7 @@ impl Source {
     pub fn take(&self, now: Timestamp) -> anyhow::Result<Content> {
         let snapshot = self.store.snapshot(|resource| self.views.contains(resource));
         for (resource, namespace, name) in self.store.unreadable() {
-            tracing::error!(%resource, namespace, name, "an object is damaged and is not in this backup");
+            tracing::error!(%resource, object = %crate::log::named(&namespace, &name), "an object is damaged: the backup does not have it");
         }
         let kept = pki::read_kept(&self.pki)?;
         let ca = kept.fingerprint();
@@ -60,7 +60,7 @@ impl Source {
         if self.config.len() <= FILE_MAX {
             files.push(("slipway.toml".into(), self.config.to_string()));
         } else {
-            tracing::warn!("the configuration file is too large for a backup: it is left out");
+            tracing::warn!("the configuration file is too large for a backup: the backup does not have it");
         }
         let count = |number: usize| number as u64;
         let header = Header {

@@ -1,4 +1,4 @@
-//! Where a BMC is: the addresses behind the host of `spec.bmc.address`, each judged.
+//! Resolving a BMC's address: the addresses behind the host of `spec.bmc.address`, each judged.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What particular controllers do differently, as data.
+//! Quirk profiles: what particular controllers do differently, as data.
 //!
 //! `config/bmc-quirks.toml` is part of the binary. Later profiles are applied last and win. Each profile says where its facts come from.
 
@@ -229,7 +229,7 @@ pub struct Quirks {
 static SHARED: LazyLock<Arc<Quirks>> = LazyLock::new(|| {
     // The file is part of the binary and a test reads it; should it be wrong all the same, drive plainly.
     Arc::new(Quirks::parse(BUILTIN).unwrap_or_else(|error| {
-        tracing::error!(%error, "built-in BMC quirk profiles left out");
+        tracing::error!(%error, "cannot read the built-in BMC profiles: BMCs are driven without them");
         Quirks { profiles: Vec::new() }
     }))
 });

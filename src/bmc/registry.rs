@@ -1,4 +1,4 @@
-//! One connection per BMC: its sessions, its lock.
+//! The registry of BMC connections: one for each BMC, with its sessions and its lock.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -210,7 +210,7 @@ impl Registry {
         let log_outs = services.map(|service| async move { service.client.log_out().await });
         let all = futures::future::join_all(log_outs);
         if tokio::time::timeout(std::time::Duration::from_secs(10), all).await.is_err() {
-            tracing::warn!("some Redfish sessions are left to expire");
+            tracing::warn!("cannot close all Redfish sessions in time: some are left to expire");
         }
     }
 }

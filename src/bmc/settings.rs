@@ -1,4 +1,4 @@
-//! How long a BMC is given, and what all connections share.
+//! Settings of BMC connections: timeouts, and what all connections share.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Files sent from the page cache.
+//!
 //! Files as boot HTTP reads them: what the kernel has in memory at once and straight into the answer, the rest on a
 //! thread that may wait for the disk.
 //!

@@ -1,4 +1,4 @@
-//! Whose machine a MAC address is: one rule for DHCP, booting, sessions and the reconciler.
+//! Ownership of MAC addresses: one rule for DHCP, booting, sessions and the reconciler.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

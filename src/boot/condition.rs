@@ -1,4 +1,4 @@
-//! Whether a part may be given of what the client has begun to download (RFC 9110 section 13.1.5).
+//! Conditional range requests (RFC 9110 section 13.1.5).
 
 use http::HeaderMap;
 use http::header::{ETAG, IF_RANGE, LAST_MODIFIED};

@@ -1,4 +1,4 @@
-//! The `newc` archive that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! cpio archives in the `newc` format that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::io::{self, Write};
 

@@ -1,3 +1,5 @@
+//! The boot decision: what a machine boots, as a pure function of client, host and intent.
+
 use std::fmt;
 use std::sync::Arc;
 

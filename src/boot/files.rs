@@ -1,3 +1,5 @@
+//! Boot files: the names that TFTP and HTTP serve, where they are, and TFTP files kept in memory.
+
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Who asked first for what only one may have, where nothing better says who that is.
+//! First come, first served: who asked first for what only one may have, where nothing better says who that is.
 //!
 //! Where another server gives the addresses, anybody can ask for a machine's script; and who reads a medium's URL can be
 //! anybody, too. So whoever asks first has it, and a second address is refused for a while, unless the neighbour table says

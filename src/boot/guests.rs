@@ -1,4 +1,4 @@
-//! Who may have a connection to boot HTTP, and who gives way when there are too many.
+//! Connection limits of boot HTTP: who may have one, and who gives way when there are too many.
 //!
 //! Whoever opens the most gives way first: of many addresses each keeps as much as the others, whatever one of them does.
 //! An address that is known may be forged as well as any other, so this holds for them, too.

@@ -28,10 +28,12 @@ use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tower_http::services::ServeDir;
-use tracing::{info, warn};
+use tracing::field::display;
+use tracing::{error, info, warn};
 
 use crate::api::MacAddress;
 use crate::image;
+use crate::log::named;
 use crate::network_data::Plan;
 use crate::ration::Rank;
 
@@ -236,7 +238,7 @@ pub(super) struct Shared {
     pub tokens: Arc<Tokens>,
     pub files: BootFiles,
     pub lanes: Lanes,
-    /// Who asked first for a boot's script, where another server gives the addresses.
+    /// The first address that asked for a boot's script, where another server gives the addresses.
     pub firsts: Firsts,
     /// Who asked first for a medium. Apart: a machine can have as many tickets as it likes, and they push out no others' boots.
     pub media: Firsts,
@@ -269,7 +271,11 @@ async fn no_image(request: Request, next: Next) -> Response {
     let agent = request.headers().get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     if agent.starts_with(image::USER_AGENT_NAME.as_bytes()) {
         let ends = request.extensions().get::<Ends>();
-        warn!(peer = ?ends.map(|ends| ends.peer), path = request.uri().path(), "an image's URL leads to boot HTTP");
+        warn!(
+            peer = ends.map(|ends| display(ends.peer)),
+            path = request.uri().path(),
+            "refused an image import: its URL leads to boot HTTP"
+        );
         return Refused::new(StatusCode::FORBIDDEN, "this is of one machine, and no image").into_response();
     }
     next.run(request).await
@@ -321,7 +327,7 @@ async fn ipxe(
             let network = match shared.site.network_data(host).await {
                 Ok(network) => network,
                 Err(reason) => {
-                    warn!(mac = %client.mac, who, reason, "network data");
+                    warn!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %ends.peer, reason, "boot script: error, the network data cannot be used");
                     // Who asks may be anybody: the host says why.
                     return Ok(text(script::error(client.mac, "its network data cannot be used, as its host says")?));
                 }
@@ -331,7 +337,7 @@ async fn ipxe(
                 None => None,
             };
             shared
-                .ramdisk(&client, ends, &who, archive.as_deref(), |bound| {
+                .ramdisk(&client, ends, Some(host), &who, archive.as_deref(), |bound| {
                     // Network data may give it another address, but to no program of this box.
                     let moves = network.as_deref().filter(|_| !ends.same());
                     let bound = moves.map_or(bound, media::bound_by);
@@ -341,15 +347,18 @@ async fn ipxe(
         }
         (Boot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
-            shared.ramdisk(&client, ends, &who, None, |bound| shared.tokens.mint_visit_bound(client.mac, bound)).await?
+            shared
+                .ramdisk(&client, ends, None, &who, None, |bound| shared.tokens.mint_visit_bound(client.mac, bound))
+                .await?
         }
         (Boot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
-            info!(mac = %client.mac, peer = %ends.peer, who, digest = %digest, "boot script: live ISO");
+            info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %ends.peer, generation, digest = %digest, "boot script: live ISO");
             script::live_iso(&who, &format!("{}{}", script::base_url(ends.local), live::path(digest)))?
         }
         _ => {
-            info!(mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");
+            let host = host.as_deref().map(|host| display(named(&host.namespace, &host.name)));
+            info!(host, mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");
             script::local_disk(reason)?
         }
     };
@@ -403,10 +412,13 @@ impl Shared {
         &self,
         client: &BootClient,
         ends: Ends,
+        host: Option<&BootHost>,
         who: &str,
         archive: Option<&str>,
         token: impl FnOnce(Bound) -> Result<String, MintError>,
     ) -> Result<String, Refused> {
+        let generation = host.and_then(|host| host.intent.as_ref()).map(|intent| intent.generation);
+        let host = host.map(|host| display(named(&host.namespace, &host.name)));
         let has_ramdisk = {
             let files = self.files.clone();
             tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
@@ -418,11 +430,11 @@ impl Shared {
         let bound = match asked {
             Ok(bound) => bound,
             Err(reason) => {
-                warn!(mac = %client.mac, peer = %ends.peer, who, reason, "boot script: error");
+                warn!(host, mac = %client.mac, peer = %ends.peer, reason, "boot script: error, the machine gets no ramdisk");
                 return Ok(script::error(client.mac, &reason)?);
             }
         };
-        info!(mac = %client.mac, peer = %ends.peer, who, "boot script: ramdisk");
+        info!(host, mac = %client.mac, peer = %ends.peer, generation, "boot script: ramdisk");
         Ok(script::ramdisk(&script::Ramdisk {
             archive,
             who,
@@ -483,18 +495,18 @@ async fn file(
     mut request: Request,
 ) -> Result<Response, Refused> {
     let Some((name, media_type)) = HTTP_FILES.iter().find(|(known, _)| *known == name) else {
-        warn!(peer = %ends.peer, file = ?name.chars().take(64).collect::<String>(), "no such boot file");
+        warn!(peer = %ends.peer, file = ?name.chars().take(64).collect::<String>(), "boot file refused: there is none of this name");
         return Err(Refused::new(StatusCode::NOT_FOUND, "no such boot file"));
     };
     if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
-        info!(peer = %ends.peer, file = name, "boot file");
+        info!(peer = %ends.peer, file = name, "boot file asked for by HTTP");
     }
     let rank = rank.map_or(Rank::Untold, |Extension(rank)| rank);
     // What is large waits for its turn; a machine that asks only whether it is there does not.
     let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
     let place = match bulky {
         true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip()), rank).await.map_err(|error| {
-            warn!(peer = %ends.peer, file = name, %error, "boot file refused");
+            warn!(peer = %ends.peer, file = name, %error, "boot file refused for now");
             Refused::new(StatusCode::SERVICE_UNAVAILABLE, error)
         })?),
         false => None,
@@ -505,11 +517,11 @@ async fn file(
     let mut answer = match serve_file(&path, request).await {
         Ok(answer) => answer,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            warn!(peer = %ends.peer, path = %path.display(), "boot file missing: slipway ramdisk build makes it");
+            warn!(peer = %ends.peer, path = %path.display(), "cannot serve a boot file, which is missing: make it with `slipway ramdisk build`");
             return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
         }
         Err(error) => {
-            warn!(peer = %ends.peer, path = %path.display(), %error, "boot file cannot be read");
+            warn!(peer = %ends.peer, path = %path.display(), %error, "cannot read a boot file");
             return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the boot file cannot be read"));
         }
     };
@@ -582,14 +594,14 @@ impl IntoResponse for Refused {
 
 impl From<ScriptError> for Refused {
     fn from(error: ScriptError) -> Self {
-        warn!(%error, "boot script");
+        error!(%error, "cannot make a boot script");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 }
 
 impl From<MintError> for Refused {
     fn from(error: MintError) -> Self {
-        warn!(%error, "boot token");
+        error!(%error, "cannot make a boot token");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "no boot token could be made")
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of boot HTTP through its router: scripts, tokens, files.
+
 use super::*;
 use std::time::Duration;
 

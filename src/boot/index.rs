@@ -1,3 +1,5 @@
+//! The host index: which host has a MAC address, kept in memory for DHCP and boot.
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! One ISO for all machines: what differs between them is in regions of fixed length, written while it is streamed.
+//! The boot ISO: one for all machines, with regions of fixed length that are filled in while it is streamed.
 //!
 //! `slipway ramdisk build` makes it and says where the regions are ([`IsoLayout`], in `ramdisk.json`): the two boot
 //! loaders' configurations, for the site's kernel arguments, and a small archive that the kernel unpacks after the

@@ -1,9 +1,9 @@
-//! Who may take the appliance's network and disk: deployments that are under way before machines that begin to boot.
+//! Bandwidth lanes: deployments under way before machines that begin to boot.
 //!
-//! Kernels, ramdisks and chunks of images are what costs. Each answer that carries one takes a place until its last byte
-//! is sent; who gets none waits in line. A rack that is powered on at once fills the line of boots, and a deployment
-//! passes by it. Who has a place, takes next to nothing and lets others wait, loses it. Known hosts go first, and strangers
-//! have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
+//! Kernels, ramdisks and chunks of images take nearly all of the bandwidth. Each answer that carries one holds a place until
+//! its last byte is sent; a client without a place waits in line. A rack that is powered on at once fills the line of boots,
+//! and a deployment passes by it. A client that reads too slowly while others wait loses its place. Known hosts go first,
+//! and strangers have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -125,8 +125,8 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// Who goes next, when the line has a place for him: the best known of those who may have more, of them one of the
-    /// namespace that has least, then one who has least, and of them the first in line.
+    /// The client that goes next, when the line has a place for it: the best known of those that may have more, of them one
+    /// of the namespace that has least, then one that has least, and of them the first in line.
     fn next(&mut self, places: usize, of_a_client: usize) -> Option<Waiting<T>> {
         let has = |client: &Client| self.running.get(client).copied().unwrap_or_default();
         let mut namespaces: HashMap<&str, usize> = HashMap::new();
@@ -223,10 +223,13 @@ impl<T> Table<T> {
             if !one.left.swap(true, Ordering::Relaxed) {
                 match &one.client {
                     Client::Machine(peer) => {
-                        warn!(%peer, "a boot file is taken too slowly, and others wait: the connection is ended");
+                        warn!(%peer, "closed the connection of a machine that takes its boot file too slowly while others wait");
                     }
                     Client::Host(host) => {
-                        warn!(host, "a chunk of an image is taken too slowly, and others wait: it is broken off");
+                        warn!(
+                            %host,
+                            "broke off a chunk of an image that the machine takes too slowly while others wait"
+                        );
                     }
                 }
                 self.leave(&one.client, one.rank, now);
@@ -256,7 +259,7 @@ impl<T> Table<T> {
         let one = self.sending.remove(index);
         one.left.store(true, Ordering::Relaxed);
         if let Client::Machine(peer) = &one.client {
-            warn!(%peer, "a second boot file at once gives way to a machine that has none: the connection is ended");
+            warn!(%peer, "closed the connection of a machine's second boot file: another machine that has none gets its place");
         }
         self.leave(&one.client, one.rank, now);
         one.hangup.cancel();
@@ -338,7 +341,7 @@ impl Lanes {
             admitted
         };
         for Waiting { client, rank, waiter } in admitted {
-            // Who does not wait any more gives it back at once: the place comes back with the error and is dropped.
+            // A client that does not wait any more gives it back at once: the place comes back with the error and is dropped.
             drop(waiter.send(Place { lanes: self.clone(), client, rank, left: Arc::default() }));
         }
     }

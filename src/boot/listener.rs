@@ -1,3 +1,5 @@
+//! The boot HTTP listener: connections, their limits and deadlines, and an orderly shutdown.
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::guests::{Full, Guest, Guests, PATIENCE};
 use super::http::Ends;
@@ -58,13 +60,13 @@ pub async fn serve(
         let admitted = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(waited) = waiting.join_next() => waited.unwrap_or_else(|error| {
-                warn!(%error, "a boot HTTP connection failed");
+                error!(%error, "a boot HTTP connection panicked");
                 None
             }),
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => arrive(stream, peer, &ranks, &guests, &metrics, &mut waiting),
                 Err(error) => {
-                    warn!(%error, "boot HTTP cannot accept");
+                    warn!(%error, "cannot accept a boot HTTP connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     None
                 }
@@ -72,7 +74,7 @@ pub async fn serve(
         };
         while let Some(ended) = connections.try_join_next() {
             if let Err(error) = ended {
-                warn!(%error, "a boot HTTP connection failed");
+                error!(%error, "a boot HTTP connection panicked");
             }
         }
         let Some(Admitted { stream, ends, rank, ended, guest }) = admitted else { continue };
@@ -92,9 +94,9 @@ pub async fn serve(
         connections.spawn(async move {
             tokio::select! {
                 done = connection => if let Err(error) = done {
-                    debug!(%peer, %error, "boot HTTP connection");
+                    debug!(%peer, %error, "a boot HTTP connection broke");
                 },
-                () = ended.cancelled() => debug!(%peer, "boot HTTP connection is ended"),
+                () = ended.cancelled() => debug!(%peer, "closed a boot HTTP connection: another one gets its place"),
             }
             drop(guest);
         });
@@ -102,7 +104,7 @@ pub async fn serve(
     waiting.shutdown().await;
     drop(listener);
     if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        debug!("boot HTTP downloads were cut off");
+        debug!("boot HTTP downloads were cut off at shutdown");
     }
     connections.shutdown().await;
     Ok(())
@@ -127,13 +129,15 @@ fn arrive(
     metrics: &Metrics,
     waiting: &mut JoinSet<Option<Admitted>>,
 ) -> Option<Admitted> {
-    let local = prepare(&stream).inspect_err(|error| debug!(%peer, %error, "boot HTTP connection gone")).ok()?;
+    let local = prepare(&stream)
+        .inspect_err(|error| debug!(%peer, %error, "a boot HTTP connection was gone when it was accepted"))
+        .ok()?;
     let address = peer.ip().to_canonical();
     let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
     let (ends, ended) = (Ends { local, peer }, CancellationToken::new());
     let metrics = metrics.clone();
     let refuse = move |full: Full| {
-        warn!(%peer, reason = %full, "boot HTTP connection refused");
+        warn!(%peer, reason = %full, "refused a boot HTTP connection");
         metrics.refused(full);
     };
     match guests.enter(address, rank, &ended) {

@@ -164,7 +164,7 @@ async fn iso(
         Ok(true) => {}
         Ok(false) => {
             let peer = peer.map(tracing::field::display);
-            warn!(peer, digest, "a host is to boot this as a live ISO, and it is none; it is not served");
+            warn!(peer, digest, "refused a live ISO: the image is to be booted as one, and it is none");
             return not_found();
         }
         Err(error) => {
@@ -225,7 +225,7 @@ async fn is_iso(shared: &Shared, rank: Rank, digest: &str, manifest: &Arc<Manife
 }
 
 fn cannot_be_read(peer: Option<SocketAddr>, error: &io::Error) {
-    warn!(peer = peer.map(tracing::field::display), %error, "a live ISO cannot be read from the library");
+    warn!(peer = peer.map(tracing::field::display), %error, "cannot read a live ISO from the image library");
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Tests of live ISOs through the router.
+
 use http::Request;
 use http_body_util::BodyExt;
 use tower::ServiceExt;

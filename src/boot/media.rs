@@ -1,3 +1,5 @@
+//! Boot ISOs and archives made for one machine.
+//!
 //! The ISO and the archive for one machine, over boot HTTP. A name that nobody can guess stands for one boot: it is
 //! made when the machine's BMC is given the URL, and is good until the agent has opened its session.
 
@@ -15,9 +17,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::api::slipway::BootTarget;
+use crate::log::named;
 use crate::network_data::Plan;
 use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
@@ -130,7 +133,7 @@ pub(super) async fn iso(
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let ticket = name.strip_suffix(".iso").unwrap_or_default();
-    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "ISO refused");
+    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "boot ISO refused");
     let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
     claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
     let files = shared.files.clone();
@@ -160,7 +163,7 @@ pub(super) async fn iso(
     };
     let (from, to) = range.unwrap_or((0, layout.size.saturating_sub(1)));
     if from == 0 {
-        info!(peer = %ends.peer, host = %format!("{}/{}", host.namespace, host.name), generation = claims.generation, "ISO");
+        info!(host = %named(&host.namespace, &host.name), peer = %ends.peer, generation = claims.generation, "boot ISO asked for by the BMC");
     }
     let mut file = tokio::fs::File::open(shared.files.path(ISO)).await.map_err(internal)?;
     file.seek(io::SeekFrom::Start(from)).await.map_err(internal)?;
@@ -191,7 +194,8 @@ pub(super) async fn archive(
     Path(name): Path<String>,
 ) -> Result<Response, Refused> {
     let ticket = name.strip_suffix(".cpio").unwrap_or_default();
-    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "archive refused");
+    let refused =
+        |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "archive with network data refused");
     let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
     claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
     let network = shared.site.network_data(&host).await.map_err(|reason| Refused::new(StatusCode::CONFLICT, reason))?;
@@ -204,7 +208,7 @@ pub(super) async fn archive(
 /// What a machine is told: the same for all requests with one ticket.
 async fn orders(shared: &Shared, host: &BootHost, claims: &Claims, local: SocketAddr) -> Result<Orders, Refused> {
     let network = shared.site.network_data(host).await.map_err(|reason| {
-        warn!(host = %format!("{}/{}", host.namespace, host.name), reason, "network data");
+        warn!(host = %named(&host.namespace, &host.name), reason, "cannot use the host's network data: its medium is refused");
         Refused::new(StatusCode::CONFLICT, reason)
     })?;
     let plan = network.as_deref().map(Plan::parse).transpose().map_err(internal)?.flatten();
@@ -281,7 +285,7 @@ fn stream(
 }
 
 fn internal(error: impl std::fmt::Display) -> Refused {
-    warn!(%error, "ISO");
+    error!(%error, "cannot make a boot medium");
     Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the medium cannot be made: the appliance's log says why")
 }
 

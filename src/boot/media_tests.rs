@@ -1,3 +1,5 @@
+//! Tests of boot ISOs and archives through the router.
+
 use axum::Router;
 use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt;

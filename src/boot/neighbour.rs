@@ -1,4 +1,4 @@
-//! Whose network card answers at an address: what the kernel's neighbour table (ARP) says, beside what the lease says.
+//! The kernel's neighbour table (ARP): whose network card answers at an address.
 //!
 //! DHCP takes a client's word for its MAC address, so the lease alone says nothing of who sends. The kernel has learnt to
 //! which card the answers go. When that is none of the host's, somebody else has its address. It takes no more than a
@@ -87,7 +87,7 @@ fn looking(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<
     move |address| {
         let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
         ask(interface, address).unwrap_or_else(|error| {
-            debug!(%address, %error, "the neighbour table cannot be read");
+            debug!(%address, %error, "cannot read the neighbour table");
             None
         })
     }

@@ -375,7 +375,7 @@ fn read_key(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let file = fs::File::open(path)?;
     let mode = file.metadata()?.mode();
     if mode & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "boot token key was readable by others; made 0600");
+        tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "the boot token key was open to other users: its mode is 0600 now");
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
     }
     let mut key = Zeroizing::new(Vec::with_capacity(KEY + 1));

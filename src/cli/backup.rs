@@ -30,32 +30,32 @@ const TAKING: &str = "taking the backup";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-With a passphrase, which is asked for:
+Encrypt with a passphrase, which the command asks for:
   slipway backup
-With a key, whose secret half needs to be on no appliance:
+Encrypt for a key, whose secret half can stay off the appliance:
   slipway backup --new-key backup.key
   slipway backup --recipient age1... /mnt/usb/slipway.jsonl.zst.age
-Read it without Slipway:
+Read a backup without Slipway:
   age -d -i backup.key FILE | zstd -d | less")]
 pub(super) struct Options {
-    /// File to make, which must not be there; - is standard output. Else slipway-TIME.jsonl.zst.age in this folder
+    /// File to write, which must not exist; - is standard output [default: slipway-TIME.jsonl.zst.age]
     file: Option<PathBuf>,
-    /// Encrypt for whoever has the secret key of this public one; may be given more than once
+    /// Encrypt for the owner of this age public key; may be given more than once
     #[arg(long, value_name = "age1...")]
     recipient: Vec<String>,
-    /// Encrypt for the keys in this file, as --new-key and age-keygen make it
+    /// Encrypt for the keys in this file, as made by --new-key or age-keygen
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Encrypt with the passphrase on this file's first line; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recipient", "key_file"])]
     passphrase_file: Option<PathBuf>,
-    /// Do not encrypt: whoever gets the file has every key and every secret
+    /// Do not encrypt: whoever can read the file has every key and every secret
     #[arg(long, conflicts_with_all = ["recipient", "key_file", "passphrase_file"])]
     unencrypted: bool,
-    /// Read the data folder itself: for an appliance that does not run
+    /// Read the data folder directly, of an appliance that is not running
     #[arg(long)]
     offline: bool,
-    /// Make a key for backups, print its public half, and do nothing else
+    /// Only make a key for backups, and print its public half
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "recipient", "key_file", "passphrase_file", "unencrypted", "offline"])]
     new_key: Option<PathBuf>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub(super) fn run(options: Options) -> anyhow::Result<()> {
     }
     let to_stdout = options.file.as_deref() == Some(Path::new("-"));
     if to_stdout && io::stdout().is_terminal() {
-        return Err(usage("a backup is nothing to print on a terminal: name a file, or a pipe"));
+        return Err(usage("a backup is not printed on a terminal: name a file, or write to a pipe"));
     }
     let seal = seal_of(&options)?;
     let path = match &options.file {
@@ -125,7 +125,7 @@ fn seal_of(options: &Options) -> anyhow::Result<Seal> {
     let passphrase = seal::strong(secret::ask("Passphrase of the backup", instead)?)?;
     let again = secret::ask("Once more", instead)?;
     if passphrase.expose_secret() != again.expose_secret() {
-        bail!("the two are not the same");
+        bail!("the two passphrases differ");
     }
     Ok(Seal::Passphrase(passphrase))
 }
@@ -177,7 +177,7 @@ fn offline<W: Write>(config: &Path, out: W) -> anyhow::Result<(Header, W)> {
         bail!("there is no database in {}", folder.display());
     }
     let store =
-        Store::open(appliance::store_options(&config)).context("--offline is for an appliance that does not run")?;
+        Store::open(appliance::store_options(&config)).context("--offline is for an appliance that is not running")?;
     if let Some(doubt) = store.doubt() {
         eprintln!("warning: {doubt}");
     }

@@ -1,3 +1,5 @@
+//! `slipway bmc`: asks a BMC what it is and can do.
+
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -16,7 +18,7 @@ const MAX_PASSWORD: u64 = 4096;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Say what a BMC is and can do, and which quirk profile fits it
+    /// Print what a BMC is, what it can do, and which quirk profile Slipway uses for it
     ///
     /// Logs in and reads; changes nothing. The credentials are a user name with a password file, or a Secret on the
     /// server with username and password.
@@ -26,7 +28,7 @@ pub(super) enum Command {
         /// User name
         #[arg(long, short, value_name = "NAME", conflicts_with = "secret", requires = "password_file")]
         username: Option<String>,
-        /// File with the password, its last line break left out; - reads standard input
+        /// File with the password; a line break at its end is ignored; - reads standard input
         #[arg(long, value_name = "FILE", requires = "username")]
         password_file: Option<PathBuf>,
         /// Secret with username and password
@@ -35,7 +37,7 @@ pub(super) enum Command {
         /// Accept any TLS certificate, as disableCertificateVerification does
         #[arg(long)]
         insecure: bool,
-        /// How to print
+        /// Output format
         #[arg(long, short, value_enum, default_value = "text")]
         output: Output,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What several commands have in common.
+//! Options and helpers that several commands have in common.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,3 +1,5 @@
+//! `slipway completion`: completion scripts for shells.
+
 use clap_complete::aot;
 
 use super::common::print_text;

@@ -1,3 +1,5 @@
+//! `slipway crds`: prints the CustomResourceDefinitions, and the RBAC rules that controllers need.
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -8,10 +10,10 @@ use crate::modules;
 
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Write a file for each, named <group>_<plural>.yaml, into this folder
+    /// Write one file for each definition into this folder, named <group>_<plural>.yaml
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// Print instead what the user "slipway" of engine.kubeconfig needs: roles and bindings
+    /// Print instead the RBAC roles and bindings that the user "slipway" of engine.kubeconfig needs
     #[arg(long, conflicts_with = "output_dir")]
     rbac: bool,
 }

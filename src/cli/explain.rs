@@ -1,3 +1,5 @@
+//! `slipway explain`: says what a machine would boot, and what DHCP did for it.
+
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,9 +11,9 @@ use crate::api::MacAddress;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// What the machine with this MAC address would boot now, and why
+    /// Explain what the machine with this MAC address would boot now
     Boot(Options),
-    /// What DHCP would answer it now and why, and what came of its last messages
+    /// Explain what DHCP would answer it now, and show what happened to its last messages
     Dhcp(Options),
 }
 

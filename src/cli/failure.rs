@@ -1,4 +1,4 @@
-//! How a command fails, where that decides more than the message, and how that is said.
+//! Exit codes and error output of commands.
 
 use std::fmt::Display;
 

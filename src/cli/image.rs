@@ -1,3 +1,5 @@
+//! `slipway image`: imports, lists and checks images of the library.
+
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -16,7 +18,8 @@ use crate::log::escaped;
 pub(super) enum Command {
     /// Import an image and wait until it is in the library
     ///
-    /// SOURCE is an http or https URL, or a file on the appliance below image.file_folder. raw and qcow2, also compressed with gz, xz, zst or bz2.
+    /// SOURCE is an http or https URL, or a file on the appliance below image.file_folder. Formats: raw and qcow2, also
+    /// compressed with gz, xz, zst or bz2.
     Import {
         #[command(flatten)]
         config: ConfigFile,
@@ -27,7 +30,7 @@ pub(super) enum Command {
         /// Checksum of the source as published, or the URL of a file of checksums
         #[arg(long)]
         checksum: Option<String>,
-        /// Return at once instead of waiting for the end
+        /// Do not wait until the import is done
         #[arg(long)]
         no_wait: bool,
     },
@@ -36,11 +39,11 @@ pub(super) enum Command {
     List {
         #[command(flatten)]
         config: ConfigFile,
-        /// How to print
+        /// Output format
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// Remove an image from the library; its chunks go when no other image needs them
+    /// Remove an image from the library, with its chunks that no other image needs
     #[command(visible_alias = "rm")]
     Remove {
         #[command(flatten)]

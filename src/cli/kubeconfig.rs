@@ -1,3 +1,5 @@
+//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it.
+
 use jiff::Timestamp;
 
 use super::common::ConfigFile;
@@ -7,11 +9,10 @@ use crate::appliance;
 pub(super) struct Options {
     #[command(flatten)]
     config: ConfigFile,
-    /// Endpoint to put in, instead of the first of api.names or this appliance's address
+    /// Endpoint for the kubeconfig [default: the first of api.names, else this appliance's address]
     #[arg(long, value_name = "https://HOST:PORT")]
     server: Option<String>,
-    /// First end every administrator's certificate that was made before, wherever it is: within seconds, also for
-    /// connections that are open
+    /// Revoke every administrator's certificate made before; open connections that use one end within seconds
     #[arg(long)]
     revoke_all: bool,
 }

@@ -1,3 +1,5 @@
+//! Output formats of commands that list: a table, JSON or YAML.
+
 use serde::Serialize;
 
 /// How a command prints what it lists.

@@ -1,4 +1,4 @@
-//! Speaking to the appliance on this box.
+//! Requests to the appliance on this box.
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 

@@ -1,6 +1,7 @@
 //! The command line: one file for each command.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage. Errors go to standard error, once, with their causes.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "commands speak to their user")]
 
 mod backup;
 mod bmc;
@@ -53,36 +54,37 @@ enum Command {
     /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
     /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.
     Kubeconfig(kubeconfig::Options),
-    /// Say whether a configuration file can be used, one line for each fault
+    /// Check a configuration file; prints one line for each error
     CheckConfig(ConfigFile),
-    /// Look at a management controller: what it is, what it can do, which quirk profile fits it
+    /// Ask a BMC (Redfish or IPMI) what it is and what it can do
     #[command(subcommand)]
     Bmc(bmc::Command),
     /// Build what machines boot: kernel, initrd and network boot programs
     #[command(subcommand)]
     Ramdisk(ramdisk::Command),
-    /// Say what a machine would boot from the network now, or what DHCP would answer it, and why
+    /// Explain what a machine would boot from the network now, or what DHCP would answer it
     #[command(subcommand)]
     Explain(explain::Command),
-    /// What runs in the ramdisk, as its first process; nothing to call by hand
+    /// Run the agent as the first process of the ramdisk; not for use by hand
     #[command(hide = true)]
     Agent,
-    /// Bring operating system images into the library, list and remove them
+    /// Import, list and remove operating system images
     #[command(subcommand)]
     Image(image::Command),
     /// Make, list and revoke tokens for people and programs that use the API
     #[command(subcommand)]
     Token(token::Command),
-    /// Copy everything that must not be lost, keys included, into one encrypted file, while the appliance serves
+    /// Back up objects, leases, keys and configuration into one encrypted file, while the appliance runs
     ///
-    /// Objects, leases, the CA, the key of tokens, the configuration: all at one moment. Images are not in it; what the
-    /// library lacks after a restore is imported again. Only the administrator may have a backup: whoever reads one can
-    /// be anybody. Without a key or passphrase file the passphrase is asked for.
+    /// The backup holds everything as it was at one moment. It has no images: after a restore they are imported again. Only
+    /// the administrator can make a backup, and whoever can read one can act as any user. The command asks for a
+    /// passphrase unless a key or a passphrase file is given.
     Backup(Box<backup::Options>),
-    /// Make a new appliance of a backup, in an empty data folder, or --check the backup
+    /// Restore a backup into an empty data folder, or only --check it
     ///
-    /// The CA stays, and with it every kubeconfig and token. All hosts are paused, because the backup does not know what
-    /// became of their machines since: look at them, then `slipway host resume`. The appliance must not run.
+    /// Kubeconfigs and tokens stay valid, because the CA is restored too. All hosts are paused, because the backup does not
+    /// know what happened to their machines since: check them, then run `slipway host resume`. The appliance must not be
+    /// running.
     Restore(restore::Options),
     #[command(flatten)]
     Client(client::Command),
@@ -90,8 +92,8 @@ enum Command {
     Crds(crds::Options),
     /// Rehearse with a simulated rack: machines that boot, agents that work, BMCs that fail
     ///
-    /// Without --kubeconfig it starts an appliance of its own on loopback, in a temporary folder, and ends it. Exits with 0
-    /// only when every host arrived in time.
+    /// Without --kubeconfig it starts an appliance of its own on loopback, in a temporary folder, and stops it at the end.
+    /// The exit code is 0 only when every host reached its state in time.
     Simulate(Box<simulate::Options>),
     /// Print a completion script for a shell
     Completion(completion::Options),

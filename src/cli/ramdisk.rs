@@ -1,3 +1,5 @@
+//! `slipway ramdisk`: builds kernel, initrd and boot ISO.
+
 use std::path::PathBuf;
 
 use super::progress::Progress;
@@ -7,27 +9,28 @@ use crate::ramdisk;
 pub(super) enum Command {
     /// Build kernel, initrd and network boot programs from a Debian kernel package and this executable
     ///
-    /// The ramdisk's /init is the executable itself, which must be static. Nothing is replaced before everything is built.
+    /// This executable becomes the ramdisk's /init, so it must be linked statically. Existing files are replaced only after
+    /// everything is built.
     Build {
-        /// A linux-image-*.deb, or the folder it was unpacked to
+        /// Debian kernel package (linux-image-*.deb), or the folder it was unpacked to
         #[arg(long, value_name = "FILE|DIR")]
         kernel_package: PathBuf,
-        /// Where Debian's ipxe package has undionly.kpxe, snponly.efi and ipxe.efi
+        /// Folder with undionly.kpxe, snponly.efi and ipxe.efi, as in Debian's package ipxe
         #[arg(long, value_name = "DIR", default_value = "/usr/lib/ipxe")]
         ipxe_dir: PathBuf,
-        /// GRUB for CDs, of Debian's grub-efi-amd64-bin: with it an ISO is built too, for virtual media
+        /// GRUB for CDs (Debian's package grub-efi-amd64-bin); with it a boot ISO for virtual media is built too
         #[arg(long, value_name = "FILE", default_value = "/usr/lib/grub/x86_64-efi/monolithic/gcdx64.efi")]
         grub: PathBuf,
-        /// isolinux.bin of Debian's isolinux: with it and ldlinux.c32 the ISO starts under BIOS too
+        /// isolinux.bin (Debian's package isolinux); with it and ldlinux.c32 the ISO boots under BIOS too
         #[arg(long, value_name = "FILE", default_value = "/usr/lib/ISOLINUX/isolinux.bin")]
         isolinux: PathBuf,
-        /// ldlinux.c32 of Debian's syslinux-common
+        /// ldlinux.c32 (Debian's package syslinux-common)
         #[arg(long, value_name = "FILE", default_value = "/usr/lib/syslinux/modules/bios/ldlinux.c32")]
         ldlinux: PathBuf,
-        /// Where firmware for network and storage adapters is; what the modules ask for and is there goes in
+        /// Folder with firmware for network and storage adapters; files that the modules need are included
         #[arg(long, value_name = "DIR", default_value = "/lib/firmware")]
         firmware_dir: PathBuf,
-        /// Folder that receives the files
+        /// Folder to write the files to
         #[arg(long, value_name = "DIR", default_value = "/var/lib/slipway/boot")]
         out: PathBuf,
     },

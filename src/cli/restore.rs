@@ -1,3 +1,5 @@
+//! `slipway restore`: makes a new appliance of a backup, or checks that it could.
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -15,29 +17,29 @@ use crate::modules::kinds;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Whether a backup can be read, without writing anything:
+Check a backup, without writing anything:
   slipway restore --check --key-file backup.key FILE
-On a new box, as root, before the appliance is started for the first time:
+Restore on a new box, as root, before the appliance is first started:
   slipway restore --key-file backup.key FILE
   systemctl start slipway
   slipway get hosts -A
   slipway host resume --all")]
 pub(super) struct Options {
-    /// The backup; - is standard input
+    /// Backup file; - is standard input
     file: PathBuf,
-    /// Secret key of a backup that is encrypted for one, as --new-key and age-keygen make it
+    /// File with the secret key that decrypts the backup, as made by --new-key or age-keygen
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Passphrase of a backup that is encrypted with one, on this file's first line; else it is asked for
+    /// File with the passphrase of the backup on its first line [default: ask for it]
     #[arg(long, value_name = "FILE", conflicts_with = "key_file")]
     passphrase_file: Option<PathBuf>,
-    /// Only read it to its end and check everything in it
+    /// Only check the backup: read all of it, write nothing
     #[arg(long)]
     check: bool,
-    /// Do not pause the hosts: for a move, when nothing was done with any machine since the backup was taken
+    /// Do not pause the hosts; safe only when nothing happened to any machine since the backup was made
     #[arg(long, conflicts_with = "check")]
     as_is: bool,
-    /// Data folder to make, instead of the configuration's data_dir
+    /// Data folder to create [default: data_dir of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +75,10 @@ fn folder(options: &Options) -> anyhow::Result<PathBuf> {
     if let Some(folder) = &options.data_dir {
         return Ok(std::path::absolute(folder)?);
     }
-    let config = options.config.load().context("which data folder? Name it with --data-dir, or a configuration")?;
+    let config = options
+        .config
+        .load()
+        .context("no data folder is given: use --data-dir, or --config with a configuration file")?;
     Ok(config.data_dir.0)
 }
 

@@ -1,4 +1,4 @@
-//! A secret from the terminal.
+//! Prompting for a secret on the terminal.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,9 @@ const LINE_MAX: u64 = 4096;
 /// Asks on the terminal, without showing what is typed. `instead` is what to give where there is no terminal.
 pub(super) fn ask(prompt: &str, instead: &str) -> anyhow::Result<SecretString> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
-    let Ok(mut terminal) = terminal else { return Err(usage(format!("there is no terminal to ask on: {instead}"))) };
+    let Ok(mut terminal) = terminal else {
+        return Err(usage(format!("there is no terminal to ask for it: {instead}")));
+    };
     let before = tcgetattr(&terminal).context("terminal")?;
     let mut silent = before.clone();
     silent.local_modes.remove(LocalModes::ECHO);

@@ -1,16 +1,19 @@
+//! `slipway serve`: sets up the log and runs the appliance.
+
 use std::io::IsTerminal;
 
+use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::common::ConfigFile;
 use crate::appliance;
-use crate::config::Config;
-use crate::log::{self, Ration};
+use crate::config::{Config, LogFormat};
+use crate::log::{self, Journal, Ration};
 
 pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     let config = options.load()?;
-    let ration = log_to_stderr(&config)?;
+    let ration = set_up_log(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(Box::pin(appliance::run(config, ration)));
     // A thread that a disk or a lock still holds is not waited for.
@@ -18,11 +21,26 @@ pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
     outcome
 }
 
-fn log_to_stderr(config: &Config) -> anyhow::Result<Ration> {
+fn set_up_log(config: &Config) -> anyhow::Result<Ration> {
     let level = std::env::var("SLIPWAY_LOG").unwrap_or_else(|_| config.log.level.clone());
     let filter = EnvFilter::try_new(&level).map_err(|error| anyhow::anyhow!("log.level {level:?}: {error}"))?;
     let ration = Ration::default();
-    let colours = std::io::stderr().is_terminal();
-    log::subscriber(filter, config.log.format, colours, std::io::stderr, ration.clone()).init();
+    let format = config.log.format;
+    match journal(format)? {
+        Some(journal) => log::to_journal(filter, journal, ration.clone()).init(),
+        None => {
+            let colours = std::io::stderr().is_terminal();
+            log::subscriber(filter, format, colours, std::io::stderr, ration.clone()).init();
+        }
+    }
     Ok(ration)
+}
+
+/// The journal, when lines go there.
+fn journal(format: LogFormat) -> anyhow::Result<Option<Journal>> {
+    match format {
+        LogFormat::Auto if log::has_stderr(std::env::var("JOURNAL_STREAM").ok().as_deref()) => Ok(Journal::open().ok()),
+        LogFormat::Journal => Journal::open().map(Some).context("log.format is journal, and there is no journal here"),
+        LogFormat::Auto | LogFormat::Text | LogFormat::Json => Ok(None),
+    }
 }

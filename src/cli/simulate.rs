@@ -1,4 +1,4 @@
-//! `slipway simulate`.
+//! `slipway simulate`: a simulated rack against a real appliance.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -22,44 +22,44 @@ Examples:
   slipway simulate --config /etc/slipway/slipway.toml --hosts rack.yaml --delay-firmware 40s
   slipway simulate --kubeconfig ~/.kube/config --relay 172.22.0.9 --dhcp 172.22.0.1 --machines 20")]
 pub(super) struct Options {
-    /// Machines
+    /// Number of machines
     #[arg(long, short = 'm', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     machines: u32,
     /// BareMetalHosts and their Secrets to rehearse with, instead of made-up ones; their BMC addresses are replaced
     #[arg(long, value_name = "FILE", conflicts_with = "machines")]
     hosts: Option<PathBuf>,
-    /// How far the hosts are to come
+    /// State that the hosts are to reach
     #[arg(long, value_enum, default_value_t)]
     until: Goal,
-    /// How long that may take in all
+    /// How long the whole run may take
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = time)]
     deadline: Duration,
-    /// What decides every chance; the same number, the same luck
+    /// Seed of the random numbers; the same seed repeats the same faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What BMCs speak
+    /// Protocol of the BMCs
     #[arg(long, value_enum, default_value_t)]
     bmc: BmcKind,
-    /// How machines come to their ramdisk, instead of each way in turn (hosts of a file: as their BMC's address and
-    /// their boot mode say)
+    /// How machines boot the ramdisk [default: each way in turn; for hosts from a file, as their BMC address and boot mode
+    /// say]
     #[arg(long, value_enum, value_name = "WAY")]
     boot: Option<Way>,
-    /// One address for all BMCs, each at a port of its own; else each has an address of 127.81.0.0/16
+    /// Put all BMCs on this address, each on a port of its own [default: one address of 127.81.0.0/16 for each]
     #[arg(long, value_name = "ADDRESS")]
     bmc_address: Option<IpAddr>,
-    /// What machines fetch of kernel, initrd and image
+    /// How much of kernel, initrd and image machines fetch
     #[arg(long, value_enum, default_value_t)]
     download: Download,
     /// URL of an image that the appliance can reach, instead of a small one served here
     #[arg(long, value_name = "URL")]
     image: Option<String>,
-    /// Namespace of the hosts; made, and removed in the end, when it is not there
+    /// Namespace of the hosts; created if it is missing, and then removed at the end
     #[arg(long, short, value_name = "NAME", default_value = "simulated")]
     namespace: String,
-    /// Leave the hosts, or the folder of the simulator's own appliance, when it ends
+    /// Keep the hosts, or the folder of the simulator's own appliance, at the end
     #[arg(long)]
     keep: bool,
-    /// Print the summary as json instead of text
+    /// Output format of the summary
     #[arg(long, short, value_name = "FORMAT", value_parser = ["text", "json"], default_value = "text")]
     output: String,
     #[command(flatten)]
@@ -71,41 +71,41 @@ pub(super) struct Options {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "How long things take (each a fifth more or less)")]
+#[command(next_help_heading = "Delays (each varies by a fifth)")]
 struct DelayOptions {
-    /// An answer of a BMC
+    /// Time until a BMC answers
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     delay_bmc: Duration,
-    /// Power on and off
+    /// Time that power on and power off take
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     delay_power: Duration,
-    /// From power-on to the first DHCP message
+    /// Time from power-on to the first DHCP message
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     delay_firmware: Duration,
-    /// From the boot script to the agent's first call
+    /// Time from the boot script to the agent's first call
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     delay_ramdisk: Duration,
-    /// Each step of the agent
+    /// Time that each step of the agent takes
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     delay_step: Duration,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "What goes wrong (1% or 0.01)")]
+#[command(next_help_heading = "Faults (1% or 0.01)")]
 struct FaultOptions {
-    /// Answers of BMCs that fail
+    /// Share of BMC answers that are errors
     #[arg(long, value_name = "SHARE", default_value = "0")]
     bmc_failures: Share,
-    /// Writes that BMCs answer as done and do not do
+    /// Share of writes that BMCs confirm but do not do
     #[arg(long, value_name = "SHARE", default_value = "0")]
     bmc_lies: Share,
-    /// Lost packets: DHCP messages, segments of boot HTTP and of the agents' TLS
+    /// Share of packets that are lost: DHCP messages, TCP segments of boot HTTP and of the agents
     #[arg(long, value_name = "SHARE", default_value = "0")]
     packet_loss: Share,
-    /// Boots that never come out of the firmware
+    /// Share of boots that hang in the firmware
     #[arg(long, value_name = "SHARE", default_value = "0")]
     stuck: Share,
-    /// Images in the middle of whose writing the power fails
+    /// Share of image writes that a power failure interrupts
     #[arg(long, value_name = "SHARE", default_value = "0")]
     power_loss: Share,
 }
@@ -115,22 +115,22 @@ struct FaultOptions {
     next_help_heading = "Appliance (one of the simulator's own unless --kubeconfig or --context names a running one)"
 )]
 struct ApplianceOptions {
-    /// Configuration for the simulator's own appliance; folder, addresses and networks apart
+    /// Configuration for the simulator's own appliance; its folder, addresses and networks are not used
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["kubeconfig", "context"])]
     config: Option<PathBuf>,
-    /// kubeconfig of a running appliance, which must have no hosts
+    /// Kubeconfig of a running appliance to use instead; it must have no hosts
     #[arg(long, value_name = "FILE", requires_all = ["relay", "dhcp"])]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig, instead of its current one
+    /// Context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", requires_all = ["relay", "dhcp"])]
     context: Option<String>,
-    /// DHCP comes through a relay with this address: one of this machine, in a subnet that the appliance serves
+    /// Address of the DHCP relay: one of this machine's, in a subnet that the appliance serves
     #[arg(long, value_name = "ADDRESS")]
     relay: Option<Ipv4Addr>,
-    /// Where the running appliance's DHCP listens
+    /// Address of the running appliance's DHCP server
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = dhcp)]
     dhcp: Option<SocketAddrV4>,
-    /// Port of the running appliance's TFTP
+    /// Port of the running appliance's TFTP server
     #[arg(long, value_name = "PORT", default_value_t = 69)]
     tftp_port: u16,
 }

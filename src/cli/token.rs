@@ -1,4 +1,4 @@
-//! Tokens for people and programs: each is a ServiceAccount of its own in the namespace `slipway-system`, with bindings.
+//! `slipway token`: tokens for people and programs, each a ServiceAccount in the namespace `slipway-system`, with bindings.
 //!
 //! Nothing but the account is kept: the token is signed, printed once and forgotten. What lists and revokes it are
 //! ordinary API calls; it ends with its account.
@@ -36,10 +36,10 @@ const DAY: u64 = 24 * 3600;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Make a token and print it, this once
+    /// Make a token and print it; it cannot be printed again
     ///
-    /// Without --role and --group it may ask who it is and what there is, and nothing else. view, edit, admin and
-    /// cluster-admin are roles that are there from the start; `kubectl create clusterrole` makes others.
+    /// Without --role and --group the token can only ask who it is and which kinds there are. The roles view, edit, admin
+    /// and cluster-admin are built in; `kubectl create clusterrole` makes others.
     #[command(after_help = "\
 A token that may only look at hosts:
   kubectl create clusterrole host-viewer --verb=get,list,watch --resource=baremetalhosts.metal3.io
@@ -49,35 +49,35 @@ A token that may only look at hosts:
         config: ConfigFile,
         /// Name of the token
         name: String,
-        /// ClusterRole that it has; may be given more than once
+        /// ClusterRole of the token; may be given more than once
         #[arg(long, value_name = "CLUSTERROLE")]
         role: Vec<String>,
-        /// Namespace in which it has the roles, instead of everywhere; may be given more than once
+        /// Grant the roles in this namespace only; may be given more than once
         #[arg(long = "in", value_name = "NAMESPACE")]
         within: Vec<String>,
-        /// Group that it is in, for bindings to groups; may be given more than once
+        /// Group that the token belongs to, for bindings to groups; may be given more than once
         #[arg(long)]
         group: Vec<String>,
-        /// How long it holds: 12h, 90d
+        /// How long the token is valid: 12h, 90d
         #[arg(long, default_value = "90d", value_parser = parse_ttl)]
         ttl: Duration,
-        /// What to print
+        /// Output format
         #[arg(long, short, value_enum, default_value = "token")]
         output: Print,
-        /// Endpoint to put into the kubeconfig, instead of the first of api.names or this appliance's address
+        /// Endpoint for the kubeconfig [default: the first of api.names, else this appliance's address]
         #[arg(long, value_name = "https://HOST:PORT")]
         server: Option<String>,
     },
-    /// List tokens: what they may do and when they end
+    /// List tokens, with their roles and when they expire
     #[command(visible_alias = "ls")]
     List {
         #[command(flatten)]
         config: ConfigFile,
-        /// How to print
+        /// Output format
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
     },
-    /// End a token at once
+    /// Revoke a token at once
     #[command(visible_alias = "rm")]
     Revoke {
         #[command(flatten)]
@@ -131,9 +131,9 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
         }
     };
     match ttl.as_secs() {
-        ..600 => Err("a token holds for at least 10m".into()),
+        ..600 => Err("a token is valid for at least 10m".into()),
         600..=LONGEST => Ok(ttl),
-        _ => Err("a token holds for at most 365d".into()),
+        _ => Err("a token is valid for at most 365d".into()),
     }
 }
 
@@ -171,10 +171,10 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
         || name.starts_with('-')
         || name.ends_with('-')
     {
-        bail!("{name:?} is no name for a token: small letters, digits and -, at most {NAME_MAX}");
+        bail!("{name:?} is not a valid token name: use lower-case letters, digits and -, at most {NAME_MAX}");
     }
     if !wish.within.is_empty() && wish.roles.is_empty() {
-        bail!("--in says where the token has a role: name one with --role");
+        bail!("--in needs a role: add --role NAME");
     }
     let roles: Api<ClusterRole> = Api::all(client.clone());
     for role in &wish.roles {
@@ -205,7 +205,7 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
     match all.create(&PostParams::default(), &ServiceAccount { metadata, ..ServiceAccount::default() }).await {
         Ok(_) => {}
         Err(error) if is_code(&error, 409) => {
-            bail!("there is a token named {name} already; `slipway token revoke {name}` ends it")
+            bail!("a token named {name} exists already; `slipway token revoke {name}` revokes it")
         }
         Err(error) => return Err(error.into()),
     }
@@ -259,7 +259,7 @@ fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> a
             print!("{}", pki::token_kubeconfig(&server, authority.ca_pem(), &made.name, &made.token));
         }
     }
-    eprintln!("token {} holds until {:.0}; it is not shown again", made.name, made.expires);
+    eprintln!("token {} is valid until {:.0}; it is not shown again", made.name, made.expires);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `[backup]`
+//! The section `[backup]` of the configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `[discovery]`: what becomes of unknown machines on networks with `discovery = true`.
+//! The section `[discovery]`: what becomes of unknown machines on networks with `discovery = true`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What kind of program asks, and the machine under it.
+//! Client classes: what kind of program asks, and the machine under it.
 
 use crate::api::MacAddress;
 use crate::boot::{BootClient, ClientKind, Firmware};

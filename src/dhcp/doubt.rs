@@ -1,4 +1,4 @@
-//! Addresses of known machines of which a message says that another machine uses them: whether that is so.
+//! Checks of declined addresses: whether another machine uses a known machine's address, as a message says.
 //!
 //! Such a DHCPDECLINE can be sent by anybody who knows the machine's MAC address. So the appliance looks for itself: it sends
 //! something there, which makes the kernel ask by ARP, and then looks which card answers. Pure; time is a parameter.

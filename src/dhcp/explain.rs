@@ -1,4 +1,4 @@
-//! What DHCP does for a machine, in sentences.
+//! `slipway explain dhcp`: what DHCP does for a machine, in sentences.
 
 use std::fmt::Write;
 

@@ -112,7 +112,7 @@ impl Leases {
                     return Err(LoadError::Newer { address, source });
                 }
                 Err(error @ RecordError::Damaged) => {
-                    tracing::warn!(key = ?key, %error, "a DHCP lease on disk is left out");
+                    tracing::warn!(key = ?key, %error, "cannot read a DHCP lease: it is left out");
                 }
             }
         }
@@ -134,7 +134,10 @@ impl Leases {
             }
         }
         if elsewhere > 0 {
-            tracing::info!(leases = elsewhere, "DHCP leases of networks that are not configured are kept on disk");
+            tracing::info!(
+                leases = elsewhere,
+                "the database has DHCP leases of networks that are not configured: they are kept"
+            );
         }
         Ok(Self { networks, table, seen: Arc::default() })
     }
@@ -190,7 +193,7 @@ impl Leases {
             if cut > 0 {
                 tracing::info!(
                     network = %network.config.name, leases = cut,
-                    "the pool is nearly used up, so leases of hosts that are gone end early"
+                    "the pool is nearly used up: leases of hosts that are gone ended early"
                 );
             }
             if self.networks.len() > 1 && table.is_short(known) { table.claims(known) } else { Vec::new() }

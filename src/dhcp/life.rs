@@ -1,4 +1,4 @@
-//! What DHCP brings into the house: DHCPLease, and the server.
+//! The DHCP module: its kind DHCPLease, its metrics, and the server.
 
 use std::sync::Arc;
 

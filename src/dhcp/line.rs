@@ -1,4 +1,4 @@
-//! One interface and port: receive, answer, write, send.
+//! The DHCP loop of one interface and port: receive, answer, write, send.
 //!
 //! A thread of its own takes messages in batches. Offers leave at once; leases are collected, and all that came while
 //! one write was under way are the next one. Their ACKs leave when it is on disk. So a thousand machines that power on
@@ -178,7 +178,7 @@ impl Line {
             () = stop.at_once.cancelled() => return Ok(()),
             finished = tokio::time::timeout(LAST_WRITES, last) => if finished.is_err() {
                 tracing::warn!(
-                    interface = %post.place.interface, "DHCP stops with leases unwritten; nobody was told of them"
+                    interface = %post.place.interface, "DHCP stopped before the last leases were written: their clients were not answered"
                 );
             }
         }
@@ -276,7 +276,7 @@ impl Post {
             return;
         }
         if !self.down {
-            tracing::warn!(%interface, "the interface is gone; DHCP waits for it");
+            tracing::warn!(%interface, "the interface is gone: DHCP waits for it");
         }
         self.down = true;
         if index.is_none() {
@@ -285,11 +285,11 @@ impl Post {
         let opened = open(interface, &found().unwrap_or_default(), *number).map_err(|error| error.to_string());
         match opened.and_then(|sockets| sockets.register().map_err(|error| error.to_string())) {
             Ok(sockets) => {
-                tracing::info!(%interface, "the interface is back; DHCP serves it again");
+                tracing::info!(%interface, "the interface is back: DHCP serves it again");
                 self.sockets = sockets;
                 self.down = false;
             }
-            Err(error) => tracing::debug!(error, "the interface cannot be served yet"),
+            Err(error) => tracing::debug!(%interface, error, "cannot serve the interface yet"),
         }
     }
 }
@@ -338,7 +338,7 @@ impl Desk {
             && self.doubts.put(now, index, request.mac, address)
             && let Err(error) = provoke_arp(network.server, address)
         {
-            tracing::debug!(%address, %error, "nothing can be sent there");
+            tracing::debug!(mac = %request.mac, %address, %error, "cannot ask by ARP who has an address");
         }
         self.leases.saw(request.mac, Message { at: now, network: index, kind: request.kind, note });
         let answer = reply.map(|reply| Outgoing { server: network.server, peer: source, reply });
@@ -384,7 +384,7 @@ impl Desk {
         let now = unix_now();
         let jump = self.clock.look(now, Instant::now());
         if let Some(by) = jump.filter(|_| self.port == Port::Server) {
-            tracing::warn!(seconds = by, "the clock jumped: DHCP leases last as long as their clients believe");
+            tracing::warn!(seconds = by, "the clock jumped: DHCP leases were moved with it");
             writes.extend(self.networks.iter().flat_map(|(index, _)| self.leases.shift(*index, by)));
         }
         now
@@ -403,7 +403,7 @@ impl Desk {
             let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.is_registered(mac);
             let gone = leases.table().advance(now, &known);
             if !gone.is_empty() {
-                tracing::debug!(network = %network.name, leases = gone.len(), "old leases are forgotten");
+                tracing::debug!(network = %network.name, leases = gone.len(), "old DHCP leases were removed");
             }
             all.extend(gone.into_iter().map(|address| LeaseWrite { address, record: None }));
             if reviews {

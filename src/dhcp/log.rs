@@ -1,11 +1,14 @@
-//! What the log hears of one interface.
+//! Log lines of one interface, rationed.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
+use tracing::field::display;
+
 use crate::api::MacAddress;
 use crate::boot::BootHost;
+use crate::log::named;
 
 use super::doubt::Doubt;
 use super::leases::CommitError;
@@ -51,7 +54,7 @@ impl Log {
     /// A message that is none.
     pub fn malformed(&mut self, error: &Malformed, source: SocketAddrV4) {
         if matches!(error, Malformed::Bootp | Malformed::NotRequest(_)) {
-            tracing::debug!(interface = %self.interface, peer = %source, %error, "not a DHCP request");
+            tracing::debug!(interface = %self.interface, peer = %source, %error, "ignored a packet that is no DHCP request");
         } else if self.may_say(Subject::Peer(*source.ip())) {
             tracing::warn!(interface = %self.interface, peer = %source, %error, "a DHCP message cannot be read");
         }
@@ -73,7 +76,7 @@ impl Log {
         if self.may_say(Subject::UnnamedRelay) {
             tracing::warn!(
                 network = %network.name, relay = %request.giaddr, peer = %source, mac = %request.mac,
-                "a DHCP relay is not heard that `relays` of the network does not name"
+                "ignored a DHCP relay: `relays` of the network does not name it"
             );
         }
     }
@@ -100,7 +103,7 @@ impl Log {
     /// The socket refuses.
     pub fn receive_failed(&mut self, error: &io::Error) {
         if self.may_say(Subject::Receive) {
-            tracing::warn!(interface = %self.interface, %error, "DHCP cannot receive");
+            tracing::warn!(interface = %self.interface, %error, "cannot receive by DHCP");
         }
     }
 
@@ -110,7 +113,7 @@ impl Log {
         if !self.said_of_known.may_say(Instant::now(), Subject::Doubt(mac, taken)).0 {
             return;
         }
-        let host = host.map_or_else(String::new, |host| format!("{}/{}", host.namespace, host.name));
+        let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if taken {
             let note = Note::Declined { address, reserved: false };
             tracing::warn!(network = %network.name, %mac, host, "{note}");
@@ -140,7 +143,7 @@ impl Log {
         {
             tracing::warn!(
                 network = %network.name, %mac, peer = %source, before = %one, now = %other,
-                "two machines show the same MAC address; their UUIDs differ: change one of the addresses"
+                "two machines have the same MAC address and different UUIDs: change one of the addresses"
             );
         }
         let level = outcome.note.level(known);
@@ -149,7 +152,7 @@ impl Log {
             tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.note);
             return;
         }
-        let host = host.map_or_else(String::new, |host| format!("{}/{}", host.namespace, host.name));
+        let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if level == Level::Info {
             tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, "{}", outcome.note);
             return;

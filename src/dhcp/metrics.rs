@@ -1,4 +1,4 @@
-//! What DHCP counts for a scrape of `/metrics`.
+//! DHCP metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What of the boot decision a DHCP answer carries.
+//! Boot options of a DHCP answer.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! What is to be done about a message, and what there is to say about it.
+//! The outcome of a message: the reply, what is to be stored, and what there is to say about it.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,4 +1,4 @@
-//! Whether messages come so fast that it is worth letting some gather. Pure; time is a parameter.
+//! Batching: whether messages come so fast that it is worth letting some gather. Pure; time is a parameter.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A DHCP message as it came from the wire.
+//! Parsing of DHCP messages from the wire.
 //!
 //! The fixed header (RFC 2131 section 2) is checked once, then the options are walked by hand. A decoder that stops
 //! at the first option it dislikes loses what follows, and with it the architecture or the relay's data; here each

@@ -170,7 +170,7 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: Views, shutdown
     tokio::select! {
         () = shutdown.cancelled() => return,
         tidied = views.tidy(&leases) => if let Err(error) = tidied {
-            tracing::warn!(%error, "former DHCPLease objects stay");
+            tracing::warn!(%error, "cannot remove old DHCPLease objects");
         },
     }
     let mut period = tokio::time::interval(PERIOD);
@@ -189,7 +189,7 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: Views, shutdown
                     let Err(error) = result else { continue };
                     leases.networks()[index].table().mark_changed(*address);
                     if !failing {
-                        tracing::warn!(%address, %error, "DHCPLease objects cannot be published; tried again");
+                        tracing::warn!(%address, %error, "cannot publish DHCPLease objects: trying again");
                     }
                     failing = true;
                 }

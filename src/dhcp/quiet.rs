@@ -1,4 +1,4 @@
-//! Keeps the log readable when a machine says the same thing all day, or a thousand do.
+//! Log suppression: a machine that says the same thing all day, or a thousand that do, leave the log readable.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Writes answers.
+//! Encoding of DHCP answers.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! The DHCP server without its sockets: message in, outcome out (RFC 2131 section 4.3).
+//! The DHCP server's logic without its sockets: message in, outcome out (RFC 2131 section 4.3).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;

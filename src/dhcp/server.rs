@@ -130,7 +130,7 @@ impl Server {
             };
             tracing::info!(
                 network = %config.name, interface = %config.interface, subnet = %config.subnet, %server,
-                mode = ?config.mode, "DHCP serves"
+                mode = ?config.mode, "DHCP serves the network"
             );
             for port in ports {
                 let network = Network::new(config, server, site);
@@ -147,10 +147,16 @@ impl Server {
             }
         }
         if site.dhcp_port != SERVER_PORT && !lines.is_empty() {
-            tracing::warn!(port = site.dhcp_port, "DHCP clients ask port 67 only; this server hears relays alone");
+            tracing::warn!(
+                port = site.dhcp_port,
+                "DHCP does not listen on port 67, the only one that clients ask: only relays reach it"
+            );
         }
         if site.tftp_port != 69 && !lines.is_empty() {
-            tracing::warn!(port = site.tftp_port, "PXE firmware asks TFTP on port 69 only; it will find nothing there");
+            tracing::warn!(
+                port = site.tftp_port,
+                "TFTP does not listen on port 69, the only one that PXE firmware asks: it finds no boot program"
+            );
         }
         Ok(Self { lines, leases, hosts, views })
     }

@@ -1,4 +1,4 @@
-//! How the namespaces of known hosts share a pool that is nearly used up. Pure.
+//! Fair shares of a pool that is nearly used up, among the namespaces of known hosts. Pure.
 
 use std::collections::{HashMap, HashSet};
 

@@ -255,7 +255,7 @@ impl Sockets {
                 // Too long for the network's packets says nothing about the next ones.
                 let cannot = [Some(nix::libc::EIO), Some(nix::libc::EINVAL)].contains(&error.raw_os_error());
                 self.segments &= !cannot;
-                tracing::debug!(to = %way.to, %error, "DHCP answers are sent one by one");
+                tracing::debug!(to = %way.to, %error, "cannot send DHCP answers together: they are sent one by one");
                 false
             }
         }

@@ -1,4 +1,4 @@
-//! Who leads, decided from the Lease alone: no I/O, and no clock but the one that is handed in.
+//! Leader election, decided from the Lease alone: no I/O, and no clock but the one that is handed in.
 //!
 //! The rules are client-go's. A lease is over when its holder did not write it for its whole duration, counted on the
 //! watcher's own clock from when it saw the last change: clocks of different machines are never compared. A holder

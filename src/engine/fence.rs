@@ -1,4 +1,4 @@
-//! Nothing is changed by an appliance that does not lead any more.
+//! Fencing: nothing is changed by an appliance that does not lead any more.
 //!
 //! The lead has an end, by this machine's monotonic clock, that every renewal puts off. It comes well before the time
 //! when another appliance may take over, so whoever asks here before each change is never late.

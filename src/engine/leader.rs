@@ -1,4 +1,4 @@
-//! Takes part in the election: reads and writes the Lease until told to stop.
+//! The leader election loop: reads and writes the Lease until told to stop.
 
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ impl Candidate {
         // A request that hangs must not cost the lead: there is time for several.
         let patience = self.timing.retry * 2;
         while !stop.is_cancelled() {
-            let said_now = match timeout(patience, self.look()).await {
+            let look = timeout(patience, self.look()).await;
+            let said_now = match &look {
                 Ok(Ok(Some(holder))) => format!("{holder} leads; this appliance waits"),
                 Ok(Ok(None)) => String::new(),
                 Ok(Err(error)) => format!("the lease cannot be read or written: {error}"),
@@ -58,8 +59,10 @@ impl Candidate {
             };
             self.tell.send_replace(self.election.leads_until());
             if said_now != said {
-                if !said_now.is_empty() {
-                    tracing::warn!(lease = NAME, "leader election: {said_now}");
+                match &look {
+                    Ok(Ok(Some(_))) => tracing::info!(lease = NAME, "leader election: {said_now}"),
+                    Ok(Ok(None)) => {}
+                    Ok(Err(_)) | Err(_) => tracing::warn!(lease = NAME, "leader election: {said_now}"),
                 }
                 said = said_now;
             }
@@ -71,8 +74,8 @@ impl Candidate {
         self.tell.send_replace(None);
         match timeout(patience, self.release()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the lease was not given back; it ends by itself"),
-            Err(_) => tracing::warn!("the lease was not given back in time; it ends by itself"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot give the lease back: it ends by itself"),
+            Err(_) => tracing::warn!("cannot give the lease back in time: it ends by itself"),
         }
     }
 

@@ -1,3 +1,5 @@
+//! `/metrics` of an appliance on an external API server.
+//!
 //! `/metrics` where the objects are in another API server: that one says who a caller is and whether he may read them, as for its
 //! own metrics.
 

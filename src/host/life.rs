@@ -1,4 +1,4 @@
-//! What machines bring into the house: BareMetalHost and what belongs to it, and who acts on them.
+//! The host module: BareMetalHost and what belongs to it, and who acts on them.
 
 use std::sync::Arc;
 

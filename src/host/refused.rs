@@ -19,7 +19,7 @@ impl IntoResponse for Refused {
 
 impl From<kube::Error> for Refused {
     fn from(error: kube::Error) -> Self {
-        warn!(%error, "a session's call failed");
+        warn!(%error, "cannot answer an agent: the API failed");
         match error {
             kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
                 Self(StatusCode::UNPROCESSABLE_ENTITY, format!("the appliance cannot store this: {}", status.message))

@@ -1,4 +1,4 @@
-//! Holds an import up, or ends it, where it unpacks in a thread of its own that nobody polls.
+//! Pausing and cancelling an import that runs in a thread of its own.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 

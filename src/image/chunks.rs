@@ -1,4 +1,4 @@
-//! Cuts a disk into chunks, compresses and stores them, on some threads and in bounded memory.
+//! Chunking: cuts a disk into chunks, compresses and stores them, on some threads and in bounded memory.
 //!
 //! A fixed set of buffers goes round: the caller fills one, a worker leaves out zeros, compresses the rest and
 //! stores it, and gives the buffer back. What is stored depends on the content alone, so the same disk always

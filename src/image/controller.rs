@@ -1,4 +1,4 @@
-//! Keeps the library as the Image objects want it.
+//! The image controller: keeps the library as the Image objects want it.
 //!
 //! Each Image goes from `Pending` over `Importing` to `Ready` or `Failed`. A failure that may pass is tried again
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is
@@ -194,7 +194,7 @@ impl Reconcile for Context {
             if self.holds(&image.name_any(), digest).await {
                 return Ok(Action::requeue(CHECK_EVERY));
             }
-            tracing::warn!(image = image.name_any(), "parts of an image are gone from the library; importing it again");
+            tracing::warn!(image = image.name_any(), "parts of an image are gone from the library: importing it again");
         }
         if current && status.phase == ImagePhase::Failed {
             let known = lock(&self.shared.failed).get(&image.name_any()).cloned();
@@ -281,10 +281,7 @@ impl Context {
             self.report(image, with(importing)).await?;
             let under_way = work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), read.clone()));
             let Some(result) = self.go_on(image, &turn, under_way).await else {
-                tracing::info!(
-                    image = image.name_any(),
-                    "an import gives its place to one of another namespace, and goes on later"
-                );
+                tracing::info!(image = image.name_any(), "an import was paused: one of another namespace has its turn");
                 continue;
             };
             let progress = *under_way.progress.borrow();
@@ -327,7 +324,7 @@ impl Context {
     async fn fail(&self, image: &Image, uid: &str, failures: i64, error: ImportError) -> Result<Action, kube::Error> {
         let ImportError { message, retry, .. } = error;
         let message = clean(&message, MAX_MESSAGE);
-        tracing::warn!(image = image.name_any(), %message, retry, "an image was not imported");
+        tracing::warn!(image = image.name_any(), error = %message, retry, "cannot import an image");
         let pause = retry.then(|| pause(self.times.back_off, failures));
         let outlook = match pause {
             Some(pause) => format!("trying again in {} s", pause.as_secs().max(1)),
@@ -416,7 +413,7 @@ impl Context {
                         said = percent;
                         // The next report says the same and more.
                         if let Err(error) = self.report(image, json!({ "percent": percent })).await {
-                            tracing::debug!(image = image.name_any(), %error, "progress was not reported");
+                            tracing::debug!(image = image.name_any(), %error, "cannot report the progress of an import");
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Who wants an image.
+//! Image demand: who wants an image.
 
 use tokio::sync::Notify;
 

@@ -1,4 +1,4 @@
-//! Bytes of a source, in order, each once: http, https or a file on the appliance.
+//! Downloads: the bytes of a source in order, each once, by http, https or from a file on the appliance.
 //!
 //! Each connection goes where [`Guard`] lets it: redirects are followed here, one by one, with a client that resolves
 //! names for the one port that the URL has.
@@ -328,7 +328,7 @@ impl Http {
                     self.failures
                 )));
             }
-            tracing::info!(url = shown, read, reason = %why, "resuming an image download");
+            tracing::info!(url = shown, read, reason = %why, "an image download broke: resuming it");
             sleep(timing.pause * 2_u32.saturating_pow(self.failures.min(5))).await;
             self.failures += 1;
             self.resumed_at = read;

@@ -1,4 +1,4 @@
-//! The whole way from a URL to a manifest.
+//! Imports: the whole way from a URL to a manifest.
 //!
 //! A task reads the source; a blocking thread hashes it, unpacks it and hands it to [`super::chunks`]. A raw
 //! disk passes straight through. A qcow2 needs random access: it is spooled into an unnamed file of the library

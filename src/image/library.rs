@@ -1,4 +1,4 @@
-//! What is on disk, and when it counts as there.
+//! The image library on disk, and when an image counts as there.
 //!
 //! | path | what |
 //! |---|---|
@@ -150,7 +150,7 @@ impl Library {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::error!(digest, %error, "a manifest of the image library cannot be read");
+                tracing::error!(digest, %error, "cannot read a manifest of the image library");
                 None
             }
         }
@@ -168,7 +168,7 @@ impl Library {
         // Kept with the file, so that a restart does not forget it.
         let noted = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
         if let Err(error) = noted {
-            tracing::debug!(digest, %error, "the use of an image was not noted");
+            tracing::debug!(digest, %error, "cannot note that an image is used");
         }
         Some(path)
     }
@@ -331,7 +331,7 @@ impl Inner {
             match manifest {
                 Ok(manifest) => state.add(digest.to_owned(), &manifest),
                 Err(error) => {
-                    tracing::warn!(file = %file.display(), %error, "an image is not whole and has to be imported again");
+                    tracing::warn!(file = %file.display(), %error, "an image is not whole: it has to be imported again");
                     fs::remove_file(&file).map_err(|e| at(&file, e))?;
                 }
             }
@@ -396,7 +396,7 @@ impl Inner {
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(path = %path.display(), %error, "an unused chunk cannot be removed");
+                tracing::warn!(path = %path.display(), %error, "cannot remove an unused chunk");
             }
             let mut state = self.lock();
             state.stored = state.stored.saturating_sub(length);

@@ -1,4 +1,4 @@
-//! What the image library brings into the house: Image, and who keeps the library as the Images want it.
+//! The image module: its kind Image, and who keeps the library as the Images want it.
 
 use std::sync::Arc;
 

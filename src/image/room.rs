@@ -1,4 +1,4 @@
-//! Which images give way when there is no room for another one.
+//! Eviction: which images give way when there is no room for another one.
 //!
 //! First go those that hosts named once and none names now. Then every namespace has a share of what hosts' images may
 //! take: as much as every other one that wants images. An image counts for the namespaces that name it, in equal parts.

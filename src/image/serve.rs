@@ -1,4 +1,4 @@
-//! Chunks and manifests over HTTP, for whoever has mounted and authorised the calls.
+//! Chunks and manifests over HTTP. The caller mounts and authorises the routes.
 //!
 //! Both are named by their SHA-256, so they never change: the name is the ETag and caches may keep them for ever.
 
@@ -52,7 +52,7 @@ async fn serve(file: Option<PathBuf>, name: &str, headers: &HeaderMap, kind: &'s
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => StatusCode::NOT_FOUND.into_response(),
         Err(error) => {
-            tracing::error!(path = %path.display(), %error, "the image library cannot be read");
+            tracing::error!(path = %path.display(), %error, "cannot read the image library");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

@@ -1,3 +1,5 @@
+//! Which image sources are allowed.
+//!
 //! What the source of an image may be: the judgement that the API server's rules, the hosts' reconciler and the import
 //! itself share.
 //!

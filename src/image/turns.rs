@@ -1,4 +1,4 @@
-//! Whose import runs next, and which one gives its place back.
+//! Scheduling of imports: whose runs next, and which one gives its place back.
 //!
 //! Some imports run at once. Each counts for the parties that want it, see [`Party`]. A free place goes to the party that
 //! holds fewest; of those, to the one that got none for longest; of its images, to the first in line. Whoever held a

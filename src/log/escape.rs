@@ -1,4 +1,4 @@
-//! Lines that cannot be mistaken for others.
+//! Escaping: lines that cannot be mistaken for others.
 
 use std::fmt::{self, Write};
 
@@ -103,7 +103,7 @@ where
 }
 
 /// Writes text with every character escaped that is not safe, as JSON does it: `\n`, `\u202e`.
-fn escape(out: &mut impl Write, text: &str, colours: bool) -> fmt::Result {
+pub(super) fn escape(out: &mut impl Write, text: &str, colours: bool) -> fmt::Result {
     let mut rest = text;
     let is_colour = |at: usize, rest: &str| colours && COLOURS.iter().any(|colour| rest[at..].starts_with(colour));
     while let Some((at, character)) = rest.char_indices().find(|(at, c)| !is_safe(*c) && !is_colour(*at, rest)) {

@@ -1,4 +1,4 @@
-//! At most so many lines of one: strangers cannot fill the disk, nor hide what known hosts say among their own lines.
+//! Rate limit of the log: strangers cannot fill the disk, nor hide what known hosts say among their own lines.
 //!
 //! A line counts as that of the `peer` that it names, else of the `host`, else of the network card (`mac`). One that names
 //! none of them counts as that of its place in the program: whoever brings it about cannot crowd out lines of other places.

@@ -1,4 +1,4 @@
-//! Through the subscriber that `slipway serve` uses.
+//! Tests of the log, through the subscriber that `slipway serve` uses.
 
 use std::io;
 use std::net::IpAddr;
@@ -85,6 +85,19 @@ fn what_came_from_outside_stays_in_its_line_in_text_and_colour_and_json() {
 }
 
 #[test]
+fn spans_of_libraries_are_in_no_line() {
+    for format in [LogFormat::Text, LogFormat::Json] {
+        let log = log_of(format, false, Ration::default(), || {
+            let span =
+                tracing::info_span!(target: "kube_runtime::controller", "reconciling object", object.ref = "of a span");
+            span.in_scope(|| info!(host = "default/web-1", "the machine was started"));
+        });
+        assert!(log.contains("the machine was started") && log.contains("default/web-1"), "{log}");
+        assert!(!log.contains("reconciling object") && !log.contains("of a span"), "{log}");
+    }
+}
+
+#[test]
 fn a_line_of_text_has_an_end() {
     let log = log_of(LogFormat::Text, false, Ration::default(), || {
         info!(message = "é".repeat(1 << 20), "step ended");
@@ -92,6 +105,81 @@ fn a_line_of_text_has_an_end() {
     });
     assert_eq!(log.lines().count(), 2);
     assert!(log.len() < 10_000 && log.contains("… and 20"), "{}", log.len());
+}
+
+/// What the journal gets, datagram by datagram, of what `says` logs.
+fn journal_of(ration: Ration, says: impl FnOnce()) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a deadline");
+    let received = std::thread::spawn(move || {
+        let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        loop {
+            let length = socket.recv(&mut buffer).expect("a datagram");
+            let text = String::from_utf8(buffer[..length].to_vec()).expect("UTF-8");
+            if text.contains("MESSAGE=the end of this test") {
+                return all;
+            }
+            all.push(text);
+        }
+    });
+    let journal = Journal::at(&path).expect("a journal");
+    let end = Journal::at(&path).expect("a journal");
+    tracing::subscriber::with_default(to_journal(EnvFilter::new("info"), journal, ration), says);
+    let end = to_journal(EnvFilter::new("info"), end, Ration::default());
+    tracing::subscriber::with_default(end, || info!("the end of this test"));
+    received.join().expect("all of it")
+}
+
+#[test]
+fn what_came_from_outside_stays_in_its_field_of_the_journal() {
+    let entries = journal_of(Ration::default(), || {
+        everywhere();
+        info!(text = "x".repeat(1 << 20), message = "é".repeat(1 << 20), "long");
+    });
+    assert_eq!(entries.len(), 5, "{entries:?}");
+    for entry in &entries {
+        assert!(entry.len() < 64 << 10 && entry.ends_with('\n'), "{}", entry.len());
+        // The simple form of a field everywhere: whoever puts a line end into a value begins no field.
+        for line in entry.lines() {
+            let (name, value) = line.split_once('=').expect(line);
+            let known = ["PRIORITY", "SYSLOG_IDENTIFIER", "CODE_FILE", "CODE_LINE", "MESSAGE"].contains(&name);
+            assert!(known || name.starts_with("SLIPWAY_"), "{line:?}");
+            assert!(value.chars().all(is_safe), "{line:?}");
+        }
+        assert_eq!(entry.matches("\nMESSAGE=").count(), 1, "{entry:?}");
+    }
+    for (entry, parts) in entries.iter().zip([
+        &[
+            "PRIORITY=6\n",
+            "\nSLIPWAY_HOST=default/web-1\n",
+            "\nSLIPWAY_TARGET=slipway::log::tests\n",
+            " host=default/web-1",
+        ][..],
+        &["PRIORITY=4\n", "\nMESSAGE=a field that is displayed error=done\\n2026", "\nSLIPWAY_ERROR=done\\n2026"],
+        &["PRIORITY=4\n", "\nSLIPWAY_TEXT=done\\n2026"],
+        &["PRIORITY=3\n", "\nMESSAGE=in the message: done\\n2026"],
+        &["… and 1047552 bytes more\n", "… and 3137"],
+    ]) {
+        assert!(parts.iter().all(|part| entry.contains(part)), "{parts:?} in {entry:.2000}");
+    }
+}
+
+#[test]
+fn the_journal_is_rationed_too_and_has_no_spans() {
+    let entries = journal_of(ration(), || {
+        for _ in 0..10_000 {
+            info!(peer = "10.0.0.1:1234", "boot script: local disk");
+        }
+        let span =
+            tracing::info_span!(target: "kube_runtime::controller", "reconciling object", object.ref = "of a span");
+        span.in_scope(|| info!(host = "default/web-1", "the machine was started"));
+    });
+    // A stretch may end meanwhile.
+    assert!((1 + LINES_OF_ONE as usize..=1 + 3 * LINES_OF_ONE as usize).contains(&entries.len()), "{}", entries.len());
+    let last = entries.last().expect("an entry");
+    assert!(last.contains("MESSAGE=the machine was started host=default/web-1\n") && !last.contains("span"), "{last}");
 }
 
 /// `10.0.0.1` and `10.0.0.2` are known hosts'.

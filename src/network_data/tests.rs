@@ -1,3 +1,5 @@
+//! Tests of network data: every form it is written in, and hostile input.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! An HTTP/1.1 client for untrusted servers.
+//!
 //! HTTP/1.1 to servers that somebody else named. What they send is counted where it comes in, below TLS: an answer need not
 //! have an end, nor a beginning (any number of 1xx may come before it, RFC 9110 section 15.2), and each byte takes time.
 

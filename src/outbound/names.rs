@@ -1,4 +1,4 @@
-//! Names, resolved a few at a time.
+//! DNS resolution, a few names at a time.
 //!
 //! A lookup takes one of the threads that the whole program has for what blocks, until DNS answers or the C library gives
 //! up, which is later than anybody waits; and whoever writes a host chooses whose DNS servers are asked. So few lookups
@@ -78,7 +78,7 @@ impl Names {
             return found;
         }
         if let Some(answer) = lock(&self.known).get(name).filter(|answer| answer.at.elapsed() < GOOD_FOR) {
-            tracing::debug!(name, "DNS does not answer in time: the last answer counts");
+            tracing::debug!(name, "DNS did not answer in time: the last answer is used");
             return Ok(answer.addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
         }
         asked.await

@@ -59,8 +59,10 @@ impl Folder {
             let closed = fs::set_permissions(&self.path, fs::Permissions::from_mode(0o700));
             let folder = self.path.display();
             match closed {
-                Ok(()) => tracing::warn!(%folder, "the folder of keys was open to other users; it is closed now"),
-                Err(error) => tracing::warn!(%folder, %error, "the folder of keys is open to other users"),
+                Ok(()) => tracing::warn!(%folder, "the folder of keys was open to other users: it is closed now"),
+                Err(error) => {
+                    tracing::warn!(%folder, %error, "cannot close the folder of keys to other users: change its mode")
+                }
             }
         }
         Ok(())

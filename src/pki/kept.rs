@@ -1,4 +1,4 @@
-//! What of a folder of certificates goes into a backup, because it cannot be made anew.
+//! Keys in backups: what of the folder cannot be made anew.
 
 use std::path::Path;
 

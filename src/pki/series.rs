@@ -1,4 +1,4 @@
-//! The series of client certificates: which of those that the CA signed are still good.
+//! Revocation of client certificates: the series that are still good.
 //!
 //! Every client certificate names its series in its subject (`OU`), and the file `client-series` has the one that counts.
 //! A new series ends every certificate of the one before, whoever has it. Nothing is compared with a clock, so this works
@@ -49,7 +49,7 @@ impl Series {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if *current != next {
             let file = self.path.display();
-            tracing::warn!(%file, "all client certificates made so far have been revoked");
+            tracing::warn!(%file, "all client certificates made so far were revoked");
             *current = next;
         }
     }
@@ -70,7 +70,7 @@ impl Series {
             match next(now) {
                 Ok(next) => self.take(next),
                 // Out of file descriptors, say. Nobody is locked out for that.
-                Err(error) => tracing::warn!(file = %path, %error, "the series of client certificates cannot be read"),
+                Err(error) => tracing::warn!(file = %path, %error, "cannot read the series of client certificates"),
             }
         }
     }

@@ -1,3 +1,5 @@
+//! User names and ids from `/etc/passwd`.
+//!
 //! Users of this box, as `/etc/passwd` has them. Read here and not by the C library: a static binary cannot load its
 //! modules for other sources of users.
 

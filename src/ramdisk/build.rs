@@ -1,3 +1,5 @@
+//! Builds the ramdisk: kernel, initrd and manifest from a kernel package and this binary.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

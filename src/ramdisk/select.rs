@@ -1,4 +1,4 @@
-//! Which modules go in, and what they need.
+//! Module selection: which kernel modules go in, and what they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Slim copies of a kind's objects, and which of them a controller has yet to look at.
+//! Caches: slim copies of a kind's objects, and which of them a controller has yet to look at.
 
 use std::collections::HashSet;
 use std::fmt::Debug;

@@ -13,11 +13,13 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use tracing::field::{Value, display};
 use tracing::{debug, error, warn};
 
 use super::cache::Cache;
 use super::ending::to_its_end;
 use super::watches::{Key, key};
+use crate::log::named;
 use crate::outbound;
 
 /// Longest pause before an object is tried again, unless its controller makes longer ones.
@@ -29,6 +31,9 @@ pub trait Reconcile: Send + Sync + 'static {
     type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
     /// Why it could not go on; it is tried again.
     type Error: Error + Send + 'static;
+
+    /// Whether each object has the name of its host, which the log then names.
+    const OF_HOSTS: bool = false;
 
     /// Objects that are looked at at once; 0 is as many as there are.
     const AT_ONCE: u16 = 0;
@@ -78,14 +83,17 @@ pub async fn run<R: Reconcile>(
         )
         .for_each(|outcome| {
             match outcome {
-                Ok((object, _)) => debug!(%object, "looked at"),
+                Ok((object, _)) => {
+                    let (host, object) = labels::<R>(object.namespace.as_deref().unwrap_or_default(), &object.name);
+                    debug!(kind = %R::Object::kind(&()), host, object, "reconciled an object");
+                }
                 // It went while it was queued, or something of its own outlived it.
                 Err(controller::Error::ObjectNotFound(object)) => {
                     let key = (object.namespace.unwrap_or_default(), object.name);
                     context.failures().remove(&key);
                     context.reconciler.clone().gone(&key.0, &key.1);
                 }
-                Err(error) => debug!(%error, "reconciliation failed"),
+                Err(error) => debug!(%error, "reconciling an object failed"),
             }
             std::future::ready(())
         });
@@ -135,28 +143,35 @@ impl<R: Reconcile> Careful<R> {
         }
     }
 
-    fn retry(&self, object: &R::Object, error: &Fault<R::Error>) -> Action {
+    fn retry(&self, failed: &R::Object, error: &Fault<R::Error>) -> Action {
         let (kind, first) = (R::Object::kind(&()), self.reconciler.retry_after());
-        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let (namespace, name) = (failed.namespace().unwrap_or_default(), failed.name_any());
+        let (host, object) = labels::<R>(&namespace, &name);
         if matches!(error, Fault::Own(error) if R::is_conflict(error)) {
-            debug!(%kind, namespace, name, "somebody else wrote it in between; it is looked at again");
+            debug!(%kind, host, object, "somebody else wrote the object in between: trying again");
             return Action::requeue(first);
         }
         let mut failures = self.failures();
-        let before = failures.entry(key(object)).or_default();
+        let before = failures.entry(key(failed)).or_default();
         let pause = pause(first, *before);
         *before = before.saturating_add(1);
         drop(failures);
         match error {
             Fault::Own(error) => {
-                warn!(%kind, namespace, name, %error, "it could not be looked after; that is tried again in {pause:?}");
+                warn!(%kind, host, object, %error, ?pause, "reconciling failed: trying again after a pause");
             }
             fault => {
-                error!(%kind, namespace, name, error = %fault, "a fault of this program; it is tried again in {pause:?}")
+                error!(%kind, host, object, error = %fault, ?pause, "a fault of this program: reconciling the object again after a pause");
             }
         }
         Action::requeue(pause)
     }
+}
+
+/// What the log calls an object: its host, or else the object itself.
+fn labels<'a, R: Reconcile>(namespace: &'a str, name: &'a str) -> (Option<impl Value + 'a>, Option<impl Value + 'a>) {
+    let label = || display(named(namespace, name));
+    (R::OF_HOSTS.then(label), (!R::OF_HOSTS).then(label))
 }
 
 /// The pause before the next try after so many failures.

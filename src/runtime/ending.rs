@@ -1,4 +1,4 @@
-//! How a controller ends.
+//! Shutdown of a controller.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -28,7 +28,7 @@ where
         shutdown.cancelled().await;
         if store.wait_until_ready().now_or_never().is_some() {
             tokio::time::sleep(UNDER_WAY).await;
-            tracing::warn!(kind = %K::kind(&K::DynamicType::default()), "what is under way takes too long; it ends where it is");
+            tracing::warn!(kind = %K::kind(&K::DynamicType::default()), "a controller did not end in time: what it was doing was cut off");
         }
     };
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Events of an object, as `kubectl describe` shows them.
+//! Kubernetes Events of an object, as `kubectl describe` shows them.
 //!
 //! kube's own recorder counts a second event of the same reason into the first one and drops its text, which would
 //! hide every reason but the first. Here an event is the same only when its text is. An object has only so many of each

@@ -1,3 +1,5 @@
+//! Listing and watching a kind through an API server.
+//!
 //! A kind's objects as an API server gives them: page by page, and what happens after a revision. Nothing here waits without
 //! end, and nothing is asked for again and again without a pause.
 
@@ -95,7 +97,7 @@ where
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {DEADLINE:?}"),
         };
-        debug!(kind = %K::kind(&()), error, "a page of a listing is asked for again");
+        debug!(kind = %K::kind(&()), error, "a page of a list did not come: it is asked for again");
         sleep(pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
@@ -212,7 +214,7 @@ where
             return Err(Broken(error.to_owned()));
         }
         let pause = LONGEST_PAUSE.min(PAUSE * 2_u32.pow(self.tries - 1));
-        warn!(kind = %K::kind(&()), error, "a watch broke; it goes on in {pause:?}");
+        warn!(kind = %K::kind(&()), error, ?pause, "a watch broke: it goes on after a pause");
         self.tries += 1;
         sleep(pause).await;
         Ok(())

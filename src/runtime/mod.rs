@@ -1,3 +1,5 @@
+//! The controller runtime.
+//!
 //! What every controller stands on: each kind is watched once in a process, and controllers are built, run and ended in one
 //! way.
 //!

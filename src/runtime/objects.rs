@@ -1,4 +1,4 @@
-//! What every controller does with the objects it keeps.
+//! Lists page by page, and finalizers: what every controller does with its objects.
 
 use std::fmt::Debug;
 

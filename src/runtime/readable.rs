@@ -1,3 +1,5 @@
+//! Objects that may not deserialise.
+//!
 //! Objects that may not be what their kind promises. Another version of this program, or a definition that somebody changed, may
 //! have let through what this one cannot read; that must cost nobody but who looks for that very object.
 

@@ -1,3 +1,5 @@
+//! Metadata-only copies of objects.
+//!
 //! Objects as a controller keeps them that reads each anew before it acts: which they are, and nothing that a user writes.
 //! A megabyte of one letter takes a few bytes in the store, and all of it in a cache.
 

@@ -1,4 +1,4 @@
-//! One watch of each kind in a process, and everybody who wants to know of its changes.
+//! Shared watches: one for each kind in a process, and everybody who wants to know of its changes.
 //!
 //! What happens is followed from the first page of a listing on, while the rest is listed: so a listing need not be of one
 //! revision, and ends however much is written meanwhile. What is told of an object by the watch counts more than what a page says.
@@ -15,10 +15,12 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::field::display;
 use tracing::{error, warn};
 
 use super::follow::{self, Broken, Happened, LONGEST_PAUSE, PAUSE, Page};
 use super::readable::Readable;
+use crate::log::named;
 
 /// Namespace and name of an object; the namespace is empty where its kind has none.
 pub type Key = (String, String);
@@ -142,7 +144,7 @@ where
                 broken = self.round(&api, &mut pause) => broken,
                 () = shutdown.cancelled() => return,
             };
-            warn!(kind = %K::kind(&()), error = %broken, "a watch broke; it is set up again in {pause:?}");
+            warn!(kind = %K::kind(&()), error = %broken, ?pause, "a watch broke: it is set up again after a pause");
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = shutdown.cancelled() => return,
@@ -242,7 +244,7 @@ impl<K: Resource<DynamicType = ()>> Feed<K> {
                 let (namespace, name) = &key;
                 if !self.unread.contains(&key) {
                     let (kind, error) = (K::kind(&()), &unread.1);
-                    warn!(%kind, namespace, name, error, "an object cannot be read; nothing is done about it until it changes");
+                    warn!(%kind, object = %named(namespace, name), error, "cannot read an object: nothing is done about it until it changes");
                     self.unread.insert(key);
                 }
             }
@@ -260,12 +262,13 @@ impl<K: Resource<DynamicType = ()>> Feed<K> {
         for observer in &mut self.observers {
             // A fault of this program, which an object that stays would bring about again after each restart.
             if catch_unwind(AssertUnwindSafe(|| observer(change))).is_err() {
-                let object = match change {
+                let of = match change {
                     Change::Put(object) => Some(key(*object)),
                     Change::Gone(key) => Some((*key).clone()),
                     Change::Listed => None,
                 };
-                error!(kind = %K::kind(&()), ?object, "who was told of a change panicked");
+                let object = of.as_ref().map(|(namespace, name)| display(named(namespace, name)));
+                error!(kind = %K::kind(&()), object, "an observer of a change panicked");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What happened, counted.
+//! Counters of a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,3 +1,5 @@
+//! Repeatable random numbers.
+//!
 //! Chance that can be repeated: each machine has dice of its own for each purpose, so that what happens to one does not
 //! change what happens to another.
 

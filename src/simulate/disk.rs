@@ -1,3 +1,5 @@
+//! A simulated disk, with a record of everything done to it.
+//!
 //! A machine's disk: what is on it, and everything that was done to it, in its order. A run that is to show that no
 //! machine was written twice, or started from a disk that was not ready, reads it there.
 

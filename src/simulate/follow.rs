@@ -1,4 +1,4 @@
-//! How far the hosts are, by a watch as any client has it.
+//! Progress of the hosts of a run, by a watch as any client has it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

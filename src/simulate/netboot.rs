@@ -1,3 +1,5 @@
+//! Simulated network boot.
+//!
 //! What firmware and iPXE do: DHCP, the boot program by TFTP or HTTP, DHCP again, the boot script, its files; or one
 //! medium that has it all.
 
@@ -105,7 +107,7 @@ async fn program(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Pro
             Program::Loaded
         }
         Err(error) => {
-            tracing::debug!(%error, file, "no boot program");
+            tracing::debug!(%error, file, "cannot fetch the boot program");
             Program::Failed
         }
     }
@@ -141,7 +143,7 @@ pub async fn from_url(url: &str, wire: &Wire, download: Download, dice: &mut Dic
     match medium::boot(wire, &url, download, dice).await {
         Ok(orders) => Booted::Ramdisk { command_line: orders.command_line, address: orders.network.and_then(fixed) },
         Err(error) => {
-            tracing::debug!(%error, %url, "the medium does not boot");
+            tracing::debug!(%error, %url, "cannot boot from the virtual CD");
             Booted::Nowhere
         }
     }

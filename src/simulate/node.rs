@@ -1,4 +1,4 @@
-//! What the ramdisk does. The session is the agent's own; its steps only take time.
+//! The simulated agent: the session is the agent's own; its steps only take time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

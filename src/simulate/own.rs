@@ -89,7 +89,10 @@ impl Own {
         let client = client(&mut process, &file, &log).await?;
         let folder = if keep {
             let kept = folder.keep();
-            eprintln!("kept: {}", kept.display());
+            #[expect(clippy::print_stderr, reason = "who rehearses asked for the folder at a terminal")]
+            {
+                eprintln!("kept: {}", kept.display());
+            }
             None
         } else {
             Some(folder)

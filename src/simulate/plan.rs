@@ -1,4 +1,4 @@
-//! What is asked for.
+//! Options of a run.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ pub struct Faults {
 /// What is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Download {
-    /// Nothing: whether it is there.
+    /// Nothing; only asks whether it is there.
     Head,
     /// The first 64 KiB of kernel, initrd and what comes by HTTP, one chunk in sixteen.
     #[default]
@@ -182,12 +182,12 @@ pub enum Download {
 pub enum Goal {
     /// Inspected and cleaned.
     Available,
-    /// With their image.
+    /// Installed with their image.
     #[default]
     Provisioned,
-    /// Then without it again.
+    /// Then deprovisioned again.
     Deprovisioned,
-    /// Then deleted.
+    /// Then deprovisioned and deleted.
     Deleted,
 }
 

@@ -1,4 +1,4 @@
-//! What happened, in words and as JSON.
+//! The summary of a run, in words and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

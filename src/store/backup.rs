@@ -1,4 +1,4 @@
-//! What backup and restore need of the inside: everything at one revision, and a store made of that.
+//! Backup and restore of the store: everything at one revision, and a store made of that.
 
 use std::sync::Arc;
 

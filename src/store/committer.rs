@@ -151,13 +151,16 @@ impl Committer {
                 self.shared.close();
                 if let Err(error) = self.disk.settle() {
                     // Nothing acknowledged depends on it.
-                    tracing::warn!(error, "the store was closed on a disk that refuses writes");
+                    tracing::warn!(
+                        error,
+                        "cannot tidy the database at shutdown: nothing that was acknowledged is lost"
+                    );
                 }
             }));
             if outcome.is_err() {
                 shared.fail("the committer panicked");
                 shared.close();
-                tracing::error!("the store's committer panicked");
+                tracing::error!("the store's committer panicked: the store is closed");
             }
             shared.end();
         })?;
@@ -176,7 +179,10 @@ impl Committer {
                 }
             }
             if let Err(reason) = self.finish(pending) {
-                tracing::error!(error = reason, "the store cannot write and is read-only from now on");
+                tracing::error!(
+                    error = reason,
+                    "cannot write the database: it is read-only until the appliance is restarted"
+                );
                 self.shared.fail(&reason);
                 while let Some(request) = queue.wait(requests) {
                     match request {

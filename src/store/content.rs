@@ -1,4 +1,4 @@
-//! What the files hold, read but not yet understood.
+//! Loading: what the files hold, read but not yet understood.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Content {
                             Err(error) if unreadable.len() >= UNREADABLE_MAX => return Err(refused(error)),
                             Err(error) => {
                                 tracing::error!(
-                                    reason = refused(error),
+                                    error = refused(error),
                                     "an object is damaged: it is not shown until it is deleted, or a backup is restored"
                                 );
                                 revision = revision.max(record::revision(&value).unwrap_or(0));
@@ -134,8 +134,8 @@ impl Content {
                 Err((resource, reason)) => {
                     tracing::error!(
                         resource = &*resource,
-                        reason,
-                        "the history of a resource is damaged: it ends here"
+                        error = reason,
+                        "the history of a resource is damaged: watches of it begin anew"
                     );
                     ended.insert(resource);
                 }
@@ -180,7 +180,7 @@ fn stored_events(log: Entries, is_kept: impl Fn(&Identity, u64) -> bool) -> (Vec
             Ok(_) => {}
             Err(error) => {
                 let event = number(&key).unwrap_or(0);
-                tracing::error!(event, %error, "an event is damaged: all histories end here");
+                tracing::error!(event, %error, "the history is damaged: all watches begin anew");
                 lost = true;
             }
         }

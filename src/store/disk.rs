@@ -1,3 +1,5 @@
+//! The database on disk.
+//!
 //! What is on disk: opening it, reading all of it into the index, putting groups of changes there, and writing all of it anew
 //! when it has grown too far beyond what is in it.
 
@@ -324,7 +326,7 @@ impl Disk {
             && let Err(error) = journal.reserve(wanted)
         {
             self.reserves = false;
-            tracing::warn!(%error, "cannot keep room that only the database can use: a disk that others fill may end it");
+            tracing::warn!(%error, "cannot reserve room for the database: others that fill the disk can stop it");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Entries as bytes: what a base and the groups of a journal consist of.
+//! Encoding of entries: what a base and the groups of a journal consist of.
 //!
 //! A frame begins with what it is (1 byte); lengths are big-endian:
 //!

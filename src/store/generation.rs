@@ -1,4 +1,4 @@
-//! Which of the databases in the folder is the one: when it is written anew, a generation is made beside the last.
+//! Database generations: when the database is written anew, a generation is made beside the last.
 //!
 //! ```text
 //! db/lock                  held by the process that has the store

@@ -1,4 +1,4 @@
-//! Changes that go to disk together.
+//! Write groups: changes that go to disk together.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,4 @@
-//! What readers see: all objects, for each resource the events that are still kept, and the tables.
+//! The index in memory, which readers see: all objects, for each resource the events that are still kept, and the tables.
 //!
 //! Only the committer changes it, a whole group at a time under one write lock, so that a [`Listing`](super::Listing)
 //! and a watch from its revision never miss an event and never see one twice.

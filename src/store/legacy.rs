@@ -1,3 +1,5 @@
+//! Reading databases of format 1.
+//!
 //! Databases of format 1, as versions before base and journal left them: all entries in trees of sled, whose files lie in
 //! the folder of the database itself. They are read, and taken over into a base.
 

@@ -1,4 +1,4 @@
-//! What the committer counts and measures, for whoever publishes it.
+//! Metrics of the committer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The bytes of objects and events on disk.
+//! Encoding of objects and events on disk.
 //!
 //! Record: format (1 byte: 1 plain, 2 sealed, 3 zstd, 4 LZ4, 5 LZ4 with [`WORDS`](super::text::WORDS)), revision (8 bytes,
 //! big-endian), JSON text, what [`Sealer`] made of it, or its length (4 bytes, big-endian) and a zstd frame or an LZ4 block

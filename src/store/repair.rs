@@ -1,4 +1,4 @@
-//! What is put right before sled opens the files. The caller holds the lock on the folder.
+//! Repairs before sled opens the files. The caller holds the lock on the folder.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) fn sweep(path: &Path) -> io::Result<()> {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if name.starts_with("snap.") && name.ends_with(".generating") {
-            tracing::warn!(file = name, "deleting a snapshot that a crash left unfinished");
+            tracing::warn!(file = name, "deleting a file of the database that a crash left unfinished");
             fs::remove_file(entry.path())?;
         }
     }
@@ -23,7 +23,7 @@ pub(super) fn sweep(path: &Path) -> io::Result<()> {
         Ok(text) if is_cut_short(&text) => {
             tracing::warn!(
                 file = "conf",
-                "deleting the settings that a crash left unfinished; they will be written again"
+                "deleting the database's settings that a crash left unfinished: they are written again"
             );
             fs::remove_file(&conf)
         }

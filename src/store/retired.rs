@@ -1,4 +1,4 @@
-//! Objects that the store has let go of, and that somebody holds still.
+//! Memory of objects that the store has let go of, and that somebody still holds.
 //!
 //! What is there and the history have bounds of their own. A former self that is in neither costs memory for as long as a
 //! list that shows it is under way, so what such objects take is counted until they are dropped.

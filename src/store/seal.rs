@@ -48,7 +48,7 @@ impl Sealer {
         let read = |file: &File| -> io::Result<Zeroizing<String>> {
             let mode = file.metadata()?.permissions().mode();
             if mode & 0o077 != 0 {
-                tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o7777), "the key file was open to others; now it is not");
+                tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o7777), "the key file was open to other users: its mode is 0600 now");
                 file.set_permissions(Permissions::from_mode(0o600))?;
             }
             let mut text = Zeroizing::new(String::with_capacity(KEY_FILE as usize));

@@ -1,4 +1,4 @@
-//! Room on the disk: when little is left, only what gives room back is still written.
+//! Free disk space: when little is left, only what gives room back is still written.
 //!
 //! A full disk must not be the end: the store has to be opened, and what is no longer needed deleted, and both take room.
 //! So two files, the ballast, keep some. One is removed when little is left, the other only when the store is opened and
@@ -132,7 +132,9 @@ impl Space {
             }
             size /= 2;
         }
-        tracing::warn!("there is no room to keep for the next start: make some before this appliance is restarted");
+        tracing::warn!(
+            "cannot reserve room for the next start: make room on the disk before the appliance is restarted"
+        );
     }
 
     /// What the journal should have for itself, in bytes.
@@ -176,7 +178,7 @@ impl Space {
                 self.bounds = Bounds::of(bytes(&found, found.blocks()));
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot ask how much room the disk of the database has");
+                tracing::warn!(%error, "cannot read how much room the disk of the database has");
                 return;
             }
         }
@@ -203,7 +205,7 @@ impl Space {
     fn release(&self, name: &str) {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, file = name, "cannot give the ballast back");
+                tracing::warn!(%error, file = name, "cannot release the reserve of a full disk");
             }
             _ => {}
         }
@@ -218,7 +220,7 @@ impl Space {
                 return;
             }
             if let Err(error) = make(&self.path.join(name), size) {
-                tracing::warn!(%error, file = name, "cannot keep room for a full disk");
+                tracing::warn!(%error, file = name, "cannot make the reserve for a full disk");
                 self.release(name);
             }
         }

@@ -1,4 +1,4 @@
-//! What the store is asked, and what it answers.
+//! Requests to the store, and its answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which requests become transfers.
+//! Admission of TFTP requests: which become transfers.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! The port of one transfer.
+//! The UDP port of one transfer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -106,7 +106,7 @@ impl Line {
                 Ok(_) => {}
                 // Congestion or a network that is down for a moment is loss like any other.
                 Err(cause) if cause.kind() != io::ErrorKind::InvalidInput => {
-                    debug!(peer = %self.client, %cause, "TFTP packet not sent");
+                    debug!(peer = %self.client, error = %cause, "cannot send a TFTP packet");
                 }
                 Err(cause) => return Err(cause),
             }

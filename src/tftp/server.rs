@@ -1,3 +1,5 @@
+//! The TFTP server: one port for requests, one task and port for each transfer.
+
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +14,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::boot::{BootFiles, FileError, TFTP_FILES, lookup};
 use crate::ration::{Ranks, all_alike};
@@ -116,7 +118,7 @@ impl Server {
                 Some(done) = desk.transfers.join_next_with_id() => match done {
                     Ok((task, ())) => desk.finish(task),
                     Err(cause) => {
-                        warn!(%cause, "a TFTP transfer failed");
+                        error!(error = %cause, "a TFTP transfer panicked");
                         desk.metrics.ended(Outcome::Failed);
                         desk.finish(cause.id());
                     }
@@ -167,7 +169,7 @@ impl Desk {
         let request = match parse_request(packet) {
             Ok(request) => request,
             Err(cause) => {
-                warn!(peer = %client, %cause, "TFTP request refused");
+                warn!(peer = %client, error = %cause, "TFTP request refused");
                 self.metrics.ended(Outcome::Refused);
                 if let Some(code) = cause.code() {
                     self.refuse(client, local, code, &cause.to_string());
@@ -179,7 +181,7 @@ impl Desk {
             Ok(name) => name,
             Err(cause) => {
                 let asked = printable(request.name).into_owned();
-                warn!(peer = %client, file = asked, %cause, "TFTP request refused");
+                warn!(peer = %client, file = asked, error = %cause, "TFTP request refused");
                 let (code, outcome) = match cause {
                     crate::boot::NameError::Path => (ErrorCode::AccessViolation, Outcome::Refused),
                     crate::boot::NameError::Unknown => (ErrorCode::NotFound, Outcome::NotFound),
@@ -204,7 +206,7 @@ impl Desk {
             Admission::Replace => self.end(former),
             Admission::InPlaceOf(other) => self.end(Some(other)),
             Admission::Busy(cause) => {
-                warn!(peer = %client, %cause, "TFTP request dropped");
+                warn!(peer = %client, error = %cause, "TFTP request dropped: too many are under way");
                 self.metrics.ended(Outcome::Busy);
                 return;
             }
@@ -250,7 +252,7 @@ impl Desk {
             socket.set_nonblocking(true)?;
             socket.send_to(&packet, client)
         }) {
-            debug!(peer = %client, %cause, "TFTP ERROR not sent");
+            debug!(peer = %client, error = %cause, "cannot send a TFTP ERROR");
         }
     }
 
@@ -261,7 +263,7 @@ impl Desk {
     /// A line about the socket, which nobody's address is to blame for.
     fn socket_failed(&mut self, cause: &io::Error) {
         if let Some(suppressed) = self.faults.take(self.stretch()) {
-            warn!(%cause, suppressed, "TFTP socket");
+            warn!(error = %cause, left_out = suppressed, "cannot receive by TFTP");
         }
     }
 }
@@ -288,7 +290,7 @@ fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Dura
         Ok(Some((End::Silent, ..))) => warn!(peer = %client, file = name, "TFTP client stopped answering"),
         Ok(Some((End::TooLong, ..))) => warn!(peer = %client, file = name, "TFTP transfer took too long"),
         Ok(None) => debug!(peer = %client, file = name, "TFTP transfer gave way to another"),
-        Err(cause) => warn!(peer = %client, file = name, %cause, "TFTP transfer failed"),
+        Err(cause) => warn!(peer = %client, file = name, error = %cause, "TFTP transfer failed"),
     }
 }
 
@@ -381,7 +383,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     }
     // The kernel may grant less; that is no fault.
     if let Err(cause) = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER) {
-        debug!(%cause, "TFTP receive buffer");
+        debug!(error = %cause, "cannot enlarge the TFTP receive buffer");
     }
     Ok(socket)
 }

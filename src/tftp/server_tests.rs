@@ -1,3 +1,5 @@
+//! Tests of the TFTP server over loopback.
+
 use super::super::admission::{MAX_PER_ADDRESS, MAX_TRANSFERS};
 use super::*;
 use crate::ration::Rank;

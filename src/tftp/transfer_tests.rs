@@ -1,3 +1,5 @@
+//! Tests of one TFTP transfer, without socket and clock.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The walls of the house: what the map in `lib.rs` says of floors is held against every import below `src/`.
+//! The architecture test: what the map in `lib.rs` says of floors is held against every import below `src/`.
 
 mod inside;
 mod metrics;

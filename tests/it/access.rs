@@ -179,7 +179,7 @@ fn a_token_may_do_what_its_roles_say_until_it_is_revoked() {
         let listed = lab.slipway(&["token", "list"]).unwrap();
         contains(&listed, &["dashboard", "host-viewer", "editor", "edit in rack", "night-shift"]);
         let error = lab.slipway(&["token", "create", "editor"]).unwrap_err();
-        contains(&error, &["there is a token named editor already"]);
+        contains(&error, &["a token named editor exists already"]);
         let error = lab.slipway(&["token", "create", "x", "--role", "nonsense"]).unwrap_err();
         contains(&error, &["no ClusterRole named \"nonsense\""]);
 

@@ -501,7 +501,7 @@ async fn scheduled_copies_are_made_kept_and_pruned_and_a_failure_harms_nothing()
     until("a failure", async || (metric(&place, failure).await > 0.0).then_some(())).await;
     create::<ConfigMap>(&place.client().await, map("after", "")).await;
     assert!(
-        served.log().contains("no backup was made") && served.log().contains("Not a directory"),
+        served.log().contains("cannot make a backup") && served.log().contains("Not a directory"),
         "{}",
         served.log()
     );

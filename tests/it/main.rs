@@ -2,6 +2,14 @@
 //!
 //! One program for all of it, because it takes longer to link one than to run most of these. A module for each subject;
 //! `cargo test --test it engine::` runs those of one.
+#![expect(
+    clippy::exit,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test fails by a panic and says what it measured; some of them end as a crash would"
+)]
 
 mod abuse;
 mod access;
@@ -32,6 +40,7 @@ mod hostile;
 mod image_cli;
 mod image_sources;
 mod informers;
+mod journal;
 mod kubectl;
 mod log_flood;
 mod needs;

@@ -243,7 +243,7 @@ impl Disk {
                 Err(_) => std::thread::sleep(REREAD.1),
             }
         }
-        tracing::warn!(disk = %self.path.display(), "the kernel does not read the new partition table: a partition is in use");
+        tracing::warn!(disk = %self.path.display(), "the kernel did not read the new partition table: a partition is in use");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which disk is the root disk.
+//! Root device hints: which disk is the root disk.
 
 use crate::api::metal3::{RootDeviceHints, Storage};
 

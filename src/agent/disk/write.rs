@@ -1,4 +1,4 @@
-//! Writes an image from its chunks.
+//! Writing an image to a disk, chunk by chunk.
 //!
 //! Some chunks are under way at a time; each is fetched, verified, unpacked, compared with what the disk holds
 //! and written only when that differs. Nothing is unpacked before its SHA-256 is right. Memory is bounded by the
@@ -272,7 +272,7 @@ async fn fetch(
         if attempt >= options.attempts.max(1) {
             return Err(stop(format!("chunk {} did not come in {attempt} attempts: {why}", chunk.sha256)));
         }
-        tracing::warn!(chunk = chunk.sha256, attempt, reason = %why, "asking for a chunk again");
+        tracing::warn!(chunk = chunk.sha256, attempt, reason = %why, "a chunk of the image did not arrive whole: it is asked for again");
         sleep((options.pause * 2_u32.saturating_pow(attempt - 1)).min(Duration::from_secs(20))).await;
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of driver loading: modules by alias, cold plug, kernel events.
+
 use super::*;
 use std::fs;
 

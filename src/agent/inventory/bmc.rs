@@ -12,11 +12,11 @@ pub fn read(root: &Path) -> Option<FoundBmc> {
     let smbios = Smbios::read(root);
     let mut device = ipmi::Device::open(root);
     if smbios.ipmi && device.is_none() {
-        tracing::info!("the firmware tells of a BMC with IPMI, but the kernel has no device for it");
+        tracing::info!("SMBIOS describes a BMC with IPMI, but the kernel has no device for it");
     }
     let lan = device.as_mut().and_then(|device| {
         let lan = ipmi::lan(&mut |function, command, data| device.ask(function, command, data));
-        lan.inspect_err(|error| tracing::warn!("the BMC's address cannot be read: {error}")).ok().flatten()
+        lan.inspect_err(|error| tracing::warn!(%error, "cannot read the BMC's address")).ok().flatten()
     });
     found(&smbios, device.is_some(), lan)
 }

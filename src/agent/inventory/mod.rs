@@ -1,4 +1,4 @@
-//! What the machine is made of, as HardwareData wants it.
+//! The hardware inventory, as HardwareData wants it.
 //!
 //! Everything is read below a root folder: `/` on the node, a made-up tree in tests.
 

@@ -1,3 +1,5 @@
+//! Persistent disk names (udev's `path_id`).
+//!
 //! Names below `/dev/disk/by-path`, as udev's `path_id` makes them: the ramdisk has no udev, and operators write these
 //! names into root device hints.
 

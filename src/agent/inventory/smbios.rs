@@ -29,7 +29,7 @@ impl Smbios {
         match std::fs::read(root.join("sys/firmware/dmi/tables/DMI")) {
             Ok(table) => Self::parse(&table[..table.len().min(MAX_TABLE)]),
             Err(error) => {
-                tracing::debug!("no SMBIOS table: {error}");
+                tracing::debug!(%error, "there is no SMBIOS table");
                 Self::default()
             }
         }

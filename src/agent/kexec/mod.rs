@@ -1,4 +1,4 @@
-//! Starting the installed system from the ramdisk, without another start of the firmware.
+//! kexec: starts the installed system from the ramdisk, without another start of the firmware.
 //!
 //! The boot loader's configuration on the root disk says which kernel, initial ramdisks and command line; the kernel
 //! loads them with `kexec_file_load(2)`, which also works under Secure Boot for signed kernels. Systems whose kernel
@@ -131,7 +131,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = umount2(MOUNT_POINT, MntFlags::MNT_DETACH) {
-            tracing::warn!("{MOUNT_POINT} was not unmounted: {error}");
+            tracing::warn!(path = MOUNT_POINT, %error, "cannot unmount a file system");
         }
     }
 }

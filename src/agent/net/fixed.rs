@@ -1,4 +1,4 @@
-//! The network of a site without DHCP: the plan of its network data, made true.
+//! Static network configuration: applies the plan of the network data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(super) async fn run(context: Context, plan: Plan) {
         let modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
         let load = move || drivers::load(&root, &modules.iter().map(String::as_str).collect::<Vec<_>>());
         if let Err(error) = tokio::task::spawn_blocking(load).await {
-            tracing::warn!("modules for bonds and VLANs: {error}");
+            tracing::warn!(%error, "cannot load the drivers for bonds and VLANs");
         }
     }
     let mut made: BTreeMap<usize, Interface> = BTreeMap::new();
@@ -62,7 +62,7 @@ pub(super) async fn run(context: Context, plan: Plan) {
             match make(&context, &plan, at, &made).await {
                 Ok(interface) => break interface,
                 Err(reason) => {
-                    tracing::warn!("link {}: {reason}", link.id);
+                    tracing::warn!(link = link.id, reason, "cannot set up a link of the network data yet");
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -110,7 +110,7 @@ async fn make(
     context.links.up(index).await.map_err(say)?;
     let mac = link::address(&name).unwrap_or(MacAddress([0; 6]));
     let driver = if matches!(link.kind, Kind::Bond { .. }) { "bonding" } else { "8021q" };
-    tracing::info!("made {name} for link {}", link.id);
+    tracing::info!(interface = name, link = link.id, "made an interface for a link of the network data");
     Ok(Interface { name, index, mac, carrier: false, driver: driver.into() })
 }
 
@@ -130,7 +130,7 @@ async fn hold(context: Context, link: Link, interface: Interface, metric: u32) {
     if let Some(mtu) = link.mtu
         && let Err(error) = context.links.set_mtu(interface.index, mtu).await
     {
-        tracing::warn!("{}: the MTU {mtu} was not set: {error}", interface.name);
+        tracing::warn!(interface = interface.name, mtu, %error, "cannot set the MTU");
     }
     if link.dhcp {
         // Beside its fixed addresses.
@@ -147,12 +147,16 @@ async fn hold(context: Context, link: Link, interface: Interface, metric: u32) {
             match apply(&context, &link, &interface, metric).await {
                 Ok(()) => {
                     let shown: Vec<String> = link.addresses.iter().map(ToString::to_string).collect();
-                    tracing::info!("{} has {} by network data", interface.name, shown.join(", "));
+                    tracing::info!(
+                        interface = interface.name,
+                        addresses = shown.join(", "),
+                        "addresses set by network data"
+                    );
                     set = true;
                 }
                 Err(error) => {
                     let reason = format!("network data: {error}");
-                    tracing::warn!("{}: {reason}", interface.name);
+                    tracing::warn!(interface = interface.name, %error, "cannot set addresses by network data");
                     context.tell(&interface, Status::Failed(reason));
                     tokio::time::sleep(RETRY).await;
                     continue;

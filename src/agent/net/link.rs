@@ -103,7 +103,7 @@ impl Links {
         if let Some(mtu) = lease.mtu {
             let set = LinkUnspec::new_with_index(index).mtu(mtu).build();
             if let Err(error) = self.handle.link().set(set).execute().await {
-                tracing::warn!(mtu, "the MTU from DHCP was not set: {error}");
+                tracing::warn!(mtu, %error, "cannot set the MTU from DHCP");
             }
         }
         self.handle.address().add(index, lease.address.into(), lease.prefix).replace().execute().await?;

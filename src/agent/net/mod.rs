@@ -1,3 +1,5 @@
+//! Network set-up of the ramdisk.
+//!
 //! The node's network: every Ethernet interface is brought up and asks for an address, all at once. The one that the
 //! firmware booted from is preferred. Where network data says how the network is, that is done instead.
 
@@ -218,7 +220,10 @@ impl Network {
                 return Ok(());
             }
             if !self.order.borrow().is_empty() && up_since.get_or_insert_with(Instant::now).elapsed() >= grace {
-                tracing::warn!("the interface that the firmware booted from has no address, using another: {states}");
+                tracing::warn!(
+                    states,
+                    "the interface that the firmware booted from has no address: another one is used"
+                );
                 return Ok(());
             }
             let waited = started.elapsed();
@@ -229,12 +234,11 @@ impl Network {
                 return Err(NetworkError::NoAddress { seconds: waited.as_secs(), states });
             }
             if told.elapsed() >= TELL {
-                let what = if none {
-                    "waiting for a network interface".to_owned()
-                } else {
-                    format!("waiting for an address: {states}")
-                };
-                tracing::info!("{what} ({} s so far)", waited.as_secs());
+                let seconds = waited.as_secs();
+                match none {
+                    true => tracing::info!(seconds, "waiting for a network interface"),
+                    false => tracing::info!(seconds, states, "waiting for an address"),
+                }
                 told = Instant::now();
             }
             tokio::time::sleep(POLL).await;

@@ -57,14 +57,14 @@ impl Context {
 
 /// Runs an interface until the process ends.
 pub async fn run(context: Context, interface: Interface) {
-    tracing::info!("found {} ({}, {})", interface.name, interface.mac, interface.driver);
+    tracing::info!(interface = interface.name, mac = %interface.mac, driver = interface.driver, "found a network interface");
     context.tell(&interface, Status::NoLink);
     loop {
         match context.links.up(interface.index).await {
             Ok(()) => break,
             Err(error) => {
                 let reason = format!("cannot be brought up: {error}");
-                tracing::warn!("{} {reason}", interface.name);
+                tracing::warn!(interface = interface.name, %error, "cannot bring an interface up");
                 context.tell(&interface, Status::Failed(reason));
             }
         }
@@ -88,12 +88,12 @@ pub(super) async fn ask(context: &Context, interface: &Interface) {
             continue;
         }
         if !told {
-            tracing::info!("{} has a link", interface.name);
+            tracing::info!(interface = interface.name, "the interface has a link");
             told = true;
         }
         if let Err(error) = hold_lease(context, interface).await {
             let reason = format!("DHCP: {error}");
-            tracing::warn!("{}: {reason}", interface.name);
+            tracing::warn!(interface = interface.name, %error, "cannot get an address by DHCP");
             context.tell(interface, Status::Failed(reason));
             tokio::time::sleep(RETRY).await;
         }
@@ -145,12 +145,11 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
                 }
                 if lease.is_none() {
                     tracing::info!(
-                        "{} has {}/{} from {}{}",
-                        interface.name,
-                        new.address,
-                        new.prefix,
-                        new.server,
-                        new.router.map(|router| format!(", router {router}")).unwrap_or_default()
+                        interface = interface.name,
+                        address = %format_args!("{}/{}", new.address, new.prefix),
+                        server = %new.server,
+                        router = new.router.map(tracing::field::display),
+                        "got an address by DHCP"
                     );
                 }
                 context.tell(interface, Status::Up(new.clone()));
@@ -158,7 +157,7 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
                 packets = None;
             }
             Some(Change::Lost(reason)) => {
-                tracing::warn!("{} lost its address: {reason}", interface.name);
+                tracing::warn!(interface = interface.name, reason, "the interface lost its address");
                 if let Some(old) = lease.take() {
                     drop_address(context, interface, &old).await;
                 }
@@ -176,7 +175,7 @@ async fn hold_lease(context: &Context, interface: &Interface) -> std::io::Result
         };
         if let Err(error) = sent {
             // The client asks again by itself.
-            tracing::debug!("{}: DHCP message not sent: {error}", interface.name);
+            tracing::debug!(interface = interface.name, %error, "cannot send a DHCP message");
         }
     }
 }
@@ -190,7 +189,7 @@ async fn receive(packets: Option<&PacketSocket>, buffer: &mut [u8]) -> std::io::
 
 async fn drop_address(context: &Context, interface: &Interface, lease: &Lease) {
     if let Err(error) = context.links.remove(interface.index, lease).await {
-        tracing::warn!("{}: {} was not removed: {error}", interface.name, lease.address);
+        tracing::warn!(interface = interface.name, address = %lease.address, %error, "cannot remove an address");
     }
 }
 
@@ -211,7 +210,7 @@ async fn hear_neighbour(context: Context, interface: Interface) {
     let socket = match PacketSocket::open(interface.index, ETHERTYPE_LLDP) {
         Ok(socket) => socket,
         Err(error) => {
-            tracing::warn!("{}: no LLDP: {error}", interface.name);
+            tracing::warn!(interface = interface.name, %error, "cannot receive LLDP: the switch stays unknown");
             return;
         }
     };
@@ -231,7 +230,7 @@ async fn hear_neighbour(context: Context, interface: Interface) {
                 if linked && hellos > 0 {
                     hellos -= 1;
                     if let Err(error) = socket.send(lldp::MULTICAST, &hello).await {
-                        tracing::debug!("{}: LLDP not sent: {error}", interface.name);
+                        tracing::debug!(interface = interface.name, %error, "cannot send LLDP");
                     }
                 }
             }
@@ -241,11 +240,11 @@ async fn hear_neighbour(context: Context, interface: Interface) {
                     Ok(neighbour) if neighbour.chassis != interface.mac.to_string() => {
                         let mut known = context.neighbours.lock().unwrap_or_else(PoisonError::into_inner);
                         if known.insert(interface.name.clone(), neighbour.clone()).as_ref() != Some(&neighbour) {
-                            tracing::info!("{} is at {neighbour}", interface.name);
+                            tracing::info!(interface = interface.name, %neighbour, "LLDP found the switch");
                         }
                     }
                     Ok(_) => {}
-                    Err(error) => tracing::debug!("{}: LLDP frame: {error}", interface.name),
+                    Err(error) => tracing::debug!(interface = interface.name, %error, "cannot read an LLDP frame"),
                 },
                 // The interface went down for a moment: sockets stay bound to it.
                 Err(_) => tokio::time::sleep(POLL).await,

@@ -1,4 +1,4 @@
-//! Values as Go's `fmt` prints them, because upstream's messages do.
+//! Go's `fmt` formatting of values, because upstream's messages have it.
 
 use serde_json::Value;
 

@@ -1,3 +1,5 @@
+//! Merge markers of the core kinds: which lists are sets, maps or whole.
+//!
 //! How the lists and maps of the core kinds are merged, and what an empty object of each has: the Go types' tags,
 //! which the schemas of the client library leave out.
 

@@ -1,3 +1,5 @@
+//! Server-side apply.
+//!
 //! Server-side apply and `metadata.managedFields` (KEP-555): who owns which field, and what a configuration that is
 //! applied makes of an object.
 //!

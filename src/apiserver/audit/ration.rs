@@ -1,4 +1,4 @@
-//! How many attempts that come to nothing have a line of their own. Pure.
+//! Rate limit of audit lines about refused requests. Pure.
 
 use std::collections::HashMap;
 use std::hash::Hash;

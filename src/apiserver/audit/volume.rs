@@ -1,4 +1,4 @@
-//! How much of the log one caller writes, so that nobody's lines roll everybody's away. Pure.
+//! Shares of the audit log: how much of it one caller writes, so that nobody's lines roll everybody's away. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Limits on the size of RBAC roles and bindings.
+//!
 //! What roles and bindings may come to: every request of a caller whom they are for has all of them looked through.
 //!
 //! The roles of a cluster stay far below: a handful of rules with a handful of names each, some dozens of roles and bindings

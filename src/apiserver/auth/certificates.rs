@@ -1,3 +1,5 @@
+//! Expiry and revocation of client certificates.
+//!
 //! Client certificates: whether one that TLS has verified still counts. Asked with every request, for a connection may last
 //! longer than the certificate it began with.
 

@@ -1,4 +1,4 @@
-//! The roles and bindings that are there from the start, those of upstream's bootstrap policy that mean something here.
+//! Default roles and bindings: those of upstream's bootstrap policy that mean something here.
 //!
 //! Every start adds what of them is missing; what was added to them stays. An object whose annotation
 //! `rbac.authorization.kubernetes.io/autoupdate` is `false` is left alone.

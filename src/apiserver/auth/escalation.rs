@@ -1,7 +1,7 @@
-//! Nobody gives away what they do not have: checks of changes to roles, bindings and the groups of an account.
+//! Prevention of privilege escalation: checks of changes to roles, bindings and the groups of an account.
 //!
-//! Who writes a role must hold all that is in it, or be allowed to `escalate`; who writes a binding must hold all that
-//! its role gives, or be allowed to `bind` it. Members of `system:masters` need neither.
+//! A user who writes a role must hold all that is in it, or be allowed to `escalate`; one who writes a binding must hold all
+//! that its role gives, or be allowed to `bind` it. Members of `system:masters` need neither.
 
 use std::borrow::Borrow;
 

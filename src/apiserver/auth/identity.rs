@@ -1,4 +1,4 @@
-//! Who calls.
+//! Identities: who calls, by certificate or token.
 //!
 //! The identity of a certificate is a request extension, put there by the TLS listener; that of this process by the
 //! in-process client. No header can make either. A bearer token's is read from its signed claims.

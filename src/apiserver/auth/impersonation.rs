@@ -1,4 +1,4 @@
-//! Speaking in another's name: the `Impersonate-…` headers (`kubectl --as`).
+//! Impersonation: the `Impersonate-…` headers (`kubectl --as`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Who may do what: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
+//! The RBAC index: roles and bindings, arranged so that a decision needs a few look-ups. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl Binding {
     }
 }
 
-/// Who asks, as far as it matters here.
+/// The caller, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'c> {
     /// User name.

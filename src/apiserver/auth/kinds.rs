@@ -1,3 +1,5 @@
+//! Kinds of authentication and authorisation.
+//!
 //! The kinds of this room: ServiceAccount, the four of `rbac.authorization.k8s.io`, and the reviews, which are answered
 //! and not kept.
 

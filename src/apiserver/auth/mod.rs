@@ -1,4 +1,4 @@
-//! Who calls, and what they may do.
+//! Authentication and authorisation: who calls, and what they may do.
 //!
 //! *Who* ([`Identity`]): the TLS listener puts in the subject of a client certificate; a bearer token is read here
 //! (`tokens`); then another name may be taken on (`impersonation`). *May they* (`authorizer`): members of
@@ -208,8 +208,8 @@ impl Auth {
         }
     }
 
-    /// Who has a token made of an account that was given groups must be allowed to act as each of them: or `edit` in
-    /// the account's namespace would be as good as the groups.
+    /// A user who requests a token of an account with groups must be allowed to act as each of the groups. Otherwise `edit`
+    /// in the account's namespace would be as good as the groups.
     pub(super) fn check_token(
         &self,
         identity: &Identity,

@@ -1,3 +1,5 @@
+//! TokenReview, TokenRequest and the SubjectAccessReviews.
+//!
 //! Questions about callers and permissions: the reviews, and the making of tokens. Each is created, answered and
 //! forgotten.
 
@@ -24,7 +26,7 @@ use crate::apiserver::write;
 const SECONDS_MIN: i64 = 600;
 /// Longest.
 const SECONDS_MAX: i64 = 1 << 32;
-/// Longest time that one is made for, in seconds: a year of 365 days. Who asks for more gets this and is told so, as with
+/// Longest time that one is made for, in seconds: a year of 365 days. A request for more gets this and is told so, as with
 /// upstream's `--service-account-max-token-expiration`.
 const SECONDS_GIVEN: i64 = 365 * 24 * 3600;
 /// When nothing is said.

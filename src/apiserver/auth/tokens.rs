@@ -18,7 +18,7 @@ use super::identity::{AUTHENTICATED, CREDENTIAL_ID, Identity, Proof};
 use super::jwt::{KeyError, TOKEN_MAX, TokenKey};
 use crate::store::Store;
 
-/// Who makes the tokens, and whom they are for when nobody else is named: upstream's default.
+/// Issuer of the tokens, and their audience when none is named: upstream's default.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// Who makes the tokens that are kept in Secrets.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";

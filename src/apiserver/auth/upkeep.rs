@@ -1,3 +1,5 @@
+//! Controllers of service accounts, token Secrets and aggregated roles.
+//!
 //! What upstream's controllers do for this room: a `default` account in every namespace, tokens in the Secrets that ask
 //! for one, the rules of aggregating roles, and the default roles of a start.
 
@@ -106,7 +108,7 @@ impl ApiServer {
                 kept = self.follow_access() => kept,
             };
             if let Err(error) = kept {
-                tracing::warn!(%error, "accounts and roles could not be kept in order");
+                tracing::warn!(%error, "cannot keep service accounts and roles up to date: trying again");
                 tokio::select! {
                     () = self.shutdown().cancelled() => {}
                     () = tokio::time::sleep(RETRY) => {}
@@ -189,7 +191,7 @@ impl ApiServer {
             Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),
             // It costs itself alone: whoever can fill an object, or a namespace, keeps nothing from the others.
             Err(error @ (WriteError::TooLarge { .. } | WriteError::Crowded { .. })) => {
-                tracing::warn!(resource = resource.plural, name, %error, "it cannot be kept in order, and stays as it is");
+                tracing::warn!(resource = resource.plural, object = name, %error, "cannot keep an object up to date: it stays as it is");
                 Ok(())
             }
             Err(error) => Err(ApiError::from_write(&error, resource, &name)),

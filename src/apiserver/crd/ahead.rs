@@ -1,3 +1,5 @@
+//! Compiling the patterns and rules of a definition in the background.
+//!
 //! The patterns and rules of a definition are compiled away from the threads that serve, before anything else is done with it.
 //!
 //! They are compiled for one definition at a time, a little for each, and one of a caller at a time: whoever writes many

@@ -1,4 +1,4 @@
-//! Definitions as they were last seen, and the kinds that were made of them.
+//! Compiled definitions: as they were last seen, and the resources made of them.
 //!
 //! A definition is read, weighed and compiled again when it was written, and only then: a write of one costs the same
 //! however many others there are. Of the others no more is kept than what decides about names.
@@ -140,7 +140,7 @@ impl Compiled {
                     tracing::error!(
                         definition = object.name,
                         limit_mib = limit >> 20,
-                        "a kind is not served: the definitions take the memory that they may; delete some of them"
+                        "cannot serve a kind: the definitions take all the memory that they may; delete some of them"
                     );
                     continue;
                 }
@@ -151,7 +151,11 @@ impl Compiled {
             }
             known.compiled = Some(source);
             known.resources = aside::when(true, || compile(&definition)).unwrap_or_else(|reason| {
-                tracing::error!(definition = object.name, reason, "a kind cannot be served");
+                tracing::error!(
+                    definition = object.name,
+                    reason,
+                    "cannot serve a kind: its definition does not compile"
+                );
                 Vec::new()
             });
             changed = true;

@@ -250,7 +250,7 @@ impl ApiServer {
                     Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound) => {}
                     // It costs itself alone: all others are settled and served.
                     Err(error @ WriteError::TooLarge { .. }) => {
-                        tracing::warn!(definition = object.name, %error, "its status cannot be written");
+                        tracing::warn!(definition = object.name, %error, "cannot write the status of a definition: it is too large");
                     }
                     Err(error) => return Err(error),
                 }
@@ -259,7 +259,7 @@ impl ApiServer {
         if settled {
             compiled.set_settled();
         } else {
-            tracing::warn!("the definitions did not come to rest");
+            tracing::warn!("the definitions still changed after many rounds: their statuses may be old");
         }
         let objects = self.store().list(STORAGE, None).objects;
         compiled.note(&objects);
@@ -287,7 +287,7 @@ impl ApiServer {
             if !own.contains(&object.name) && own_storage(&registry, &value).is_none() {
                 tracing::warn!(
                     definition = object.name,
-                    "a definition is for a kind that is built in: it is not served, and to delete it deletes nothing else"
+                    "a definition names a kind that is built in: it is not served, and deleting it deletes nothing else"
                 );
             }
             if is_built_in(&value) && !own.contains(&object.name) {
@@ -296,7 +296,7 @@ impl ApiServer {
                 }
                 match self.write_definition(&object.name, Expect::Revision(object.revision), value).await {
                     Err(error @ WriteError::TooLarge { .. }) => {
-                        tracing::warn!(definition = object.name, %error, "it stays marked as built in");
+                        tracing::warn!(definition = object.name, %error, "cannot change a definition, which is too large: it stays marked as built in");
                     }
                     written => written?,
                 }
@@ -351,7 +351,7 @@ impl ApiServer {
         match self.write_definition(name, expect, value.clone()).await {
             Err(error @ WriteError::TooLarge { .. }) => {
                 // Rather without what users added to it than not at all: the program needs its kinds.
-                tracing::warn!(definition = name, %error, "it is written without others' annotations, labels and managers");
+                tracing::warn!(definition = name, %error, "a definition is too large: it is written without the annotations, labels and managers of others");
                 if let Some(metadata) = value["metadata"].as_object_mut() {
                     metadata.retain(|field, _| KEPT_METADATA.contains(&field.as_str()));
                     metadata.insert("annotations".into(), json!({ BUILT_IN: "true" }));
@@ -435,7 +435,10 @@ impl ApiServer {
             return Ok(Outcome::Changed);
         }
         if self.store().unreadable().iter().any(|(of, _, _)| Some(&**of) == storage) {
-            tracing::warn!(definition = definition.name, "objects that cannot be read keep a definition from its end");
+            tracing::warn!(
+                definition = definition.name,
+                "cannot delete a definition yet: there are objects of its kind that cannot be read"
+            );
             return Ok(Outcome::Held);
         }
         self.rewrite(resource, definition, round, |value| {

@@ -1,4 +1,4 @@
-//! Which names of which definition are accepted, and the conditions that say so. Pure.
+//! Names of definitions: which are accepted, and the conditions that say so. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a definition must be, beside its schemas. Upstream's rules in upstream's words. Pure.
+//! Validation of definitions, beside their schemas. Upstream's rules in upstream's words. Pure.
 
 use std::collections::HashSet;
 

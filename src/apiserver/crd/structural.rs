@@ -1,4 +1,4 @@
-//! What a schema of a definition must be: structural (KEP-20190425), so that values can be pruned and defaulted. Pure.
+//! Structural schemas (KEP-20190425): what a definition's schema must be, so that values can be pruned and defaulted. Pure.
 
 use serde_json::{Map, Value};
 

@@ -1,3 +1,5 @@
+//! Memory accounting of definitions.
+//!
 //! What a definition takes of the memory for as long as it is there: its schemas, compiled, and the documents made of
 //! them. Reckoned from its text, so that it is known before anything is made. Pure.
 //!

@@ -1,3 +1,5 @@
+//! Tests of the bound on what answers hold: who gives way, and who is told.
+
 use http_body_util::BodyExt;
 
 use super::*;

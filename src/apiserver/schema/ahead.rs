@@ -1,3 +1,5 @@
+//! Compiling patterns and rules ahead of their schema.
+//!
 //! What is dear in schemas, their patterns and rules, is made before the schemas are: a piece at a time, and within bounds of
 //! what those of one definition may take together. A schema that is compiled afterwards finds all of it in use.
 

@@ -1,3 +1,5 @@
+//! A cache of compiled patterns and rules, shared for as long as they are in use.
+//!
 //! What texts were made into, each made once for as long as somebody has it: the definitions of one operator repeat a few
 //! hundreds of times. What cannot be made is kept in the same way, so that it is not tried again and again.
 

@@ -1,4 +1,4 @@
-//! How values of a schema are merged: which parts are one whole, and what makes entries of a list the same.
+//! Merge strategy of a schema: which parts are one whole, and what makes entries of a list the same.
 //!
 //! This is the reading of `x-kubernetes-list-type`, `x-kubernetes-list-map-keys`, `x-kubernetes-map-type`,
 //! `x-kubernetes-preserve-unknown-fields`, and of `x-kubernetes-patch-strategy` with its merge key for the core kinds

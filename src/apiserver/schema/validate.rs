@@ -1,4 +1,4 @@
-//! What a value violates, in Kubernetes' words.
+//! Validation of values against a schema, in Kubernetes' words.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Who may do what, through the router.
+//! Tests of RBAC through the router.
 
 use futures::StreamExt;
 

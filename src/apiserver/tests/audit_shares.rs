@@ -1,4 +1,4 @@
-//! Whose lines of the audit log stay.
+//! Tests of the audit log's shares: whose lines stay.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Whatever comes, the parsers answer with a value or an error.
+//! Tests of the parsers with hostile input: a value or an error, never a panic.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What a caller can take of what all callers share.
+//! Tests of overload: what one caller can take of what all share.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Get, list, tables.
+//! Tests of get, list and tables through the router.
 
 use super::*;
 

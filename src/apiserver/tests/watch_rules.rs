@@ -1,4 +1,4 @@
-//! Watch.
+//! Tests of watches through the router.
 
 use axum::body::BodyDataStream;
 use futures::StreamExt;

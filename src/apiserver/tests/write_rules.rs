@@ -1,4 +1,4 @@
-//! Create, update, patch.
+//! Tests of create, update and patch through the router.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The UDP edge: sends what the protocol core says, waits, tries again, gives up.
+//! The IPMI client over UDP: sends what the protocol core says, waits, tries again, gives up.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -130,13 +130,13 @@ impl Client {
             match wire.handshake(suite).await {
                 Ok(session) => {
                     *self.known_suite.lock().unwrap_or_else(|e| e.into_inner()) = Some(suite);
-                    tracing::debug!(bmc = %self.peer, suite = suite.id(), "IPMI session open");
+                    tracing::debug!(bmc = %self.peer, suite = suite.id(), "opened an IPMI session");
                     let mut connection = Connection { wire, session };
                     connection.raise().await?;
                     return Ok(connection);
                 }
                 Err(HandshakeFailure::NextSuite(error)) => {
-                    tracing::debug!(bmc = %self.peer, suite = suite.id(), %error, "cipher suite does not work");
+                    tracing::debug!(bmc = %self.peer, suite = suite.id(), %error, "the BMC refused a cipher suite: trying the next one");
                     failure.get_or_insert(error);
                 }
                 Err(HandshakeFailure::Final(error)) => return Err(error),
@@ -270,7 +270,7 @@ impl Wire<'_> {
                 match state.take(&buffer[..len]) {
                     Ok(out) => return Ok(out),
                     Err(reason) => {
-                        tracing::debug!(bmc = %self.client.peer, %reason, len, "IPMI packet passed over");
+                        tracing::debug!(bmc = %self.client.peer, %reason, len, "ignored an IPMI packet");
                         (ignored, last) = (ignored + 1, Some(reason));
                     }
                 }
@@ -300,7 +300,7 @@ impl Wire<'_> {
                 });
             }
             if found.kg_set && client.login.kg.is_none() {
-                tracing::debug!(bmc = %client.peer, "the BMC says that a key K_G is set; none is configured");
+                tracing::debug!(bmc = %client.peer, "the BMC says that a key K_G is set: none is configured here");
             }
         }
         let mut records = Vec::new();
@@ -451,7 +451,7 @@ impl Connection<'_> {
         let id = self.session.bmc_id().to_le_bytes();
         let mut request = Request::new(&mut self.session, APP, cmd::CLOSE_SESSION, &id);
         if self.wire.exchange(&mut request, 1).await.is_err() {
-            tracing::debug!(bmc = %self.wire.client.peer, "IPMI session left to expire");
+            tracing::debug!(bmc = %self.wire.client.peer, "cannot close an IPMI session: it is left to expire");
         }
     }
 }

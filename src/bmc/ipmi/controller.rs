@@ -143,7 +143,7 @@ impl IpmiBmc {
             Ok(_) => Ok(()),
             Err(CallError::Completion(code)) => {
                 let reason = commands::completion_text(code);
-                tracing::debug!(bmc = %self.client.peer(), parameter = ?data.first(), %reason, "boot option refused");
+                tracing::debug!(bmc = %self.client.peer(), parameter = ?data.first(), %reason, "the BMC refused a boot option");
                 Ok(())
             }
             Err(CallError::Bmc(error)) => Err(error),

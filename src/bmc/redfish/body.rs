@@ -1,4 +1,4 @@
-//! What is kept of a service's answers: the properties that are used, and of these no more than a bound.
+//! Bounded parsing of Redfish answers: the properties that are used, and of these no more than a bound.
 //!
 //! A value takes far more memory than its text: a service that says `[{"":0},{"":0},…` would take a hundred times what it
 //! sends, of each answer that is held, and many BMCs are spoken to at once. What is not kept is passed over while it is

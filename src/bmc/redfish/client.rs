@@ -261,7 +261,7 @@ impl Client {
             (status, Some(token)) if status.is_success() => {
                 let location = headers.get(LOCATION).and_then(|l| l.to_str().ok()).and_then(local_path);
                 let location = location.or_else(|| super::model::link(&answer.body));
-                tracing::debug!(bmc = %self.peer, "Redfish session open");
+                tracing::debug!(bmc = %self.peer, "opened a Redfish session");
                 self.has_sessions.store(true, Ordering::Relaxed);
                 Ok(Login::Session { token: token.to_string().into(), location })
             }
@@ -271,7 +271,7 @@ impl Client {
             // No session service, or one that wants a login to log in: user and password each time.
             (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)
             | (StatusCode::UNAUTHORIZED, _) => {
-                tracing::debug!(bmc = %self.peer, status = %answer.status, "no Redfish session: basic authentication");
+                tracing::debug!(bmc = %self.peer, status = %answer.status, "the BMC opens no Redfish session: using basic authentication");
                 Ok(Login::Basic { refused: u32::from(answer.status == StatusCode::UNAUTHORIZED) })
             }
             // Some say 400 to a wrong password.
@@ -293,7 +293,7 @@ impl Client {
                 headers.insert(TOKEN, value);
             }
             if let Err(error) = self.once(Method::DELETE, &location, None, None, headers).await {
-                tracing::debug!(bmc = %self.peer, error = %self.explain(&error), "Redfish session left to expire");
+                tracing::debug!(bmc = %self.peer, error = %self.explain(&error), "cannot close a Redfish session: it is left to expire");
             }
         }
     }
@@ -324,12 +324,12 @@ impl Client {
             let result = self.once(method.clone(), path, body, if_match, headers.clone()).await;
             let wait = match &result {
                 Ok((answer, headers)) if left > 0 && is_passing(&method, answer.status) => {
-                    tracing::debug!(bmc = %self.peer, %method, path, status = %answer.status, "asked to come back later");
+                    tracing::debug!(bmc = %self.peer, %method, path, status = %answer.status, "the BMC asked to try again later");
                     let asked = headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
                     asked.map_or(pause, Duration::from_secs).min(MAX_PAUSE)
                 }
                 Err(Failure::Http(error)) if left > 0 && is_broken(error) => {
-                    tracing::debug!(bmc = %self.peer, %method, path, error = %chain(error), "connection broke");
+                    tracing::debug!(bmc = %self.peer, %method, path, error = %chain(error), "the connection to the BMC broke: trying again");
                     pause
                 }
                 _ => return result.map_err(|e| self.failed(&e)),

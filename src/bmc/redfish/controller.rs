@@ -118,7 +118,7 @@ impl RedfishBmc {
         match self.client.get(&path).await {
             Ok(answer) => super::message::clean(answer.body["FirmwareVersion"].as_str().unwrap_or_default(), 128),
             Err(error) => {
-                tracing::debug!(bmc = %self.client.peer(), %error, "firmware version of the manager");
+                tracing::debug!(bmc = %self.client.peer(), %error, "cannot read the BMC's firmware version");
                 String::new()
             }
         }
@@ -185,7 +185,7 @@ impl RedfishBmc {
             if answer.status.is_success() || !later || start.elapsed() >= quirks.retry_wait {
                 return Ok(answer);
             }
-            tracing::debug!(bmc = %self.client.peer(), reason = %complaint.text, "refused for now");
+            tracing::debug!(bmc = %self.client.peer(), reason = %complaint.text, "the BMC refused a change for now: trying again");
             tokio::time::sleep(self.settings.poll).await;
         }
     }
@@ -292,7 +292,7 @@ impl RedfishBmc {
             let answer = self.patch(&path, &recipe.body(), &resource.etags, quirks).await?;
             if !answer.status.is_success() {
                 let answer = answer.without(want.http_uri.as_deref().unwrap_or_default());
-                tracing::debug!(bmc = %self.client.peer(), %recipe, reason = %answer.reason(), "boot device refused");
+                tracing::debug!(bmc = %self.client.peer(), %recipe, reason = %answer.reason(), "the BMC refused a boot device");
                 outcome.get_or_insert(self.client.refused(&format!("PATCH of the boot device ({recipe})"), &answer));
                 continue;
             }

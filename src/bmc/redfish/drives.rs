@@ -1,4 +1,4 @@
-//! Virtual media, done: find the drive, empty it, insert, read back, try the next form.
+//! Virtual media operations: find the drive, empty it, insert, read back, try the next form.
 
 use http::Method;
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ impl RedfishBmc {
             if is_its {
                 collections.push(drives);
             } else {
-                tracing::debug!(bmc = %self.client.peer(), manager = %path, "its virtual drives may be another system's");
+                tracing::debug!(bmc = %self.client.peer(), manager = %path, "ignored the virtual drives of a manager: they may be another system's");
             }
         }
         let mut slots: Vec<Slot> = Vec::new();
@@ -116,13 +116,13 @@ impl RedfishBmc {
             self.empty(found, &slot.path).await?;
             let answer = self.write(found, &recipe).await?;
             if !answer.status.is_success() {
-                tracing::debug!(bmc = %self.client.peer(), drive = %slot.path, reason = %answer.without(url).reason(), "virtual CD refused");
+                tracing::debug!(bmc = %self.client.peer(), drive = %slot.path, reason = %answer.without(url).reason(), "the BMC refused a virtual CD");
                 outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer.without(url)));
                 continue;
             }
             match self.await_slot(found, &slot.path, |now| now.holds(url)).await? {
                 Ok(()) => {
-                    tracing::info!(bmc = %self.client.peer(), drive = %slot.path, "virtual CD inserted");
+                    tracing::info!(bmc = %self.client.peer(), drive = %slot.path, "inserted a virtual CD");
                     return Ok(());
                 }
                 Err(now) => {

@@ -57,7 +57,7 @@ impl RedfishBmc {
         match self.client.get(path).await {
             Ok(answer) => Ok(Some(answer.body)),
             Err(BmcError::Protocol { reason, .. }) => {
-                tracing::debug!(bmc = %self.client.peer(), path, %reason, "left out of the inventory");
+                tracing::debug!(bmc = %self.client.peer(), path, %reason, "the BMC refused a resource: the inventory does not have it");
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Virtual media, read and chosen as data: which drive, which writes, and whether what is read back is what was asked.
+//! Virtual media choices, pure: which drive, which writes, and whether what is read back is what was asked.
 //!
 //! Controllers differ in where the drives are (below the system since Redfish 2020.3, below the manager before), in
 //! which properties an insertion takes, and in whether there is an action at all.

@@ -1,4 +1,4 @@
-//! What is read from Redfish resources, as plain data, and the pure choices made from it.
+//! Redfish resources as plain data, and the pure choices made from them.
 
 use serde_json::{Value, json};
 

@@ -86,12 +86,15 @@ fn config(verify: bool, extra_roots: &[CertificateDer<'static>]) -> Result<Clien
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
-        tracing::debug!(%error, "certificate authorities of the system");
+        tracing::debug!(%error, "cannot read a certificate authority of the system");
     }
     roots.add_parsable_certificates(found.certs);
     let (_, bad) = roots.add_parsable_certificates(extra_roots.iter().cloned());
     if bad > 0 {
-        tracing::warn!(bad, "configured certificate authorities that cannot be read");
+        tracing::warn!(
+            count = bad,
+            "cannot read some of the configured certificate authorities: BMCs that need them are not trusted"
+        );
     }
     Ok(resuming(builder.with_root_certificates(roots).with_no_client_auth()))
 }

@@ -1,4 +1,4 @@
-//! Faults that come by chance, the same ones for the same seed.
+//! Random faults, repeatable: the same ones for the same seed.
 
 use std::time::Duration;
 

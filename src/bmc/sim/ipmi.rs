@@ -111,12 +111,12 @@ impl IpmiSim {
                 Ok(Reply::Faulty(_, Some(packet))) => packet,
                 Ok(Reply::Faulty(_, None)) => continue,
                 Err(reason) => {
-                    tracing::debug!(%peer, %reason, len, "IPMI packet passed over");
+                    tracing::debug!(%peer, %reason, len, "ignored an IPMI packet");
                     continue;
                 }
             };
             if let Err(error) = socket.send_to(&packet, peer).await {
-                tracing::debug!(%peer, %error, "IPMI answer not sent");
+                tracing::debug!(%peer, %error, "cannot send an IPMI answer");
             }
         }
     }

@@ -208,8 +208,8 @@ impl RedfishSim {
                     None => sim.serve(TokioIo::new(stream)).await,
                     Some(acceptor) => match tokio::time::timeout(HEADER_TIMEOUT, acceptor.accept(stream)).await {
                         Ok(Ok(stream)) => sim.serve(TokioIo::new(stream)).await,
-                        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
-                        Err(_) => tracing::debug!("TLS handshake not finished in time"),
+                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Err(_) => tracing::debug!("a TLS handshake took too long"),
                     },
                 }
             });
@@ -227,7 +227,7 @@ impl RedfishSim {
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         if let Err(error) = http.serve_connection(io, service).await {
-            tracing::debug!(%error, "simulated BMC connection");
+            tracing::debug!(%error, "a connection to the simulated BMC broke");
         }
     }
 

@@ -36,22 +36,22 @@ Examples:
 pub(in crate::cli) struct Options {
     #[command(flatten)]
     files: Files,
-    /// Check everything, change nothing
+    /// Only check; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Take over fields that somebody else manages
+    /// Take over fields that another manager owns
     #[arg(long)]
     force_conflicts: bool,
-    /// Name that the fields are managed under
+    /// Name of the field manager
     #[arg(long, value_name = "NAME", default_value = MANAGER)]
     field_manager: String,
     /// Wait until everything is ready: hosts provisioned or available, images imported, Ready where there is such a condition
     #[arg(long, conflicts_with = "dry_run")]
     wait: bool,
-    /// How long to wait at most
+    /// How long to wait
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration, requires = "wait")]
     timeout: Duration,
-    /// How to print: json, yaml, name, jsonpath=…; else what was done
+    /// Output format: json, yaml, name, jsonpath=… [default: what was done]
     #[arg(long, short, value_name = "FORM")]
     output: Option<Output>,
     #[command(flatten)]
@@ -66,10 +66,10 @@ struct Applied {
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.files.filenames.is_empty() {
-        return Err(usage("apply what? -f FILE, -f DIR, -f URL or -f - for standard input"));
+        return Err(usage("name what to apply: -f FILE, -f DIR, -f URL, or -f - for standard input"));
     }
     if matches!(options.output, Some(Output::Table { .. } | Output::Columns(_))) {
-        return Err(usage("apply prints json, yaml, name or jsonpath"));
+        return Err(usage("-o of apply is json, yaml, name or jsonpath"));
     }
     let manifests = options.files.read().await?;
     let session = options.server.connect().await?;

@@ -1,4 +1,4 @@
-//! Which server, as whom: a kubeconfig, or on the appliance's own box the administrator's certificate.
+//! Server and credentials: a kubeconfig, or on the appliance's own box the administrator's certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -16,16 +16,16 @@ const USER_AGENT: &str = concat!("slipway/", env!("CARGO_PKG_VERSION"));
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(in crate::cli) struct Server {
-    /// kubeconfig file; else --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box
+    /// Kubeconfig file [default: --config, $KUBECONFIG, ~/.kube/config, or the appliance on this box]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig, instead of its current one
+    /// Context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The appliance that this configuration file is of, on this box, as its administrator
+    /// Use the appliance on this box that has this configuration file, as its administrator
     #[arg(long, value_name = "FILE", env = "SLIPWAY_CONFIG")]
     config: Option<PathBuf>,
-    /// Namespace, instead of the kubeconfig's
+    /// Namespace [default: the kubeconfig's]
     #[arg(long, short, value_name = "NAME")]
     pub(in crate::cli) namespace: Option<String>,
 }

@@ -31,28 +31,28 @@ pub(in crate::cli) struct Options {
     what: Vec<String>,
     #[command(flatten)]
     files: Files,
-    /// Only what has these labels
+    /// Only objects with these labels
     #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
     selector: String,
-    /// All of the type in the namespace
+    /// All objects of the type in the namespace
     #[arg(long)]
     all: bool,
-    /// Of all namespaces, with --all or --selector
+    /// With --all or --selector: objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// What belongs to it: goes later, goes first, or stays
+    /// What happens to the objects it owns: deleted after it, before it, or kept
     #[arg(long, value_enum, default_value = "background")]
     cascade: Cascade,
-    /// Return when it is gone, not when it is marked
+    /// Wait until the objects are gone
     #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     wait: bool,
-    /// How long to wait at most; 0: as long as it takes
+    /// How long to wait; 0 waits as long as it takes
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     timeout: Duration,
-    /// What is not there is no error
+    /// Do not fail when an object does not exist
     #[arg(long)]
     ignore_not_found: bool,
-    /// Check only, change nothing
+    /// Only check; change nothing
     #[arg(long)]
     dry_run: bool,
     /// Print only names, as type/name
@@ -79,7 +79,7 @@ struct Doomed {
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
     let by_file = !options.files.filenames.is_empty();
     if !by_file && options.what.is_empty() {
-        return Err(usage("delete what? TYPE NAME, TYPE/NAME, or -f FILE"));
+        return Err(usage("name what to delete: TYPE NAME, TYPE/NAME, or -f FILE"));
     }
     let manifests = if by_file { options.files.read().await? } else { Vec::new() };
     let selections = if by_file { Vec::new() } else { names::parse(&options.what).map_err(usage)? };
@@ -105,10 +105,10 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         for of in types.find(&selection.word)? {
             let named = !selection.names.is_empty();
             if named && (options.all || !options.selector.is_empty()) {
-                return Err(usage("a name excludes --all and --selector"));
+                return Err(usage("a name cannot be combined with --all or --selector"));
             }
             if !named && !options.all && options.selector.is_empty() {
-                return Err(usage(format!("which {}? Name them, or give --all or --selector", of.plural)));
+                return Err(usage(format!("name the {} to delete, or give --all or --selector", of.plural)));
             }
             let one =
                 |name: &String| Doomed { of: of.clone(), namespace: session.namespace.clone(), name: name.clone() };

@@ -23,16 +23,16 @@ Examples:
   slipway describe hosts -A
   slipway describe image/debian-12")]
 pub(in crate::cli) struct Options {
-    /// TYPE NAME…, TYPE/NAME… or TYPE for all of it
+    /// TYPE NAME…, TYPE/NAME…, or TYPE for all objects of the type
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
-    /// Only what has these labels
+    /// Only objects with these labels
     #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
     selector: String,
-    /// Of all namespaces
+    /// Objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// Leave the events out
+    /// Do not print events
     #[arg(long)]
     no_events: bool,
     #[command(flatten)]

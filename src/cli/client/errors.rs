@@ -1,4 +1,4 @@
-//! What a failed request means for the person who made it.
+//! Error messages of failed requests, for the person who made them.
 
 use kube::core::Status;
 

@@ -36,43 +36,43 @@ pub(in crate::cli) struct Options {
     /// TYPE, TYPE NAME…, TYPE1,TYPE2 or TYPE/NAME…
     #[arg(required = true, value_name = "TYPE[/NAME]")]
     what: Vec<String>,
-    /// How to print: wide, json, yaml, name, jsonpath=…, custom-columns=…
+    /// Output format: wide, json, yaml, name, jsonpath=…, custom-columns=…
     #[arg(long, short, value_name = "FORM", default_value = "table", hide_default_value = true)]
     output: Output,
-    /// Of all namespaces
+    /// Objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// Only what has these labels: a=b,c!=d,e in (f,g)
+    /// Only objects with these labels: a=b,c!=d,e in (f,g)
     #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
     selector: String,
-    /// Only what has these fields, as metadata.name=web-1
+    /// Only objects with these fields: metadata.name=web-1
     #[arg(long, value_name = "FIELDS", default_value = "", hide_default_value = true)]
     field_selector: String,
-    /// Go on printing what changes
+    /// Keep printing changes
     #[arg(long, short)]
     watch: bool,
-    /// Only what changes from now on
+    /// Print only changes from now on
     #[arg(long)]
     watch_only: bool,
-    /// With --watch: say what happened to each
+    /// With --watch: print whether each object was added, modified or deleted
     #[arg(long)]
     output_watch_events: bool,
-    /// Order by a field, as .metadata.creationTimestamp
+    /// Sort by a field: .metadata.creationTimestamp
     #[arg(long, value_name = "PATH", value_parser = path)]
     sort_by: Option<Path>,
-    /// Columns for these labels
+    /// Add columns for these labels
     #[arg(long, short = 'L', value_name = "LABEL", value_delimiter = ',')]
     label_columns: Vec<String>,
-    /// A column with all labels
+    /// Add a column with all labels
     #[arg(long)]
     show_labels: bool,
-    /// No line of headings
+    /// Do not print the headings
     #[arg(long)]
     no_headers: bool,
-    /// Also metadata.managedFields in json and yaml
+    /// Also print metadata.managedFields in json and yaml
     #[arg(long)]
     show_managed_fields: bool,
-    /// Names that are not there are no error
+    /// Do not fail when an object does not exist
     #[arg(long)]
     ignore_not_found: bool,
     #[command(flatten)]
@@ -99,10 +99,10 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
     let asked = asked(&selections, &types)?;
     if asked.iter().any(|one| one.name.is_some()) && !(options.selector.is_empty() && options.field_selector.is_empty())
     {
-        return Err(usage("a name and a selector exclude each other"));
+        return Err(usage("a name cannot be combined with a selector"));
     }
     if asked.iter().any(|one| one.name.is_some()) && options.all_namespaces {
-        return Err(usage("a name is only unique in one namespace: leave -A away"));
+        return Err(usage("a name cannot be combined with -A: names are unique only within a namespace"));
     }
     let get = Get { session: &session, options: &options };
     if options.watch {

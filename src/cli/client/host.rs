@@ -17,7 +17,7 @@ use crate::cli::failure::usage;
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Command {
-    /// Want a host powered on or off (spec.online)
+    /// Power a host on or off (sets spec.online)
     Power {
         #[command(flatten)]
         which: Which,
@@ -39,23 +39,23 @@ pub(in crate::cli) enum Command {
     },
     /// Take a discovered host into use
     ///
-    /// Stores its BMC's address and credentials where they are not known yet, and takes away the annotation that it
-    /// waits. The host is then registered and inspected, the partition tables and signatures of ALL ITS DISKS ARE ERASED, and it
-    /// becomes available. --externally-provisioned takes a machine over with the system that runs on it;
-    /// --keep-disks inspects it and erases nothing.
+    /// Stores the address and credentials of its BMC where they are missing, and removes the annotation that holds it back.
+    /// Slipway then registers and inspects the host, ERASES the partition tables and signatures of ALL ITS DISKS, and makes
+    /// it available. With --externally-provisioned the machine keeps the system that runs on it; with --keep-disks it is
+    /// inspected and nothing is erased.
     Accept(Accept),
-    /// Move hosts to another server, with their status: their machines run on
+    /// Move hosts to another server, with their status, while their machines keep running
     ///
     /// Each host is detached here, copied with its status, Secrets, HardwareData and DataImage, and deleted here once the
-    /// copy is complete; only then the other server begins to act on it. The machine is not touched. What was
-    /// interrupted goes on when the command is given again.
+    /// copy is complete; only then does the other server act on it. The machine itself is not touched. After an
+    /// interruption, run the same command again.
     Move(moving::Options),
-    /// Print what the ramdisk of a host logged, of its last boot or an earlier one
+    /// Print the log of a host's ramdisk, of its last boot or an earlier one
     Log(Log),
-    /// Go on with hosts that `slipway restore` paused
+    /// Resume hosts that `slipway restore` paused
     ///
-    /// Compare them with their machines first: Slipway goes on where the backup left off. A host with which something was
-    /// being done, or was to be done next, is resumed by its name only: its machine may be installed or erased again.
+    /// Check their machines first: Slipway continues where the backup left off. A host that was being worked on, or was to
+    /// be, is resumed only by its name, because its machine may be installed or erased again.
     Resume(resume::Options),
 }
 
@@ -78,16 +78,17 @@ pub(in crate::cli) struct Accept {
     /// Address of the BMC, as redfish://10.1.0.5 or ipmi://10.1.0.5
     #[arg(long, value_name = "URL")]
     bmc_address: Option<String>,
-    /// Secret with the BMC's username and password that is there already
+    /// Existing Secret with the BMC's username and password
     #[arg(long, value_name = "SECRET", conflicts_with_all = ["bmc_username", "bmc_password_file"])]
     credentials: Option<String>,
-    /// User of the BMC; with --bmc-password-file a Secret NAME-bmc is made
+    /// User name of the BMC; with --bmc-password-file a Secret NAME-bmc is created
     #[arg(long, value_name = "USER", requires = "bmc_password_file")]
     bmc_username: Option<String>,
     /// File with the BMC's password; - reads standard input
     #[arg(long, value_name = "FILE", requires = "bmc_username")]
     bmc_password_file: Option<PathBuf>,
-    /// Keep the system that is on it and want it powered on: no inspection, nothing is erased (spec.externallyProvisioned)
+    /// Keep the system that runs on the machine, and power it on: no inspection, nothing is erased
+    /// (spec.externallyProvisioned)
     #[arg(long)]
     externally_provisioned: bool,
     /// Erase nothing, now and later (spec.automatedCleaningMode: disabled)
@@ -96,7 +97,7 @@ pub(in crate::cli) struct Accept {
     /// Accept any certificate of the BMC
     #[arg(long)]
     insecure: bool,
-    /// Also want it powered on
+    /// Also power it on
     #[arg(long)]
     online: bool,
     #[command(flatten)]
@@ -105,19 +106,19 @@ pub(in crate::cli) struct Accept {
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Log {
-    /// Which boot: the generation of the host's boot intent; else the last one
+    /// Boot to print, by the generation of the boot intent [default: the last one]
     #[arg(long, value_name = "N")]
     boot: Option<i64>,
-    /// The boot before the last one
+    /// Print the boot before the last one
     #[arg(long, short, conflicts_with = "boot")]
     previous: bool,
-    /// Go on printing what comes, until the boot is over
+    /// Keep printing new lines until the boot is over
     #[arg(long, short)]
     follow: bool,
-    /// Only the last lines
+    /// Print only the last N lines
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
-    /// The boots of which there is a log, instead of one of them
+    /// List the boots that have a log
     #[arg(long, conflicts_with_all = ["boot", "previous", "follow", "tail"])]
     list: bool,
     #[command(flatten)]
@@ -225,7 +226,7 @@ fn acceptance(host: &Value, accept: &Accept, made: Option<&str>) -> anyhow::Resu
     let known = &host["spec"]["bmc"];
     let text = |field: &str| known[field].as_str().filter(|text| !text.is_empty());
     let Some(address) = accept.bmc_address.as_deref().or(text("address")) else {
-        return Err(usage("the machine could not tell its BMC's address: give --bmc-address"));
+        return Err(usage("the address of the BMC is not known: give --bmc-address"));
     };
     let Some(credentials) = accept.credentials.as_deref().or(made).or(text("credentialsName")) else {
         return Err(usage("give --credentials SECRET, or --bmc-username and --bmc-password-file"));

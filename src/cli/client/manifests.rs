@@ -1,4 +1,4 @@
-//! Objects in files, folders, URLs and on standard input: YAML with several documents, or JSON.
+//! Manifests: objects in files, folders, URLs and on standard input, as YAML with several documents or JSON.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use serde_json::Value;
 /// Where objects are.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(super) struct Files {
-    /// File, folder, http(s) URL, or - for standard input; may be given several times
+    /// File, folder, http(s) URL, or - for standard input; may be given more than once
     #[arg(long = "filename", short = 'f', value_name = "FILE|DIR|URL|-")]
     pub filenames: Vec<String>,
-    /// Also the folders inside folders
+    /// Also read folders inside folders
     #[arg(long, short = 'R')]
     recursive: bool,
 }

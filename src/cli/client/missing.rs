@@ -1,4 +1,4 @@
-//! What to say when an object is not there: who has a similar name, and where there is one.
+//! Messages for objects that are not there: who has a similar name, and where there is one.
 
 use serde_json::Value;
 

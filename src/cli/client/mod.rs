@@ -34,22 +34,22 @@ use super::local;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Create objects from files, or change what differs
+    /// Create or update objects from files
     ///
-    /// Objects become as the files say, by server-side apply: fields that the files do not name stay as they are, and
-    /// those that an earlier apply named and this one does not are removed.
+    /// Uses server-side apply: fields that the files do not name stay as they are; fields that an earlier apply named and
+    /// this one does not are removed.
     Apply(apply::Options),
-    /// Print objects: a table, or what -o says
+    /// Print objects as a table, or in the format of -o
     Get(get::Options),
-    /// Say everything about objects, with what happened to them
+    /// Print everything about objects, with their events
     Describe(describe::Options),
     /// Delete objects, and wait until they are gone
     Delete(delete::Options),
     /// Wait until objects are in a state or have a condition
     Wait(wait::Options),
-    /// Print objects and go on printing what changes: get --watch
+    /// Print objects, then their changes: the same as get --watch
     Watch(get::Options),
-    /// Power, reboot, inspect, accept or move a machine, print its ramdisk's log
+    /// Power, reboot, inspect, accept or move a host; print its ramdisk's log
     #[command(subcommand)]
     Host(host::Command),
 }

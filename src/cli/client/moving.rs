@@ -71,22 +71,22 @@ pub(in crate::cli) struct Options {
     /// All hosts of the namespace
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Of all namespaces, with --all; they keep their namespaces
+    /// With --all: the hosts of all namespaces, which they keep
     #[arg(long, short = 'A', requires = "all", conflicts_with = "to_namespace")]
     all_namespaces: bool,
-    /// kubeconfig of the server that they go to; else the same as they come from
+    /// Kubeconfig of the server to move to [default: the one they are on]
     #[arg(long, value_name = "FILE", help_heading = "Destination")]
     to_kubeconfig: Option<PathBuf>,
-    /// Context of that kubeconfig, instead of its current one
+    /// Context of that kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", help_heading = "Destination")]
     to_context: Option<String>,
-    /// Namespace that they go to, made when it is not there; else of the same name as here
+    /// Namespace to move to, created if it is missing [default: the same as here]
     #[arg(long, value_name = "NAME", help_heading = "Destination")]
     to_namespace: Option<String>,
-    /// Say which hosts can be moved, change nothing
+    /// Print which hosts can be moved; change nothing
     #[arg(long)]
     dry_run: bool,
-    /// How long to wait for one host at most: to be detached, to be gone
+    /// How long to wait for each host to be detached, and to be deleted here
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
@@ -112,10 +112,10 @@ struct Traveller {
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
     if options.names.is_empty() && !options.all {
-        return Err(usage("move which hosts? Name them, or give --all"));
+        return Err(usage("name the hosts to move, or give --all"));
     }
     if options.to_kubeconfig.is_none() && options.to_context.is_none() && options.to_namespace.is_none() {
-        return Err(usage("where to? --to-kubeconfig, --to-context or --to-namespace"));
+        return Err(usage("give the destination: --to-kubeconfig, --to-context or --to-namespace"));
     }
     let from = options.server.connect().await?;
     let to = options.server.other(options.to_kubeconfig.clone(), options.to_context.clone()).connect().await?;

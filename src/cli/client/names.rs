@@ -1,4 +1,4 @@
-//! `TYPE`, `TYPE NAME…`, `TYPE1,TYPE2`, `TYPE/NAME…`: what the arguments of a command select.
+//! Selecting objects on the command line: `TYPE`, `TYPE NAME…`, `TYPE1,TYPE2`, `TYPE/NAME…`.
 
 /// A type as it was written, and the names asked for; no names: all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]

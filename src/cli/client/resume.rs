@@ -17,7 +17,7 @@ pub(in crate::cli) struct Options {
     /// Names of hosts
     #[arg(conflicts_with = "all")]
     names: Vec<String>,
-    /// Every host of every namespace with which nothing was being done when the backup was taken
+    /// All hosts of all namespaces that were not being worked on when the backup was made
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What somebody may have meant.
+//! Suggestions for misspelt names.
 
 /// The known word nearest to the one that was written, when it is near enough to be meant.
 pub(super) fn nearest<'w>(written: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {

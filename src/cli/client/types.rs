@@ -1,4 +1,4 @@
-//! Which types the server has, and what a person calls them.
+//! Resource types of the server, and what a person calls them.
 
 use kube::core::discovery::v2::{APIGroupDiscovery, APIGroupDiscoveryList, APIResourceDiscovery};
 

@@ -32,16 +32,16 @@ pub(in crate::cli) struct Options {
     /// condition=NAME[=VALUE], state=NAME, jsonpath=PATH[=VALUE], create or delete
     #[arg(long = "for", value_name = "WHAT", required = true)]
     wanted: Wanted,
-    /// How long at most; 0: look once
+    /// How long to wait; 0 checks once
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration, allow_hyphen_values = true)]
     timeout: Duration,
-    /// All of the type in the namespace
+    /// All objects of the type in the namespace
     #[arg(long)]
     all: bool,
-    /// Only what has these labels
+    /// Only objects with these labels
     #[arg(long, short = 'l', value_name = "LABELS", default_value = "", hide_default_value = true)]
     selector: String,
-    /// Of all namespaces
+    /// Objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
     #[command(flatten)]
@@ -147,7 +147,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     for selection in &selections {
         for of in types.find(&selection.word)? {
             if selection.names.is_empty() && !options.all && options.selector.is_empty() {
-                return Err(usage(format!("which {}? Name them, or give --all or --selector", of.plural)));
+                return Err(usage(format!("name the {} to wait for, or give --all or --selector", of.plural)));
             }
             let namespace = session.namespace.clone();
             awaited.extend(selection.names.iter().map(|name| (of.clone(), namespace.clone(), name.clone())));

@@ -1,3 +1,5 @@
+//! Admission of BMC addresses.
+//!
 //! Which BMC addresses hosts may name. Drivers judge them where they connect; here what a host says literally is refused
 //! when it is written, for whoever writes it sees the reason at once.
 

@@ -1,3 +1,5 @@
+//! Fields of a BareMetalHost that Slipway does not support yet.
+//!
 //! What Metal3 lets a BareMetalHost ask for and Slipway does not do yet: it is said, and nobody is left to believe that it
 //! was done. Admission refuses it; the [lifecycle](super::super::lifecycle) shows it as an error before it does anything else, for
 //! hosts that came in another way: with an earlier version, or through a Kubernetes API server of its own.

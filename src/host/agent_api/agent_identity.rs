@@ -1,3 +1,5 @@
+//! Proof that an agent runs on the host's machine.
+//!
 //! Whether the machine that opens a session is the host's. A boot token reaches a machine by its BMC's address or by the
 //! network, and both can be another machine's by a slip; its MAC addresses tell.
 

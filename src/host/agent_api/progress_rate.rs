@@ -1,3 +1,5 @@
+//! Progress of steps: rate, and when it is stored.
+//!
 //! How fast a step goes, and when that is worth a write: agents tell every second, and a thousand of them must not
 //! keep the store busy.
 

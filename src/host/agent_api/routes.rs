@@ -26,7 +26,7 @@ use crate::host::discovery::Discovery;
 use crate::host::refused::Refused;
 use crate::host::status::agent_metrics::kind;
 use crate::image::serve;
-use crate::log::escaped_lines;
+use crate::log::{escaped_lines, named};
 use crate::protocol::{Event, MAX_CALL, MAX_LOG, MAX_RESULT, OpenSession, Session, StepOutcome};
 use crate::ration::Rank;
 
@@ -55,7 +55,7 @@ pub(super) fn router(sessions: Sessions) -> Router {
         .layer(map_request(move |request: Request| std::future::ready(known.vouched(request))))
 }
 
-/// Who calls, by the headers alone: of nobody's body a byte is read.
+/// The caller, by the headers alone: no byte of a body is read before it is known.
 enum Who {
     /// An unknown machine that reports itself, from this address.
     Visitor(Discovery, Claims, IpAddr),
@@ -139,7 +139,7 @@ async fn open(
         Ok(session) => Ok(Json(session)),
         Err(refused) => {
             let macs = agent_identity::shown(&agent_identity::addresses(call));
-            warn!(%peer, macs, reason = %refused.1, "agent refused");
+            warn!(%peer, macs, reason = %refused.1, "agent refused: it gets no session");
             Err(refused)
         }
     }
@@ -182,7 +182,7 @@ async fn event(State(sessions): State<Sessions>, who: Who, body: Body) -> Result
             tokio::time::sleep(pause).await;
             let Some((event, rate)) = sessions.0.meter.take(&key, Instant::now()) else { return };
             if let Err(Refused(_, reason)) = sessions.record_progress(&caller, &event, rate).await {
-                debug!(host = %format!("{}/{}", key.0, key.1), reason, "progress was not written");
+                debug!(host = %named(&key.0, &key.1), reason, "cannot store the progress of a step");
             }
         })),
     }
@@ -223,7 +223,7 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
             Ok(StatusCode::NO_CONTENT)
         }
         Ok(Err(error)) => {
-            warn!(%error, host = %format!("{}/{}", caller.namespace, caller.name), "cannot keep a node's log");
+            warn!(host = %named(&caller.namespace, &caller.name), %error, "cannot store the agent's log");
             Err(Refused(StatusCode::INSUFFICIENT_STORAGE, "the log cannot be kept".into()))
         }
         Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),

@@ -133,7 +133,7 @@ impl Sessions {
             let (logs, begun) = (self.0.logs.clone(), host.clone());
             let begin = move || logs.begin(&begun.namespace, &begun.name, claims.generation);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(begin).await {
-                warn!(%error, host = %name, "an earlier log of this boot's number stays");
+                warn!(host = %name, %error, "cannot remove the log of an earlier boot of this number");
             }
             info!(host = %name, %peer, generation = claims.generation, "agent's session opened");
             self.metrics().agents().called(&host.uid, Instant::now());

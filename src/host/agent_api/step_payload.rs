@@ -1,4 +1,4 @@
-//! A step as the agent gets it: the intent's step with the secrets it needs, read now and kept nowhere.
+//! Step payloads: the intent's step with the secrets it needs, read now and kept nowhere.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

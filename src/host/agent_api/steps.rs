@@ -112,7 +112,7 @@ impl Sessions {
         let host = format!("{}/{}", caller.namespace, caller.name);
         let message: String = outcome.message.chars().take(LOGGED).collect();
         let step: String = outcome.step.chars().take(LOGGED).collect();
-        info!(host, step, succeeded = outcome.succeeded, message, "step ended");
+        info!(%host, step, succeeded = outcome.succeeded, outcome = message, "the agent ended a step");
         let finished = Time(self.0.index.report_time(Timestamp::now()));
         self.0.meter.end(&(caller.namespace.clone(), caller.name.clone()));
         let ended = self.record(caller, |status, intent| {

@@ -1,4 +1,4 @@
-//! A BMC that is only read by an appliance that does not lead any more.
+//! A BMC behind a fence: an appliance that does not lead any more only reads it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A BMC whose refused logins are rationed.
+//! A BMC with a rate limit on refused logins.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+//! Rate limit of BMC logins.
+//!
 //! Logins that BMCs refuse, rationed: a BMC locks an account after a few of them, and anybody who writes a host and a
 //! Secret chooses where the appliance logs in, and as whom.
 //!

@@ -1,4 +1,4 @@
-//! What BMCs said last, kept in memory only: after a start they are asked again.
+//! A cache of BMC readings, in memory only: after a start they are asked again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Keeps what booting and the sessions read in memory current: hosts by MAC address, and boot intents.
+//! Watches that keep the memory of boot and sessions current: hosts by MAC address, and boot intents.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,3 +1,5 @@
+//! Claims across hosts: MAC addresses, BMCs, machines, places.
+//!
 //! What a decision about one host asks of all the others: who has its MAC address, its BMC or its machine, and how many are
 //! busy. Kept by the watch, so that an answer costs the same in a rack of any size.
 
@@ -20,7 +22,7 @@ use crate::boot::{Claim, ClaimOrder, HostIndex};
 use crate::outbound::plain;
 use crate::runtime::{Change, Key, key};
 
-/// Who was there first: when it was made, then its UID.
+/// Order of hosts by age: when each was made, then its UID.
 pub(in crate::host) type Age = (Option<Timestamp>, Option<String>);
 
 /// All hosts, as decisions about one of them look at them.
@@ -87,7 +89,7 @@ fn claim((created, uid): &Age, registered: Option<i64>, since: u64) -> Claim {
     }
 }
 
-/// Who has what, the first one first. It is nearly always one.
+/// The hosts that claim each thing, the first one first. It is nearly always one.
 struct Holders<K>(HashMap<K, Vec<Arc<IndexedHost>>>);
 
 impl<K> Default for Holders<K> {

@@ -1,3 +1,5 @@
+//! A slim copy of each host in memory.
+//!
 //! Hosts as this process keeps them: what is looked at across hosts, and none of what makes them large. A decision
 //! about one host reads it whole.
 

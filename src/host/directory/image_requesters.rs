@@ -1,3 +1,5 @@
+//! Image demand: which namespaces want an image.
+//!
 //! Whose import an Image is: the namespaces whose hosts name its source now. Nothing that is written on the Image counts,
 //! for whoever may make Images may write that. Kept by a watch of its own, because it is the images' affair, not the
 //! hosts'.

@@ -1,4 +1,4 @@
-//! What this process knows of all hosts, whether it acts on them or only answers: kept by one watch of each kind.
+//! The host directory: what this process knows of all hosts, kept by one watch of each kind.
 
 pub mod boot_index_feeder;
 pub(in crate::host) mod conflicts;

@@ -1,4 +1,4 @@
-//! The address of a BMC that its own machine found.
+//! BMC addresses found by the machine itself.
 
 use crate::bmc::BmcAddress;
 use crate::protocol::FoundBmc;

@@ -1,4 +1,4 @@
-//! From a report to a host: which host the machine already is, or what its new one looks like.
+//! Enrolment: which host a reporting machine already is, or what its new one looks like.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Who visits: one record for each token that was used, on disk, so that none is used twice, not even after a restart.
+//! The journal of visits: one record for each token that was used, on disk, so that none is used twice, not even after a restart.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

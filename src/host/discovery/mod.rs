@@ -1,4 +1,4 @@
-//! Unknown machines that report themselves.
+//! Discovery: unknown machines that report themselves.
 //!
 //! On a network with `discovery = true` a machine that no host has boots the ramdisk with a visitor's token. Its
 //! session can report the inventory and do nothing else: no image, no step on a disk, nothing of any host. What it

@@ -1,4 +1,4 @@
-//! What the rules of `[discovery]` say about a machine: a pure function of rules and inventory.
+//! Discovery rules: what `[discovery]` says about a machine, as a pure function of rules and inventory.
 
 use std::collections::BTreeMap;
 

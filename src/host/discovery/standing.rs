@@ -1,4 +1,4 @@
-//! What discovery has to do with a host, by what the host says.
+//! Discovery status of a host, by its annotations.
 
 use kube::ResourceExt;
 

@@ -23,8 +23,10 @@ use crate::api::slipway::{ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::boot::{Claims, HostIndex, Stranger};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::COMPONENT;
+use crate::host::label;
 use crate::host::refused::Refused;
 use crate::host::status::hardware_data;
+use crate::log::named;
 use crate::protocol::{Action, FoundBmc, OpenSession, STEP_WAIT_SECONDS, Step, StepOutcome};
 use crate::runtime::{Note, events};
 use crate::store::{Store, WriteError};
@@ -130,7 +132,7 @@ impl Discovery {
             host: None,
         };
         self.keep(claims, visit).await?;
-        info!(%mac, %peer, "an unknown machine is about to report itself");
+        info!(%mac, %peer, "an unknown machine opened a session to report itself");
         Ok(format!("discovery/{}", mac.hyphenated()))
     }
 
@@ -179,7 +181,7 @@ impl Discovery {
         });
         if report.is_none() {
             let reason: String = outcome.message.chars().take(500).collect();
-            warn!(mac = %visit.mac, reason, "an unknown machine could not report itself");
+            warn!(mac = %visit.mac, reason, "an unknown machine could not report its hardware");
         }
         let one = self.0.one.clone().lock_owned().await;
         let (discovery, claims) = (self.clone(), claims.clone());
@@ -187,7 +189,7 @@ impl Discovery {
         // Goes on when the machine hangs up: else the next report would be judged before what is under way is there.
         tokio::spawn(async move {
             let begun = Instant::now();
-            // Who hangs up hears nothing.
+            // A machine that hangs up gets no answer.
             tell.send(discovery.finish(&claims, report.as_ref()).await).ok();
             // To look at many hosts takes long, and strangers may report again and again: half of the time is for others.
             tokio::time::sleep(begun.elapsed().min(LONGEST_REST)).await;
@@ -217,8 +219,9 @@ impl Discovery {
     }
 
     async fn keep(&self, claims: &Claims, visit: Visit) -> Result<(), Refused> {
+        let mac = visit.mac;
         self.0.journal.put(claims.nonce, visit).await.map_err(|error| {
-            warn!(%error, "a visit cannot be stored");
+            warn!(%mac, %error, "cannot store the session of an unknown machine");
             Refused(StatusCode::SERVICE_UNAVAILABLE, TRY_AGAIN.into())
         })
     }
@@ -234,18 +237,18 @@ impl Discovery {
         match self.store(report).await {
             Ok(None) => {
                 let reason = too_many(self.0.config.limit);
-                warn!(mac = %report.mac, reason, "an unknown machine's report is not taken");
+                warn!(mac = %report.mac, reason, "an unknown machine's report was not taken");
                 // Its session ends: it starts again, and from its disk.
                 Err(Refused(StatusCode::UNAUTHORIZED, reason))
             }
             Ok(Some(host)) => Ok(Some((host.namespace().unwrap_or_default(), host.name_any()))),
             Err(kube::Error::Api(error)) if matches!(error.code, 400 | 413 | 422) => {
-                warn!(mac = %report.mac, reason = error.message, "a discovered machine cannot become a host");
+                warn!(mac = %report.mac, error = error.message, "the API refused a host for a discovered machine");
                 Ok(None)
             }
             Err(kube::Error::Api(error)) if matches!(error.code, 403 | 404) => {
                 let reason = format!("the machine cannot become a host now: {}", error.message);
-                warn!(mac = %report.mac, reason, "an unknown machine's report is not taken");
+                warn!(mac = %report.mac, reason, "an unknown machine's report was not taken");
                 Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason))
             }
             Err(error) => Err(error.into()),
@@ -295,7 +298,7 @@ impl Discovery {
     /// The machine is a host already.
     async fn tell(&self, host: &BareMetalHost, report: &Report, same: &Same) -> Result<BareMetalHost, kube::Error> {
         let message = enroll::duplicate(report, same);
-        warn!(host = %host.name_any(), message, "discovery");
+        warn!(host = %label(host), mac = %report.mac, "{message}");
         let known = match enroll::reported(host, report.mac) {
             Some(reported) => {
                 let patch = json!({ "metadata": { "annotations": { ANNOTATION_REPORTED: reported } } });
@@ -314,7 +317,7 @@ impl Discovery {
         let message = format!("A machine that booted from {} reported itself: {summary}; {fate}", report.mac);
         self.note(host, Note { reason: "Discovered", message, warning: false }).await;
         for message in faults {
-            warn!(host = %host.name_any(), message, "discovery");
+            warn!(host = %label(host), mac = %report.mac, "{message}");
             self.note(host, Note { reason: "DiscoveryRule", message, warning: true }).await;
         }
     }
@@ -322,7 +325,7 @@ impl Discovery {
     /// An event, as far as there is room for one: what it tells of is done.
     async fn note(&self, host: &BareMetalHost, note: Note) {
         if let Err(error) = events::publish(&self.0.client, COMPONENT, &host.object_ref(&()), &note).await {
-            warn!(host = %host.name_any(), reason = note.reason, %error, "an event cannot be stored");
+            warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
         }
     }
 
@@ -346,7 +349,7 @@ impl Discovery {
                 }
                 created => created?,
             };
-            info!(host = %format!("{}/{name}", verdict.namespace), mac = %report.mac, "a machine was discovered");
+            info!(host = %named(&verdict.namespace, &name), mac = %report.mac, "an unknown machine became a host");
             return Ok((made, faults));
         }
         let text = format!("there are hosts {} and {name} already", verdict.name);

@@ -1,3 +1,5 @@
+//! Back-off: when a failed operation is tried again (docs/design/host.md, "Errors and back-off").
+
 use std::time::Duration;
 
 use jiff::Timestamp;

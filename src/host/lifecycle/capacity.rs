@@ -1,4 +1,4 @@
-//! How many hosts may be busy at once (docs/design/host.md, "Capacity").
+//! Capacity: how many hosts may be busy at once (docs/design/host.md, "Capacity").
 
 use super::{Decider, Next, Transition, annotations, seconds};
 use crate::api::metal3::{

@@ -1,4 +1,4 @@
-//! The way out (docs/design/host.md, "Deletion"): it always ends.
+//! Deletion (docs/design/host.md, "Deletion"): it always ends.
 
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! Detached hosts.
+//!
 //! A host that is to be left alone (docs/design/host.md, "Detachment"): nothing is asked of its BMC, and its state
 //! stays as it is.
 

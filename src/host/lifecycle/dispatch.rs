@@ -1,4 +1,4 @@
-//! In which order a host is looked at (docs/design/host.md, "Order of work"), and which function is whose state.
+//! Order of work (docs/design/host.md, "Order of work"): in which order a host is looked at, and which function is whose state.
 
 use super::{Decider, Effect, Next};
 use crate::api::metal3::{ANNOTATION_PAUSED, FINALIZER_HOST, OperationalStatus, ProvisioningState as State};
@@ -25,7 +25,7 @@ impl Decider<'_> {
             return next;
         }
         if self.status.operational_status == OperationalStatus::Delayed {
-            // Who still has to wait says so again.
+            // A host that still has to wait says so again.
             let failed = self.status.error_type.is_some();
             self.status.operational_status = if failed { OperationalStatus::Error } else { OperationalStatus::OK };
         }

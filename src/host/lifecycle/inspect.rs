@@ -1,4 +1,4 @@
-//! Finding out what the machine is, and making it ready.
+//! The states `inspecting` and `preparing`.
 
 use super::{Decider, Effect, Next, one, profile, seconds};
 use crate::api::metal3::{

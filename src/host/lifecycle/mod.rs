@@ -1,4 +1,4 @@
-//! A host's life as a pure function: (what is stored, what is observed) gives (new status, one effect).
+//! The state machine of a host, a pure function: (what is stored, what is observed) gives (new status, one effect).
 //!
 //! [`step`] is called again and again until it waits. It never does anything itself, so a kill at any line
 //! costs nothing: the next call sees the same world and asks for the same effect. States, transitions, error

@@ -1,4 +1,4 @@
-//! Power as `spec.online` and the reboot annotations want it (docs/design/host.md, "Power and reboots").
+//! Power management, as `spec.online` and the reboot annotations want it (docs/design/host.md, "Power and reboots").
 
 use super::{Decider, Effect, Next};
 use crate::api::metal3::{ANNOTATION_REBOOT, ErrorType};

@@ -1,4 +1,4 @@
-//! From `available` to an installed system.
+//! The states from `available` to `provisioned`.
 
 use super::deployment::{self, Deployment};
 use super::ramdisk::Stage;

@@ -1,4 +1,4 @@
-//! What the agent is to do, and what its answers mean.
+//! Agent steps: which ones the agent is asked for, and what their results mean.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,3 +1,5 @@
+//! The state `registering`: access to the BMC.
+//!
 //! Access to the BMC (docs/design/host.md, "Access to the BMC"). The state `registering` is entered once; what it
 //! checks is checked again in every state, so that new credentials, a restored status and an attached host are
 //! registered in place.

@@ -1,4 +1,4 @@
-//! What a host brings along: its status from another site, its hardware from whoever inspected it.
+//! Adopted hosts: a status from another site, hardware from whoever inspected it.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! A spec that asks for what is not done, or a machine that cannot be used: said before anything is begun.
+//! Checks before anything is begun: a spec that asks for what is not done, or a machine that cannot be used.
 
 use super::{Decider, Next};
 use crate::api::metal3::ErrorType;

@@ -1,3 +1,5 @@
+//! Log files of the agents.
+//!
 //! What nodes logged: one file for each boot, bounded in size and number, gone with its host. All together have a room that
 //! namespaces share ([`quota`]).
 //!

@@ -1,4 +1,4 @@
-//! How much room logs take, and which one goes when there is no more. Pure: the files are the caller's.
+//! Eviction of logs: how much room they take, and which one goes when there is no more. Pure: the files are the caller's.
 //!
 //! Namespaces share the room: of the one that has most the log goes that nothing was added to for longest. So who writes
 //! without end, with however many hosts, loses logs of its own.

@@ -1,4 +1,4 @@
-//! Logs go with their hosts.
+//! Deletion of logs whose hosts are gone.
 
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -33,7 +33,7 @@ pub fn keep(watches: &mut Watches, index: HostIndex, logs: Logs) -> impl Future<
                 None => logs.sweep(|namespace, name| index.by_name(namespace, name).is_some()),
             });
             if let Err(error) = done.await.map_err(std::io::Error::other).and_then(|done| done) {
-                warn!(%error, "logs of hosts that are gone stay on disk");
+                warn!(%error, "cannot delete the logs of hosts that are gone");
             }
         }
     }

@@ -156,6 +156,8 @@ impl Reconcile for Keeper {
     type Object = Slim<DataImage>;
     type Error = kube::Error;
 
+    const OF_HOSTS: bool = true;
+
     fn retry_after(&self) -> Duration {
         self.pause
     }
@@ -208,7 +210,7 @@ impl Keeper {
         );
         let note = Note { reason: "DataImageAbandoned", message, warning: true };
         if let Err(error) = events::publish(&self.client, COMPONENT, &host.object_ref(&()), &note).await {
-            warn!(%error, "an event is not stored");
+            warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
         }
     }
 }
@@ -273,7 +275,7 @@ async fn take_out(image: &DataImage, bmc: &dyn Bmc) -> Result<(), BmcError> {
     let url = image.status.as_ref().and_then(|status| status.attached_image.as_ref()).map(|attached| &attached.url);
     match (bmc.media().await, url) {
         (Ok(Some(shown)), Some(url)) if !may_be(&shown, url) => {
-            info!(image = %label(image), "something else is in the virtual CD drive, and stays");
+            info!(host = %label(image), "the virtual CD drive has another medium by now, which stays");
             Ok(())
         }
         _ => bmc.eject_media().await,
@@ -313,7 +315,7 @@ async fn settle(
     let status = match &done {
         Ok(()) => {
             let attached = holds.map_or_else(|| "nothing".into(), masked);
-            info!(image = %label(image), attached, "virtual CD");
+            info!(host = %label(image), attached, "the virtual CD drive was set");
             let attached_image = holds.map(|url| AttachedImage { url: url.to_owned() });
             DataImageStatus { last_reconciled: now, attached_image, error: DataImageError::default() }
         }

@@ -1,3 +1,5 @@
+//! Boot URLs for BMCs.
+//!
 //! What a BMC is told when its machine boots from a medium or a URL: an address of this appliance that it reaches, and
 //! a name that stands for this one boot.
 

@@ -1,4 +1,4 @@
-//! `Effect::Boot`, done: off, boot device, on. How the ramdisk reaches a machine follows from its BMC's address.
+//! The boot effect: off, boot device, on. How the ramdisk reaches a machine follows from its BMC's address.
 
 use std::time::Duration;
 
@@ -50,14 +50,14 @@ pub(in crate::host) async fn boot(
     let on = bmc.power().await? == PowerState::On;
     if on && let Some(begun) = begun {
         context.power.put(&uid, &version, PowerState::On);
-        info!(host = %label(host), ?device, generation = intent.spec.generation, "was powered on before");
+        info!(host = %label(host), ?device, generation = intent.spec.generation, "the machine was powered on for this boot already");
         return started(begun).await;
     }
     let ramdisk = intent.spec.target == BootTarget::Ramdisk;
     if on && ramdisk && called(context, intent).await?.is_some() {
         // The machine started itself anew when its former session had ended. Switched off now it would have to be booted
         // once more.
-        info!(host = %label(host), generation = intent.spec.generation, "its agent is there already");
+        info!(host = %label(host), generation = intent.spec.generation, "the agent of this boot has its session already");
         return started(Time(Timestamp::now())).await;
     }
     let source = source(context, host, intent, device).await?;
@@ -72,7 +72,7 @@ pub(in crate::host) async fn boot(
     if ramdisk && let Some(late) = called(context, intent).await? {
         // Its agent called while it was being switched off, and is no more. A boot has one session: as long as this one
         // stands the machine would be sent to its disk.
-        info!(host = %label(host), generation = intent.spec.generation, "the session ended with the power");
+        info!(host = %label(host), generation = intent.spec.generation, "the agent's session ended because the machine was switched off");
         let ended = BootIntent { status: Some(BootIntentStatus::default()), ..late };
         let intents = context.api::<BootIntent>(&namespace);
         intents.replace_status(&host.name_any(), &PostParams::default(), &ended).await?;
@@ -93,7 +93,7 @@ pub(in crate::host) async fn boot(
     let action = if reset { PowerAction::Reset } else { PowerAction::On };
     bmc.set_power(action).await?;
     context.power.put(&uid, &version, PowerState::On);
-    info!(host = %label(host), ?device, ?action, generation = intent.spec.generation, "started");
+    info!(host = %label(host), ?device, ?action, generation = intent.spec.generation, "the machine was started");
     if device != BootDevice::Disk {
         started(now).await?;
     }
@@ -211,7 +211,7 @@ pub(in crate::host) async fn take_out(host: &BareMetalHost, bmc: &dyn Bmc) {
         return;
     }
     if let Err(error) = eject_ours(bmc).await {
-        warn!(host = %label(host), %error, "the virtual CD stays in");
+        warn!(host = %label(host), %error, "cannot eject the virtual CD: it stays in");
     }
 }
 

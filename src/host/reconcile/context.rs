@@ -1,4 +1,4 @@
-//! What decisions about a host and their effects work with.
+//! The context of decisions and effects: clients, caches and settings that they share.
 
 use std::sync::Arc;
 

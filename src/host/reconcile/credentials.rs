@@ -1,4 +1,4 @@
-//! BMC address and credentials of a host (docs/design/host.md, "Access to the BMC").
+//! BMC access: address and credentials of a host (docs/design/host.md, "Access to the BMC").
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

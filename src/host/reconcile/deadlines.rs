@@ -1,3 +1,5 @@
+//! Deadlines for slow BMCs.
+//!
 //! How long a look at a host may take that others wait for. Each request to a BMC has its deadline; these are for BMCs
 //! that keep each of them and are slow all the same.
 

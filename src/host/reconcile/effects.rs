@@ -1,4 +1,4 @@
-//! What the state machine asks for, done. Every effect may be done twice without harm.
+//! Effects: what the state machine asks for, done. Every effect may be done twice without harm.
 
 use std::time::Duration;
 
@@ -144,10 +144,10 @@ async fn hand_over(
         Ok((bmc, _)) => {
             let out = boot_effect::take_out(host, bmc.as_ref());
             if tokio::time::timeout(TAKE_OUT, out).await.is_err() {
-                warn!(host = %label(host), "the virtual CD stays in: the BMC takes too long");
+                warn!(host = %label(host), "cannot eject the virtual CD in time: it stays in");
             }
         }
-        Err(error) => warn!(host = %label(host), %error, "the virtual CD stays in"),
+        Err(error) => warn!(host = %label(host), %error, "cannot eject the virtual CD: it stays in"),
     }
     store_intent(context, host, intent, spec).await.map(drop)
 }
@@ -164,7 +164,7 @@ async fn power_off(context: &Context, host: &BareMetalHost, soft: bool) -> Resul
     if soft {
         match set_power(context, host, PowerAction::SoftOff).await {
             Err(EffectError::Bmc(BmcError::NotApplied { .. } | BmcError::Unsupported { .. })) => {
-                info!(host = %label(host), "the system did not power off by itself: switching off");
+                info!(host = %label(host), "the system did not shut down by itself: the power is cut");
             }
             done => return done,
         }

@@ -34,6 +34,7 @@ use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::{conditions, hardware_data, progress};
 use crate::host::{COMPONENT, label};
+use crate::log::named;
 use crate::runtime::{Note, Reconcile, events, run as run_controller};
 
 /// Turns in one reconciliation; more than any path through the machine needs without waiting.
@@ -144,7 +145,7 @@ pub async fn run(
     let woken = futures::stream::select(free, turns);
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
     if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
-        warn!("some BMCs were not told that their sessions end");
+        warn!("cannot log out of all BMCs in time: some Redfish sessions are left to expire");
     }
 }
 
@@ -152,6 +153,7 @@ impl Reconcile for Reconciler {
     type Object = HostView;
     type Error = ReconcileError;
 
+    const OF_HOSTS: bool = true;
     const AT_ONCE: u16 = HOSTS_AT_ONCE;
 
     fn retry_after(&self) -> Duration {
@@ -260,7 +262,7 @@ impl Reconciler {
                         }
                         asked += 1;
                     }
-                    debug!(host = %label(&host), ?effect, "doing");
+                    debug!(host = %label(&host), ?effect, "the reconciler begins an effect");
                     let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
                     self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
@@ -297,7 +299,9 @@ impl Reconciler {
         for _ in 0..CLEAR_TRIES {
             match self.clear(namespace, name).await {
                 Ok(()) => return,
-                Err(error) => warn!(host = %format!("{namespace}/{name}"), %error, "what it held is still there"),
+                Err(error) => {
+                    warn!(host = %named(namespace, name), %error, "cannot release what a deleted host held: trying again")
+                }
             }
             tokio::time::sleep(CLEAR_PAUSE).await;
         }
@@ -306,7 +310,7 @@ impl Reconciler {
     async fn clear(&self, namespace: &str, name: &str) -> Result<(), kube::Error> {
         let intent = self.context.api::<BootIntent>(namespace).get_opt(name).await?;
         if let Some(intent) = intent.filter(|intent| intent.metadata.deletion_timestamp.is_some()) {
-            // Who went by itself has let go of them before.
+            // A host that was deleted in order has released them before.
             credentials::release_gone(&self.context, namespace, name).await?;
             effects::let_intent_go(&self.context, &intent).await?;
         }
@@ -418,7 +422,7 @@ impl Reconciler {
             status.last_updated = Some(Time(Timestamp::now()));
         }
         if status.provisioning.state != before.provisioning.state {
-            info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "state");
+            info!(host = %label(host), from = before.provisioning.state.as_str(), to = status.provisioning.state.as_str(), "the host changed its state");
         }
         let changed = BareMetalHost { status: Some(status), ..host.clone() };
         let api = self.context.api::<BareMetalHost>(&host.namespace().unwrap_or_default());
@@ -432,10 +436,10 @@ impl Reconciler {
     async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {
         for note in notes {
             if note.warning {
-                warn!(host = %label(host), reason = note.reason, message = %note.message, "host");
+                warn!(host = %label(host), reason = note.reason, "{}", note.message);
             }
             if let Err(error) = events::publish(&self.context.client, COMPONENT, &host.object_ref(&()), note).await {
-                warn!(host = %label(host), %error, reason = note.reason, "cannot publish an event");
+                warn!(host = %label(host), reason = note.reason, %error, "cannot store an event");
             }
         }
     }

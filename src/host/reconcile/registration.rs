@@ -16,7 +16,8 @@ use crate::api::slipway::{
     ANNOTATION_MOVED_TO, ANNOTATION_REGISTRATION, BootIntent, BootIntentSpec, FINALIZER_INTENT, Registration,
 };
 use crate::apiserver::subdomain;
-use crate::host::lifecycle;
+use crate::host::{label, lifecycle};
+use crate::log::named;
 use crate::runtime::objects;
 
 /// Between two tries, when the API is away.
@@ -41,10 +42,10 @@ pub(super) async fn complete(client: &Client, shutdown: &CancellationToken) {
         match try_complete(client).await {
             Ok(0) => return,
             Ok(count) => {
-                info!(count, "what hosts were registered with is recorded now");
+                info!(count, "recorded what hosts were registered with before this version");
                 return;
             }
-            Err(error) => warn!(%error, "what hosts were registered with cannot be recorded yet"),
+            Err(error) => warn!(%error, "cannot record yet what hosts were registered with: trying again"),
         }
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
@@ -68,7 +69,7 @@ async fn try_complete(client: &Client) -> Result<usize, kube::Error> {
         let host = match hosts.get_opt(&intent.name_any()).await {
             // Nothing is done about it while that is so, and the others do not wait for it.
             Err(error @ kube::Error::SerdeError(_)) => {
-                warn!(host = intent.name_any(), %error, "a host cannot be read");
+                warn!(host = %label(&intent), %error, "cannot read a host: nothing is done about it");
                 continue;
             }
             host => host?,
@@ -142,7 +143,7 @@ pub(super) async fn hand_over(context: &Context, host: &BareMetalHost) -> Result
         }
     };
     if tokio::time::timeout(KNOWN, known).await.is_err() {
-        warn!(host = %format!("{namespace}/{name}"), "it is not known yet that this host has its machine from the one it was moved from");
+        warn!(host = %named(namespace, name), "the watch has not shown in time that this moved host has its machine: going on");
     }
     Ok(())
 }

@@ -1,3 +1,5 @@
+//! Resets done, remembered until their annotation is removed.
+//!
 //! Resets that were done and whose requests are still there, because they could not be taken off: by a full disk, or because
 //! somebody wrote the host meanwhile. None of them is done again for that. Kept in memory only: after a crash between the
 //! two there is one reset more.

@@ -1,3 +1,5 @@
+//! Time since the appliance listens.
+//!
 //! Since when this appliance can be called, in the time of the clock as it goes now. A clock that is set anew says nothing of
 //! who was silent: whoever calls has as long from then on as after a start.
 

@@ -1,10 +1,12 @@
-//! Who waits for something of which there is too little: of all parties the one that has least goes first, and of a party
-//! who has waited longest.
+//! A fair queue among parties.
+//!
+//! Parties wait for something that is scarce. The party that has least goes first, and within a party the one that has waited
+//! longest.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Those who wait, by party. Who waits twice keeps the first turn.
+/// Those who wait, by party. One that waits twice keeps the first turn.
 pub(super) struct FairQueue<P, K> {
     /// By their numbers. No party is kept of which nobody waits.
     parties: HashMap<P, BTreeMap<u64, K>>,

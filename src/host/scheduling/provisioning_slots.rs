@@ -1,10 +1,12 @@
-//! Who takes a place among the busy hosts ([`crate::host::lifecycle::takes_place`]): decided for one host at a time, so
-//! that a thousand hosts that look at once do not all see the same place free. Who waits is told when one is free.
+//! Admission to the busy hosts, one at a time.
 //!
-//! A free place goes to the namespace whose hosts have fewest. Nothing is taken from a host that is busy; but a place
-//! that it has had for a turn keeps hosts of its own namespace waiting only, so that nobody waits for ever for hosts of
-//! others. Beyond the limit there are a fifth more places for namespaces that have fewer than so many: who comes late to hosts
-//! of others that never answer begins at once.
+//! A busy host has a place ([`crate::host::lifecycle::takes_place`]). Places are given to one host at a time, so that a thousand
+//! hosts that ask at once do not all see the same place free. A waiting host is told when one is free.
+//!
+//! A free place goes to the namespace whose hosts have fewest. A busy host keeps its place. After a turn, however, the place
+//! counts for its own namespace only, so that nobody waits for ever for the hosts of others. Beyond the limit there are a
+//! fifth more places for namespaces that have fewer than that: a namespace that comes late, when hosts of others hold all
+//! places and never answer, begins at once.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};

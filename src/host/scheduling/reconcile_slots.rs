@@ -1,7 +1,11 @@
-//! Which hosts are looked at at the same time. A look lasts as long as the host's BMC likes, so no namespace has all of
-//! them, and hosts that were never registered, whose BMCs may not even exist, leave some to those that were.
+//! Fair scheduling of reconciliations among namespaces.
 //!
-//! Who has to wait costs an entry in a queue. When its turn comes it is told, and a look is kept for it until it begins.
+//! A limited number of hosts is reconciled at the same time. A reconciliation ("look") lasts as long as the host's BMC needs,
+//! so no namespace has all of them, and hosts that were never registered, whose BMCs may not even exist, leave some to those
+//! that were.
+//!
+//! A host that has to wait costs an entry in a queue. When its turn comes it is told, and a look is kept for it until it
+//! begins.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

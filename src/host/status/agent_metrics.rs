@@ -38,18 +38,18 @@ const ACTIONS: [StepAction; 9] = [
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Ended {
-    action: &'static str,
+    action: String,
     outcome: &'static str,
 }
 
 impl Ended {
     fn of(action: StepAction, succeeded: bool) -> Self {
-        Self { action: action.as_str(), outcome: if succeeded { "succeeded" } else { "failed" } }
+        Self { action: action.to_string(), outcome: if succeeded { "succeeded" } else { "failed" } }
     }
 }
 
 /// Counters of all agents of one appliance.
-pub(super) struct AgentMetrics {
+pub(in crate::host) struct AgentMetrics {
     /// Answers to their calls, by [`kind`].
     pub answers: Answers,
     /// Bytes of steps' results, those of unknown machines among them.

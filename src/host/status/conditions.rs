@@ -1,3 +1,5 @@
+//! Status conditions of a host.
+//!
 //! Conditions of a host (docs/design/host.md, "Conditions"), derived from its state, its last error and what its BMC
 //! says of its health.
 

@@ -1,4 +1,4 @@
-//! How much work a reconciliation is.
+//! Metrics of the work that reconciliations cost.
 //!
 //! Measured is the time in which a processor works on it: reading, deciding, writing through the API in this process with
 //! all its encoding and checking. Left out is what it waits for: BMCs, the disk, its turn, and other programs that have the

@@ -1,4 +1,4 @@
-//! What hosts go through, counted, under the names that Metal3's dashboards and alerts know (`metal3_…`).
+//! Metrics of hosts, under the names that Metal3's dashboards and alerts know (`metal3_…`).
 //!
 //! Most of it follows from one status to the next, so that it is counted where a status is stored and nowhere else.
 //! Series of a host end with the host.

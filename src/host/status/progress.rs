@@ -1,4 +1,4 @@
-//! Where a host is in what it is doing, for `status.progress`: a pure function of what is stored and decided.
+//! Progress of a host, for `status.progress`: a pure function of what is stored and decided.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

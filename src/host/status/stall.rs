@@ -1,4 +1,4 @@
-//! Says when a host does not get on: an event once, and a gauge for as long as it lasts.
+//! Stuck hosts: an event once, and a gauge for as long as it lasts.
 //!
 //! A host is stuck when it is in a state that ends by itself and nothing about it has changed for `host.stuck_after`, or
 //! when the deadline of its wait has passed by a while and nothing came of it. It watches from outside: whatever holds up
@@ -21,6 +21,7 @@ use tracing::warn;
 use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
 use crate::host::COMPONENT;
+use crate::log::named;
 use crate::runtime::{Change, Key, Note, Watches, events, key};
 
 /// How often all hosts are looked at.
@@ -212,9 +213,10 @@ pub async fn run(client: Client, stuck: StallDetector, limit: Duration, shutdown
             _ = look.tick() => {}
         }
         for (host, note) in stuck.0.look(limit, Instant::now(), Timestamp::now()) {
-            warn!(host = host.name, message = note.message, "host is stuck");
+            let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
+            warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
             if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
-                warn!(%error, "an event is not stored");
+                warn!(host = %label, reason = note.reason, %error, "cannot store an event");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What this process knows of Images, whether it imports them or only waits to.
+//! A cache of Images: what this process knows of them, whether it imports them or only waits to.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;

@@ -1,3 +1,5 @@
+//! Eviction and garbage collection of images.
+//!
 //! What the controller does for the library as a whole: it makes room, says for whom images are, and lets go of imports
 //! that nobody wants any more.
 
@@ -145,21 +147,21 @@ impl Context {
         for image in &taker.images {
             let (name, of) = (image.name_any(), &taker.held.parties);
             if taker.digest.is_none() {
-                tracing::info!(image = name, ?of, asker, "an import ends, so that another one has room");
+                tracing::info!(image = name, ?of, asker, "stopping an import to make room for another image");
                 if let Some(running) = lock(&self.shared.running).get(&name) {
                     running.give_way.cancel();
                 }
                 continue;
             }
-            tracing::info!(image = name, ?of, asker, "removing an image, so that another one has room");
+            tracing::info!(image = name, ?of, asker, "removing an image to make room for another one");
             self.delete(image).await?;
         }
         let Some(digest) = taker.digest.clone() else { return Ok(()) };
         let library = self.library.clone();
         match tokio::task::spawn_blocking(move || library.remove(&digest)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an image that gives way cannot be removed"),
-            Err(error) => tracing::warn!(%error, "an image that gives way was not removed"),
+            Ok(Err(error)) => tracing::warn!(%error, "cannot remove an image that should make room"),
+            Err(error) => tracing::warn!(%error, "cannot remove an image that should make room"),
         }
         Ok(())
     }
@@ -201,11 +203,11 @@ impl Context {
                             );
                         }
                         Ok(Ok(_)) => {}
-                        Ok(Err(error)) => tracing::warn!(%error, "images that nothing names cannot be removed"),
-                        Err(error) => tracing::warn!(%error, "images that nothing names were not removed"),
+                        Ok(Err(error)) => tracing::warn!(%error, "cannot remove images that nothing names"),
+                        Err(error) => tracing::warn!(%error, "cannot remove images that nothing names"),
                     }
                 }
-                Err(error) => tracing::warn!(%error, "images and boot intents cannot be listed; nothing is removed"),
+                Err(error) => tracing::warn!(%error, "cannot list images and boot intents: no image is removed"),
             }
             drop(alone);
             // Imports that end all the time do not keep this busy.
@@ -247,7 +249,7 @@ impl Context {
             if self.demands.complete()
                 && let Err(error) = self.look_at_users().await
             {
-                tracing::warn!(%error, "the API failed while it was noted for whom images are");
+                tracing::warn!(%error, "cannot note in the images which namespaces use them: trying again");
             }
             // Hosts that change all the time do not keep this busy, however many Images there are.
             let pause = self.times.look_pause.max(start.elapsed() * 8);
@@ -266,7 +268,10 @@ impl Context {
             let made = image.metadata.creation_timestamp.as_ref().map(|made| SystemTime::from(made.0));
             let is_old = made.is_none_or(|made| made.elapsed().is_ok_and(|age| age >= grace));
             if demand.parties == [Party::LeftOver] && status.phase != ImagePhase::Ready && is_old {
-                tracing::info!(image = image.name_any(), "no host names it any more: it is not imported");
+                tracing::info!(
+                    image = image.name_any(),
+                    "removed an image that was not imported yet: no host names it any more"
+                );
                 self.delete(&image).await?;
                 continue;
             }

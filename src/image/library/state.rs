@@ -1,4 +1,4 @@
-//! What of the library is in memory.
+//! The image library's index in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU32;

@@ -1,3 +1,5 @@
+//! Tests of ramdisk builds from made-up kernel packages.
+
 use super::*;
 use crate::ramdisk::elf::tests::sample;
 use crate::ramdisk::package::tests::{deb, pack as packed};

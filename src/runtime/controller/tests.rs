@@ -1,3 +1,5 @@
+//! Tests of controllers: back-off, and objects that panic or hang.
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 

@@ -1,3 +1,5 @@
+//! Tests of watches: relists, and observers that panic.
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Tests of the store through its public functions, on real files.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

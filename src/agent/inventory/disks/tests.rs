@@ -1,3 +1,5 @@
+//! Tests of the disk inventory against folders that look like sysfs.
+
 use super::*;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,3 +1,5 @@
+//! Tests of the DHCP client: whole exchanges without socket and clock.
+
 use super::*;
 use dhcproto::{Decodable, Decoder};
 

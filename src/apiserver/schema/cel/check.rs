@@ -1,3 +1,5 @@
+//! Type check of CEL rules.
+//!
 //! Whether rules can work on the values that a schema describes: fields and variables that do not exist, and rules
 //! that do not judge. Asked when a definition is written. Pure.
 //!

@@ -1,4 +1,4 @@
-//! Evaluates rules and counts what that takes, as it is done.
+//! CEL evaluation with a cost limit.
 //!
 //! What a rule takes cannot be known from its text: texts and lists grow while it is evaluated, and a rule of a line makes a
 //! terabyte of a letter. So each part of an expression takes a step, and so does each piece of what an operator or a function

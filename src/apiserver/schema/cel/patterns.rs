@@ -1,3 +1,5 @@
+//! Regular expressions in CEL rules.
+//!
 //! Patterns that rules look for. They may come from the object, so that nothing is known of them before the rule is asked: to
 //! compile them and to look for them is counted as it is done, and each is compiled once for an object.
 

@@ -1,4 +1,4 @@
-//! What a move comes to, without doing it: which hosts can be moved, and what arrives at the other end.
+//! Planning a move: which hosts can be moved, and what arrives at the other end.
 //!
 //! At every moment at most one server acts on a machine: the host here is detached before it is copied, the copy is
 //! paused until the host here is gone.

@@ -1,4 +1,4 @@
-//! The room that bodies of agents' calls have together, and who gives way when it is used up.
+//! Memory shared by request bodies of agents, and who gives way when it is used up.
 //!
 //! Whoever sends half a body and then nothing would keep its room for as long as a body may take. So of those that are not
 //! worked on yet one gives way to who holds less: of the group (a namespace, or an address) that holds most the one that holds

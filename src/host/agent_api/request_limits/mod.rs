@@ -1,3 +1,5 @@
+//! Request bodies of agents, bounded.
+//!
 //! Bodies of agents' calls: bounded in bytes, in time, in what all of them hold together and in what is made of them. Who
 //! calls is known before anything is read, except where the body says it. Who holds most gives way to others ([`budget`]).
 

@@ -1,3 +1,5 @@
+//! Tests of what hosts claim of each other: MAC addresses, BMCs, machines.
+
 use kube::Resource;
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Tests of booting a machine through its BMC.
+//!
 //! How a machine is booted by each kind of address, through the API that its users have: real store, real API server, a
 //! simulated BMC over Redfish.
 

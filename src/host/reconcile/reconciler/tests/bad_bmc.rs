@@ -1,3 +1,5 @@
+//! Tests with faulty BMCs.
+//!
 //! A BMC that misbehaves, over real sockets: one clear reason, tries with growing rests, the host is back by itself when
 //! its BMC is, its machine runs on, and another host is not harmed.
 

@@ -1,4 +1,4 @@
-//! What somebody in another namespace writes about addresses, and what it does to a host.
+//! Tests of claims: what somebody in another namespace writes about addresses, and what it does to a host.
 
 use super::*;
 use crate::api::MacAddress;

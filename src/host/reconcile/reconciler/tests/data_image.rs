@@ -1,4 +1,4 @@
-//! The virtual CD of a host that goes, and of one whose BMC is gone.
+//! Tests of DataImages of hosts that are deleted, or whose BMC is gone.
 
 use super::*;
 use crate::api::metal3::{DataImage, DataImageSpec};

@@ -1,4 +1,4 @@
-//! Logins that a BMC refuses: how many of them there are, whatever is written into Secrets, and who is held up by them.
+//! Tests of refused BMC logins: how many of them there are, whatever is written into Secrets, and who is held up by them.
 
 use super::*;
 use crate::config::Span;

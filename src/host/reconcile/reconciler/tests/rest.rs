@@ -1,4 +1,4 @@
-//! Hosts that nothing happens to.
+//! Tests of idle hosts: nothing is asked or written again and again.
 
 use super::*;
 use crate::config::Span;

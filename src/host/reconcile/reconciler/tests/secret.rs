@@ -1,3 +1,5 @@
+//! Tests of the labels and owners on BMC Secrets.
+//!
 //! What the reconciler writes on a BMC's secret (docs/design/host.md, "Access to the BMC"), and that it goes with the
 //! last host that uses it.
 

@@ -1,4 +1,4 @@
-//! Hosts of one namespace that take long do not hold up those of another.
+//! Tests of fairness: hosts of one namespace that take long do not hold up those of another.
 
 use super::*;
 use crate::api::metal3::{ANNOTATION_PAUSED, AutomatedCleaningMode, ErrorType, InspectionMode};

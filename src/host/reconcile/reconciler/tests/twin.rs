@@ -1,4 +1,4 @@
-//! Two hosts whose hardware has one serial number.
+//! Tests of two hosts whose hardware has one serial number.
 
 use k8s_openapi::api::core::v1::Event;
 

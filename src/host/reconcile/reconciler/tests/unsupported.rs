@@ -1,3 +1,5 @@
+//! Tests of unsupported fields on stored hosts.
+//!
 //! A host that asks for what is not done, stored where nothing judged it: by an earlier version, or by a Kubernetes API
 //! server.
 

@@ -1,3 +1,5 @@
+//! Tests of a host's life on a full disk.
+//!
 //! The appliance's disk full from each of a host's writes on: the store refuses that one and all that follow, until the
 //! process is started again on a disk with room.
 

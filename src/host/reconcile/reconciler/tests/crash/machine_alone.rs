@@ -1,4 +1,4 @@
-//! What a machine does by itself while it is provisioned, and what its agent does on it.
+//! Tests of machines that act by themselves while they are provisioned.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The appliance killed before and after every effect of a host's whole life, and a machine that does what machines do.
+//! Crash tests: the appliance killed before and after every effect of a host's whole life.
 //!
 //! Everything is real but the hardware: store, API, reconciler, sessions and their tokens. Each host lives with a
 //! reconciler of its own, which dies at one point: from there on none of its calls comes through or comes back. Another

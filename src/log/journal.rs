@@ -1,0 +1,177 @@
+//! Lines for systemd's journal, in its native protocol (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>): priority, message, fields.
+//!
+//! Of our own, because values come from outside: tracing-journald hands them on as they are, of any length, and has no
+//! place to escape them. One datagram is one line. A line that the journal does not take goes to standard error.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::escape::{LONGEST, escape};
+
+/// Where journald listens.
+const SOCKET: &str = "/run/systemd/journal/socket";
+/// The longest value of a field, in bytes. All of a line fits one datagram.
+const LONGEST_VALUE: usize = 1 << 10;
+/// Before the names of events' fields: some of them, as `MESSAGE_ID`, mean something of their own in the journal.
+const PREFIX: &str = "SLIPWAY_";
+
+/// Whether standard error goes to the journal. `stream` is the environment's `JOURNAL_STREAM`: device and inode of what
+/// systemd connected (systemd.exec(5)); it is inherited by programs whose standard error is something else.
+pub fn has_stderr(stream: Option<&str>) -> bool {
+    rustix::fs::fstat(io::stderr()).is_ok_and(|file| names(stream, file.st_dev, file.st_ino))
+}
+
+fn names(stream: Option<&str>, device: u64, inode: u64) -> bool {
+    stream
+        .and_then(|stream| stream.split_once(':'))
+        .is_some_and(|(of, at)| of.parse() == Ok(device) && at.parse() == Ok(inode))
+}
+
+/// The journal of this machine.
+pub struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Journal {
+    /// # Errors
+    ///
+    /// When no journal listens here.
+    pub fn open() -> io::Result<Self> {
+        Self::at(Path::new(SOCKET))
+    }
+
+    /// A journal that listens elsewhere.
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        UnixDatagram::unbound()?.connect(path)?;
+        // Not connected: journald may be restarted.
+        Ok(Self { socket: UnixDatagram::unbound()?, path: path.to_owned() })
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Journal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        let mut line = Line { target: metadata.target().to_owned(), ..Line::default() };
+        event.record(&mut line);
+        let (priority, name) = (priority(*metadata.level()), env!("CARGO_PKG_NAME"));
+        let mut entry = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER={name}\n");
+        if let (Some(file), Some(line)) = (metadata.file(), metadata.line()) {
+            put(&mut entry, "CODE_FILE", file, LONGEST_VALUE);
+            put(&mut entry, "CODE_LINE", &line.to_string(), LONGEST_VALUE);
+        }
+        let message = format!("{}{}", line.message, line.shown);
+        put(&mut entry, "MESSAGE", &message, LONGEST);
+        put(&mut entry, "SLIPWAY_TARGET", &line.target, LONGEST_VALUE);
+        for (name, value) in &line.fields {
+            put(&mut entry, name, value, LONGEST_VALUE);
+        }
+        if self.socket.send_to(entry.as_bytes(), &self.path).is_err() {
+            // The journal reads the priority in front (sd-daemon(3)). That nobody hears this either cannot be told.
+            let mut text = format!("<{priority}>");
+            put_value(&mut text, &message, LONGEST);
+            io::stderr().write_all(text.as_bytes()).ok();
+        }
+    }
+}
+
+/// syslog(3)'s severity.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+/// One field: what is escaped holds no line end, so that no value begins another field.
+fn put(entry: &mut String, name: &str, value: &str, longest: usize) {
+    entry.push_str(name);
+    entry.push('=');
+    put_value(entry, value, longest);
+}
+
+fn put_value(entry: &mut String, value: &str, longest: usize) {
+    let end = value.floor_char_boundary(longest);
+    // Writing to memory does not fail.
+    escape(entry, &value[..end], false).ok();
+    if end < value.len() {
+        write!(entry, "… and {} bytes more", value.len() - end).ok();
+    }
+    entry.push('\n');
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Line {
+    target: String,
+    message: String,
+    /// The fields behind the message, as people read them.
+    shown: String,
+    fields: Vec<(String, String)>,
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => {
+                if !self.message.is_empty() {
+                    self.message.push(' ');
+                }
+                self.message.push_str(value);
+            }
+            // Of libraries that log by the `log` crate.
+            "log.target" => value.clone_into(&mut self.target),
+            name if name.starts_with("log.") => {}
+            name => {
+                write!(self.shown, " {name}={value}").ok();
+                self.fields.push((field_name(name), value.to_owned()));
+            }
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+/// The journal's name of a field: capitals, digits and underscores, at most 64 of them.
+fn field_name(name: &str) -> String {
+    let capital = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    PREFIX.chars().chain(name.chars().map(capital)).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standard_error_is_the_journals_when_device_and_inode_are_those() {
+        for (stream, is) in [
+            (Some("9:31337"), true),
+            (Some("9:31338"), false),
+            (Some("8:31337"), false),
+            (Some("9"), false),
+            (Some("9:31337:1"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(names(stream, 9, 31337), is, "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_what_the_journal_takes() {
+        assert_eq!(field_name("host"), "SLIPWAY_HOST");
+        assert_eq!(field_name("object.ref-1"), "SLIPWAY_OBJECT_REF_1");
+        assert_eq!(field_name(&"x".repeat(99)).len(), 64);
+    }
+}
