@@ -19,7 +19,7 @@ use crate::config::LogFormat;
 mod escape;
 mod ration;
 
-pub use escape::{escape_all, escaped, escaped_lines, is_safe};
+pub use escape::{clean, escape_all, escaped, escaped_lines, is_safe};
 pub use ration::Ration;
 
 use escape::Escaped;
