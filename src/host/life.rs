@@ -145,7 +145,8 @@ impl Life for Machines {
             stop.clone(),
         );
         let data_images = dataimage::run(client.clone(), self.data_images.clone(), stop.clone());
-        let watch = stuck::run(client.clone(), self.stuck.clone(), self.settings.stuck_after.0, stop.clone());
+        let (limit, looks) = (self.settings.stuck_after.0, acting.tasks.task("stuck-hosts"));
+        let watch = stuck::run(client.clone(), self.stuck.clone(), limit, looks, stop.clone());
         Ok(vec![service("data images", data_images), service("hosts", hosts), service("watch for stuck hosts", watch)])
     }
 }

@@ -33,7 +33,7 @@ use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
-use crate::runtime::{Reconcile, Slim, run as run_controller};
+use crate::runtime::{Reconcile, Slim, Tasks, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +82,15 @@ const API_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs until `shutdown`, with at most `imports` imports at once. Imports under way end there and begin again at the next
 /// start.
-pub async fn run(client: Client, library: Library, imports: usize, known: Images, shutdown: CancellationToken) {
-    run_with(client, library, imports, known, shutdown, TIMES).await;
+pub async fn run(
+    client: Client,
+    library: Library,
+    imports: usize,
+    known: Images,
+    tasks: Tasks,
+    shutdown: CancellationToken,
+) {
+    run_with(client, library, imports, known, tasks, shutdown, TIMES).await;
 }
 
 async fn run_with(
@@ -91,6 +98,7 @@ async fn run_with(
     library: Library,
     imports: usize,
     known: Images,
+    tasks: Tasks,
     shutdown: CancellationToken,
     times: Times,
 ) {
@@ -113,7 +121,11 @@ async fn run_with(
         times,
     });
     let controller = run_controller(context.clone(), &cache, stream::empty(), shutdown);
-    tokio::join!(controller, context.collect_when_needed(), context.look_after_users());
+    tokio::join!(
+        controller,
+        context.collect_when_needed(tasks.task("image-collection")),
+        context.look_after_users(tasks.task("image-users")),
+    );
 }
 
 struct Context {

@@ -216,7 +216,8 @@ impl Rig {
         let mut watches = Watches::default();
         let known = Images::new(&mut watches, wanted.clone());
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
-        let task = tokio::spawn(run_with(client, library.clone(), 1, known, shutdown.clone(), times));
+        let run = run_with(client, library.clone(), 1, known, Tasks::default(), shutdown.clone(), times);
+        let task = tokio::spawn(run);
         Self { folder, fake, library, wanted, shutdown, task }
     }
 
