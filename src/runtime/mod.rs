@@ -6,7 +6,7 @@
 //! [`run`] does that for all of them until it is told to end. Caches live as long as the process, controllers only while this
 //! appliance may act, so whoever takes over has nothing to list first.
 //!
-//! [`Tasks`] are what is done by itself now and then: each run is supervised, and shown.
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown.
 
 mod cache;
 mod controller;
@@ -24,5 +24,5 @@ pub use controller::{Reconcile, run};
 pub use events::Note;
 pub use readable::Readable;
 pub use slim::{Slim, essence};
-pub use tasks::{Task, Tasks};
+pub use tasks::{Jobs, Task, Tasks};
 pub use watches::{Change, Key, Watches, key, watch};

@@ -15,8 +15,12 @@
 //! run.end(result);                                // `end`, or `forget` when nothing was to be done
 //! ```
 //!
+//! Long work for an object, as the import of an image, is a run too, of which several may be under way: [`Jobs`] start it once
+//! however often it is asked for, and find it again.
+//!
 //! No tasks are pauses of a protocol, what answers a request, and controllers, whose work is looking at objects.
 
+mod jobs;
 #[cfg(test)]
 #[path = "tasks_tests.rs"]
 mod tests;
@@ -38,6 +42,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use jobs::{Handle, Job, Jobs, Supervisor, Unfinished, Version};
 pub use view::{Shelf, TaskView, publish};
 
 use super::controller::words;
@@ -124,7 +129,7 @@ enum Outcome {
     Succeeded,
     Failed,
     Panicked,
-    /// The loop that it was of ended.
+    /// It was told to end, or the loop that it was of ended.
     Cancelled,
 }
 

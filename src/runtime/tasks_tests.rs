@@ -1,9 +1,12 @@
-//! Tasks, without an API.
+//! Tasks and long work, without an API.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::oneshot;
 
 use super::*;
+use crate::runtime::Key;
 
 /// The lines of a scrape about tasks, without help.
 fn scrape(tasks: &Tasks) -> String {
@@ -101,4 +104,142 @@ fn a_run_is_seen_while_it_is_under_way_and_one_that_is_forgotten_was_none() {
     let text = scrape(&tasks);
     assert!(text.contains("slipway_task_runs_total{task=\"backup\",result=\"cancelled\"} 1\n"), "{text}");
     assert!(text.contains("last_success_timestamp_seconds{task=\"backup\"} 400\n"), "{text}");
+}
+
+/// Work that counts how often it began.
+#[derive(Default)]
+struct Errand(AtomicBool);
+
+impl Job for Errand {
+    type Done = usize;
+    type Error = String;
+
+    const GRACE: Duration = Duration::ZERO;
+
+    fn percent(&self) -> Option<u8> {
+        self.0.load(Ordering::Relaxed).then_some(50)
+    }
+}
+
+struct Lab {
+    tasks: Tasks,
+    jobs: Jobs<Errand>,
+    begun: Arc<AtomicUsize>,
+    stop: CancellationToken,
+    supervising: tokio::task::JoinHandle<()>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (tasks, jobs, stop) = (Tasks::default(), Jobs::default(), CancellationToken::new());
+        let supervising = tokio::spawn(jobs.supervisor(tasks.task("errand")).run(stop.clone()));
+        Self { tasks, jobs, begun: Arc::default(), stop, supervising }
+    }
+
+    /// Asks for work for an object, which ends as `end` says; the number of the one that began.
+    async fn ask(
+        &self,
+        generation: i64,
+        end: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) -> Handle<Errand> {
+        let version = Version { uid: "u".into(), generation };
+        let begun = self.begun.clone();
+        let begin = |work: Arc<Errand>, _| async move {
+            work.0.store(true, Ordering::Relaxed);
+            let number = begun.fetch_add(1, Ordering::Relaxed) + 1;
+            end.await.map(|()| number)
+        };
+        self.jobs.start(&object(), &version, Errand::default(), begin).await
+    }
+
+    async fn until(&self, good: impl Fn() -> bool) {
+        let wait = async {
+            while !good() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("in time");
+    }
+}
+
+fn object() -> Key {
+    ("ns".into(), "a".into())
+}
+
+#[tokio::test]
+async fn work_that_is_asked_for_twice_runs_once_and_both_hear_how_it_ended() {
+    let lab = Lab::new();
+    let (end, ended) = oneshot::channel::<()>();
+    let first = lab.ask(1, async { ended.await.map_err(|error| error.to_string()) }).await;
+    let again = lab.ask(1, std::future::pending()).await;
+    lab.until(|| lab.begun.load(Ordering::Relaxed) == 1).await;
+    let found = lab.jobs.find(&object()).expect("under way");
+    assert_eq!((found.version.generation, found.work.percent(), lab.jobs.len()), (1, Some(50), 1));
+    assert!(scrape(&lab.tasks).contains("slipway_task_running{task=\"errand\"} 1\n"));
+    // Who asked first does not care any more.
+    drop(first);
+    end.send(()).unwrap();
+    assert_eq!((again.ended().await, found.ended().await), (Ok(1), Ok(1)));
+    assert!(lab.jobs.is_empty() && lab.jobs.find(&object()).is_none());
+    // What ended is done anew when it is asked for again.
+    assert_eq!(lab.ask(1, async { Ok(()) }).await.ended().await, Ok(2));
+}
+
+#[tokio::test]
+async fn work_for_another_version_begins_when_the_former_has_ended() {
+    let lab = Lab::new();
+    let (alive, gone) = oneshot::channel::<()>();
+    let old = lab.ask(1, async move {
+        let _alive = alive;
+        std::future::pending().await
+    });
+    let old = old.await;
+    lab.until(|| lab.begun.load(Ordering::Relaxed) == 1).await;
+    let new = lab.ask(2, async { Ok(()) }).await;
+    assert!(gone.await.is_err(), "dropped");
+    assert_eq!((old.ended().await, new.ended().await), (Err(Unfinished::Cancelled), Ok(2)));
+    // The same version, but cancelled, as when its object is made anew from the same manifest.
+    let old = lab.ask(3, std::future::pending()).await;
+    old.cancel();
+    assert_eq!(lab.ask(3, async { Ok(()) }).await.ended().await, Ok(4));
+}
+
+#[tokio::test]
+async fn a_fault_of_work_is_its_result_alone() {
+    let lab = Lab::new();
+    let panicking = lab.ask(1, async { panic!("broken") }).await;
+    assert_eq!(panicking.ended().await, Err(Unfinished::Panicked("broken".into())));
+    let failing = lab.ask(1, async { Err("no route".to_owned()) }).await;
+    assert_eq!(failing.ended().await, Err(Unfinished::Failed("no route".into())));
+    let text = scrape(&lab.tasks);
+    assert!(text.contains("{task=\"errand\",result=\"panicked\"} 1\n"), "{text}");
+    assert!(text.contains("{task=\"errand\",result=\"failed\"} 1\n"), "{text}");
+    let last = lab.tasks.records()["errand"].last.as_ref().map(|last| last.message.clone());
+    assert_eq!(last.as_deref(), Some("ns/a: no route"));
+    assert_eq!(lab.ask(1, async { Ok(()) }).await.ended().await, Ok(3));
+}
+
+#[tokio::test]
+async fn all_work_ends_with_who_supervises_it() {
+    for politely in [true, false] {
+        let lab = Lab::new();
+        let work = lab.ask(1, std::future::pending()).await;
+        lab.until(|| lab.begun.load(Ordering::Relaxed) == 1).await;
+        if politely {
+            lab.stop.cancel()
+        } else {
+            lab.supervising.abort()
+        }
+        assert_eq!(work.ended().await, Err(Unfinished::Cancelled));
+        lab.until(|| lab.supervising.is_finished()).await;
+        assert!(lab.jobs.is_empty());
+        // Nobody is there to supervise it.
+        let late = lab.ask(1, async { Ok(()) }).await;
+        assert_eq!(late.ended().await, Err(Unfinished::Cancelled));
+        assert!(lab.jobs.is_empty() && scrape(&lab.tasks).contains("slipway_task_running{task=\"errand\"} 0\n"));
+        // Whoever takes over begins anew.
+        let supervising = tokio::spawn(lab.jobs.supervisor(lab.tasks.task("errand")).run(CancellationToken::new()));
+        assert_eq!(lab.ask(1, async { Ok(()) }).await.ended().await, Ok(2));
+        supervising.abort();
+    }
 }

@@ -11,12 +11,12 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::{Context, lock};
+use super::Context;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Lack};
-use crate::runtime::{Task, objects};
+use crate::runtime::{Task, key, objects};
 
 /// Namespaces that an Image's status names.
 const NAMESPACES_SHOWN: usize = 8;
@@ -101,7 +101,8 @@ impl Context {
         for image in images {
             let name = image.name_any();
             let status = image.status.clone().unwrap_or_default();
-            let under_way = lock(&self.shared.running).get(&name).map(|running| running.read.load(Ordering::Relaxed));
+            let import = self.shared.imports.find(&key(&image));
+            let under_way = import.map(|import| import.work.read.load(Ordering::Relaxed));
             match (under_way, status.digest) {
                 _ if name == asker.name_any() => {}
                 // What waits for its first turn has nothing.
@@ -147,8 +148,8 @@ impl Context {
             let (name, of) = (image.name_any(), &taker.held.parties);
             if taker.digest.is_none() {
                 tracing::info!(image = name, ?of, asker, "an import ends, so that another one has room");
-                if let Some(running) = lock(&self.shared.running).get(&name) {
-                    running.give_way.cancel();
+                if let Some(import) = self.shared.imports.find(&key(image)) {
+                    import.work.give_way.cancel();
                 }
                 continue;
             }
