@@ -31,7 +31,7 @@ use crate::metrics::Meters;
 use crate::module::{Acting, Life};
 use crate::modules::{self, House, acted_on, declared, kinds};
 use crate::pki::Pki;
-use crate::runtime::Watches;
+use crate::runtime::{Tasks, Watches};
 use crate::store::{self, Store, StoreOptions};
 use crate::{descriptors, dhcp, tftp};
 
@@ -49,6 +49,8 @@ use signals::Signals;
 
 /// Changes kept for watches that come back, for each resource.
 const HISTORY: usize = 10_000;
+/// How often it is looked whether client certificates were revoked.
+const SERIES_EVERY: Duration = Duration::from_secs(1);
 /// How long services may take to end.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -227,11 +229,12 @@ async fn begin(
         .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let mut watches = Watches::default();
+    let tasks = Tasks::default();
     let directory = Directory::new(&mut watches);
     let Directory { index, intents, ready: listed, .. } = directory.clone();
     let (tell, started) = watch::channel(false);
     let logs = Logs::new(config.data_dir.logs());
-    let log_upkeep = retention::keep(&mut watches, index.clone(), logs.clone());
+    let log_upkeep = retention::keep(&mut watches, index.clone(), logs.clone(), tasks.task("log-retention"));
     let metrics = Metrics::default();
     let media = media(config, &tokens, &files);
     let leases = leases(config, store)?;
@@ -239,6 +242,7 @@ async fn begin(
     let cards = checked(config);
     let lives: Arc<[Box<dyn Life>]> = modules::begin(&mut House {
         watches: &mut watches,
+        tasks: &tasks,
         config,
         directory: &directory,
         logs: &logs,
@@ -279,6 +283,7 @@ async fn begin(
                 life.views().into_iter().for_each(|(kind, name, view)| api.add_view(kind, name, view));
             }
             api.add_metrics(counted);
+            api.set_tasks(tasks.clone());
             let log = apiserver::audit::Audit::start(apiserver::audit::AuditOptions {
                 path: config.data_dir.logs().join("audit.log"),
                 max_bytes: config.audit.max_size_mb * 1_000_000,
@@ -293,7 +298,10 @@ async fn begin(
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
             audit = Some(log);
-            spawn(services, "client certificates", pki.authority().series().clone().follow(token()));
+            let (series, look) = (pki.authority().series().clone(), tasks.task("client-certificates"));
+            let stop = token();
+            let follow = async move { look.every(SERIES_EVERY, &stop, || series.look()).await };
+            spawn(services, "client certificates", follow);
             let made = (api.client(), api.router());
             spawn(services, "API upkeep", async move { api.run().await });
             made
@@ -321,7 +329,8 @@ async fn begin(
 
     if let Some(folder) = config.backup.folder.clone() {
         let source = backup_source(config, store, &views);
-        let run = backup::schedule::run(config.backup.clone(), folder, source, copies, token());
+        let task = tasks.task("backup");
+        let run = backup::schedule::run(config.backup.clone(), folder, source, copies, task, token());
         spawn(services, "backup", run);
     }
 
@@ -349,7 +358,7 @@ async fn begin(
         library.clone(),
         ranks.clone(),
     ));
-    let parts = acting::Parts { engine: config.engine.clone(), lives };
+    let parts = acting::Parts { engine: config.engine.clone(), lives, tasks: tasks.clone() };
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
     let start = move |services: &mut JoinSet<Ended>| {
         let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, boot_metrics, shutdown.clone());
@@ -359,9 +368,8 @@ async fn begin(
             Some(external) => {
                 services.spawn(named("leader election", parts.run_while_leading(external, shutdown)));
             }
-            None => {
-                parts.start(services, &Acting { client, fence: Fence::open(), store: Some(store), stop: shutdown })?
-            }
+            None => parts
+                .start(services, &Acting { client, fence: Fence::open(), tasks, store: Some(store), stop: shutdown })?,
         }
         info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
         Ok(())

@@ -20,7 +20,7 @@
 //! |  | [`boot`] | what a machine boots: the pure decision, boot scripts, tokens, boot HTTP |
 //! |  | [`image`] | image library: import, verify, chunk, serve |
 //! |  | [`module`] | what a life brings into the house: kinds, rights, rules, metrics, controllers |
-//! |  | [`runtime`] | what controllers stand on: one watch of each kind, caches, how they run and end |
+//! |  | [`runtime`] | what controllers stand on: one watch of each kind, caches, how they run and end; supervised tasks |
 //! |  | [`engine`] | the controllers on a Kubernetes API server instead of the embedded one; leader election |
 //! |  | [`bmc`] | Redfish and IPMI behind one trait; quirk profiles |
 //! | ground | [`protocol`] | what the agent and the appliance say to each other |

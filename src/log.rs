@@ -23,7 +23,7 @@ mod escape;
 mod journal;
 mod ration;
 
-pub use escape::{escape_all, escaped, escaped_lines, is_safe};
+pub use escape::{clean, escape_all, escaped, escaped_lines, is_safe};
 pub use journal::{Journal, has_stderr};
 pub use ration::Ration;
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Declared;
 use crate::apiserver::{Admission, View};
 use crate::engine::Fence;
+use crate::runtime::Tasks;
 use crate::store::Store;
 
 /// What is known of a life without running it.
@@ -72,6 +73,8 @@ pub struct Acting {
     pub client: Client,
     /// Whether it still may.
     pub fence: Fence,
+    /// What is done by itself: whatever runs now and then is one of these.
+    pub tasks: Tasks,
     /// Where views of what is not in the API are published; `None` when the objects are in another API server.
     pub store: Option<Store>,
     /// The end.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::api::{self, Declared, Kind};
+use prometheus_client::registry::Registry;
+
+use crate::api::{self, Declared, Keep, Kind};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
 use crate::config::Config;
@@ -15,8 +17,9 @@ use crate::host::status::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
-use crate::module::{Life, Module, Right, rules};
-use crate::runtime::Watches;
+use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
+use crate::runtime::tasks::{Shelf, TaskView, publish};
+use crate::runtime::{Tasks, Watches};
 
 /// Every life.
 const LIVES: &[Entry] = &[
@@ -24,6 +27,7 @@ const LIVES: &[Entry] = &[
     entry(cluster_api::module, |_| None),
     entry(image::module, |house| Some(Box::new(importing(house)))),
     entry(dhcp::module, |house| Some(Box::new(addresses(house)?))),
+    entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
 ];
 
 /// A life: what is known of it, and how it begins in a process.
@@ -43,6 +47,8 @@ const fn entry(module: fn() -> Module, begin: Begin) -> Entry {
 pub struct House<'a> {
     /// Tell what happens to objects.
     pub watches: &'a mut Watches,
+    /// What is done by itself.
+    pub tasks: &'a Tasks,
     /// The configuration.
     pub config: &'a Config,
     /// Hosts that are known.
@@ -190,6 +196,36 @@ subjects:
     kind: User
     name: slipway
 ";
+
+/// Task.
+fn tasks() -> Module {
+    Module {
+        kinds: vec![Declared::one::<TaskView>(Keep::View)],
+        rights: &[Right {
+            group: "slipway.dev",
+            resources: &["tasks"],
+            verbs: KEEPS,
+            why: "What became of the appliance's own work.",
+        }],
+    }
+}
+
+/// Shows what is done by itself.
+struct Supervised(Tasks);
+
+impl Life for Supervised {
+    fn register(&self, registry: &mut Registry) {
+        self.0.register(registry);
+    }
+
+    fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
+        let shelf = match &acting.store {
+            Some(store) => Shelf::Store(store.clone()),
+            None => Shelf::Api(acting.client.clone()),
+        };
+        Ok(vec![service("views of tasks", publish(self.0.clone(), shelf, acting.stop.clone()))])
+    }
+}
 
 #[cfg(test)]
 mod tests {

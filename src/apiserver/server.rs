@@ -14,6 +14,7 @@ use super::resource::Resource;
 use super::status::FieldError;
 use super::{audit, crd, dependents, health, held, metrics, openapi, overload, turns};
 use crate::metrics::Meters;
+use crate::runtime::Tasks;
 use crate::store::Store;
 
 /// Seconds that events are kept unless [`ApiServer::keep_events`] says otherwise, as upstream.
@@ -30,6 +31,7 @@ pub(super) struct Inner {
     pub(super) auth: Auth,
     pub(super) audit: OnceLock<audit::Audit>,
     pub(super) backup: OnceLock<AdministratorsPage>,
+    pub(super) tasks: OnceLock<Tasks>,
     // std's lock: held to take or to exchange the pointers only.
     pub(super) offer: RwLock<Offer>,
     /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
@@ -83,6 +85,7 @@ impl ApiServer {
                 auth: Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
                 backup: OnceLock::new(),
+                tasks: OnceLock::new(),
                 store,
                 offer: RwLock::new(Offer { registry, documents }),
                 definitions: tokio::sync::Mutex::default(),
@@ -122,6 +125,15 @@ impl ApiServer {
     /// Writes a line for every change, reading of Secrets and failed login from now on. A second log is not taken.
     pub fn set_audit(&self, audit: audit::Audit) {
         self.inner.audit.set(audit).ok();
+    }
+
+    /// What it does by itself are tasks of these. Others are not taken later.
+    pub fn set_tasks(&self, tasks: Tasks) {
+        self.inner.tasks.set(tasks).ok();
+    }
+
+    pub(super) fn tasks(&self) -> &Tasks {
+        self.inner.tasks.get_or_init(Tasks::default)
     }
 
     /// Serves backups from now on, to administrators only. A second page is not taken.

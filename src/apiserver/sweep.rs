@@ -7,10 +7,13 @@
 //! when it starts and now and then, so that nothing is missed for long and a restart costs nothing. It rests at least as long
 //! as it worked, and after a round that was not finished for longer, whoever wakes it.
 //!
+//! Each kind of this work is a task ([`Tasks`](crate::runtime::Tasks)): a fault in one costs the others nothing.
+//!
 //! One object that cannot be removed keeps nothing else from going. On a full disk only what is removed at once, which gives
 //! room back, still is.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +27,7 @@ use super::resource::Resource;
 use super::status::ApiError;
 use super::{ApiServer, Identity, events, meta};
 use crate::api::Keep;
+use crate::runtime::Task;
 use crate::store::{Change, Expect, Object, WriteError};
 
 /// A sweep is made at least this often.
@@ -111,6 +115,14 @@ pub(super) fn from_anywhere<T>(all: &[T]) -> impl Iterator<Item = &T> {
     all[first..].iter().chain(&all[..first])
 }
 
+/// What a look at what is to be done consists of.
+const SWEEPS: [&str; 3] = ["garbage-collection", "namespace-removal", "definition-removal"];
+
+/// One run of a sweep.
+async fn one(task: Task, work: impl Future<Output = Result<(), ApiError>>) -> Result<(), ApiError> {
+    task.run(work).await.map_err(|fault| fault.into_error(ApiError::internal))
+}
+
 impl ApiServer {
     /// Does what happens by itself until the server is shut down. To be run once, by the owner of the server.
     pub async fn run(&self) {
@@ -138,6 +150,8 @@ impl ApiServer {
                     RETRY
                 }
             };
+            let next = if swept.is_ok() { next_everything.saturating_duration_since(Instant::now()) } else { rest };
+            SWEEPS.iter().for_each(|name| self.tasks().task(name).next_in(next));
             tokio::select! {
                 () = self.shutdown().cancelled() => return,
                 () = tokio::time::sleep(rest) => {}
@@ -155,17 +169,18 @@ impl ApiServer {
 
     async fn keep_events_few(&self) {
         let mut looks = 0_u32;
-        loop {
-            if looks.is_multiple_of(EVENTS_READ) {
-                self.forget_events(Timestamp::now()).await;
-            }
-            self.bound_events(events::COUNT_MAX).await;
+        let look = || {
+            let reads = looks.is_multiple_of(EVENTS_READ);
             looks = looks.wrapping_add(1);
-            tokio::select! {
-                () = self.shutdown().cancelled() => return,
-                () = tokio::time::sleep(EVENTS_EVERY) => {}
+            async move {
+                if reads {
+                    self.forget_events(Timestamp::now()).await;
+                }
+                self.bound_events(events::COUNT_MAX).await;
+                Ok::<_, Infallible>(())
             }
-        }
+        };
+        self.tasks().task("event-expiry").every(EVENTS_EVERY, self.shutdown(), look).await;
     }
 
     /// Looks at what is to be done, until nothing is left that nobody else has to do.
@@ -182,7 +197,12 @@ impl ApiServer {
 
     /// One look at what is to be done.
     pub(super) async fn sweep_once(&self) -> Result<(), ApiError> {
-        let outcomes = [self.collect_garbage().await, self.end_namespaces().await, self.end_definitions().await];
+        let [garbage, namespaces, definitions] = SWEEPS.map(|name| self.tasks().task(name));
+        let outcomes = [
+            one(garbage, self.collect_garbage()).await,
+            one(namespaces, self.end_namespaces()).await,
+            one(definitions, self.end_definitions()).await,
+        ];
         outcomes.into_iter().collect()
     }
 

@@ -18,11 +18,13 @@ use crate::engine::election::Timing;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
 use crate::module::{Acting, Life};
+use crate::runtime::Tasks;
 
 /// What acts, and in which API server.
 pub(super) struct Parts {
     pub engine: EngineConfig,
     pub lives: Arc<[Box<dyn Life>]>,
+    pub tasks: Tasks,
 }
 
 impl Parts {
@@ -70,7 +72,8 @@ impl Parts {
             let client = external.fenced(fence.clone())?;
             let mut services = JoinSet::new();
             let stop = shutdown.child_token();
-            self.start(&mut services, &Acting { client, fence, store: None, stop: stop.clone() })?;
+            let tasks = self.tasks.clone();
+            self.start(&mut services, &Acting { client, fence, tasks, store: None, stop: stop.clone() })?;
             if !term(&mut services, leads, shutdown).await? {
                 return Ok(());
             }

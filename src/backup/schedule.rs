@@ -28,6 +28,7 @@ use tracing::{error, info, warn};
 use super::seal::{Seal, passphrase_of, recipient, strong};
 use super::take::{self, Content, Source};
 use crate::config::BackupConfig;
+use crate::runtime::Task;
 
 /// After a copy that failed, unless the next one is due earlier.
 const RETRY: Duration = Duration::from_secs(15 * 60);
@@ -72,8 +73,16 @@ struct Copy {
     size: u64,
 }
 
-/// Makes copies until `shutdown`.
-pub async fn run(config: BackupConfig, folder: PathBuf, source: Source, meters: Meters, shutdown: CancellationToken) {
+/// Makes copies until `shutdown`. Each is a run of the task.
+pub async fn run(
+    config: BackupConfig,
+    folder: PathBuf,
+    source: Source,
+    meters: Meters,
+    task: Task,
+    shutdown: CancellationToken,
+) {
+    let every = config.every.0;
     let job = Arc::new(Job { config, folder, source, shutdown: shutdown.clone() });
     let began = Instant::now();
     let (mut made, mut failed): (Option<Instant>, Option<Instant>) = (None, None);
@@ -81,25 +90,39 @@ pub async fn run(config: BackupConfig, folder: PathBuf, source: Source, meters: 
         let ago = |at: Option<Instant>| at.map(|at| at.elapsed());
         let times = Times { runs: began.elapsed(), made: ago(made), failed: ago(failed) };
         let (now, at_work) = (Timestamp::now(), Arc::clone(&job));
+        let look = task.begin();
         let outcome = tokio::task::spawn_blocking(move || at_work.look(now, times)).await;
         match outcome.map_err(anyhow::Error::from).and_then(|done| done) {
-            Ok(Look::Early(newest)) => newest.iter().for_each(|copy| meters.newest(copy)),
+            Ok(Look::Early(newest)) => {
+                look.forget();
+                if let Some(copy) = newest {
+                    meters.newest(&copy);
+                    task.recall(copy.time);
+                    if made.is_none() && failed.is_none() {
+                        task.next_at(copy.time.checked_add(every).unwrap_or(Timestamp::MAX));
+                    }
+                }
+            }
             Ok(Look::Made(copy)) => {
                 info!(file = %copy.path.display(), bytes = copy.size, "a backup was made");
                 meters.runs.get_or_create(&[("outcome", "success")]).inc();
                 meters.newest(&copy);
+                look.end(Ok::<_, anyhow::Error>(()));
+                task.next_in(every);
                 (made, failed) = (Some(Instant::now()), None);
             }
             Err(_) if shutdown.is_cancelled() => return,
             Err(reason) => {
                 error!(error = format!("{reason:#}"), "cannot make a backup: trying again later");
                 meters.runs.get_or_create(&[("outcome", "failure")]).inc();
+                look.end(Err(format!("{reason:#}")));
+                task.next_in(RETRY.min(every));
                 failed = Some(Instant::now());
             }
         }
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(LOOK.min(job.config.every.0)) => {}
+            () = tokio::time::sleep(LOOK.min(every)) => {}
         }
     }
 }

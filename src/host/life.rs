@@ -150,7 +150,8 @@ impl Life for Machines {
             stop.clone(),
         );
         let data_images = data_image::run(client.clone(), self.data_images.clone(), stop.clone());
-        let watch = stall::run(client.clone(), self.stalls.clone(), self.settings.stuck_after.0, stop.clone());
+        let (limit, looks) = (self.settings.stuck_after.0, acting.tasks.task("stuck-hosts"));
+        let watch = stall::run(client.clone(), self.stalls.clone(), limit, looks, stop.clone());
         Ok(vec![service("data images", data_images), service("hosts", hosts), service("watch for stuck hosts", watch)])
     }
 }

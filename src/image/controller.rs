@@ -4,9 +4,10 @@
 //! after 1 minute, then 2, 4 and so on up to an hour; one that cannot waits for a change of the spec. `Ready` is
 //! believed only while the library holds every chunk, so an Image whose files were lost is imported again.
 //!
-//! Some imports run at once. Namespaces take turns at the places ([`super::turns`]): what gives its place back keeps what
-//! it has read and goes on later. A source that brings next to nothing while others wait ends, and so does one that
-//! takes longer than its size explains.
+//! Imports are supervised ([`Jobs`](crate::runtime::Jobs)): one for each Image, which ends when its object goes or changes, and
+//! is found again by whoever looks at the Image. Some run at once. Namespaces take turns at the places ([`super::turns`]):
+//! what gives its place back keeps what it has read and goes on later. A source that brings next to nothing while others
+//! wait ends, and so does one that takes longer than its size explains.
 //!
 //! When there is no room for an image, others give way ([`super::room`]): their objects go, and what they are in the
 //! library. An Image that hosts asked for and none names any more is not imported further.
@@ -14,7 +15,7 @@
 //! What no Image and no boot intent names is removed from the library: at once while no import runs, else when it has been
 //! there for a while; never when the objects cannot be listed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
 use super::{ImportError, ImportProgress, Imported, Library, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
-use crate::runtime::{Reconcile, Slim, run as run_controller};
+use crate::runtime::tasks::{Unfinished, Version};
+use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
 
 /// How long things may take. Fixed outside of tests.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +84,15 @@ const API_RETRY: Duration = Duration::from_secs(5);
 
 /// Runs until `shutdown`, with at most `imports` imports at once. Imports under way end there and begin again at the next
 /// start.
-pub async fn run(client: Client, library: Library, imports: usize, known: Images, shutdown: CancellationToken) {
-    run_with(client, library, imports, known, shutdown, TIMES).await;
+pub async fn run(
+    client: Client,
+    library: Library,
+    imports: usize,
+    known: Images,
+    tasks: Tasks,
+    shutdown: CancellationToken,
+) {
+    run_with(client, library, imports, known, tasks, shutdown, TIMES).await;
 }
 
 async fn run_with(
@@ -91,13 +100,13 @@ async fn run_with(
     library: Library,
     imports: usize,
     known: Images,
+    tasks: Tasks,
     shutdown: CancellationToken,
     times: Times,
 ) {
     let images: Api<Image> = Api::all(client.clone());
     let Images { cache, shared, demands } = known;
-    // Those of an earlier run.
-    lock(&shared.running).clear();
+    let supervisor = shared.imports.supervisor(tasks.task("image-import"));
     let wanted = demands.clone();
     let askers = Arc::new(move |image: &Image| wanted.of(image).parties);
     let context = Arc::new(Context {
@@ -112,8 +121,13 @@ async fn run_with(
         shutdown: shutdown.clone(),
         times,
     });
-    let controller = run_controller(context.clone(), &cache, stream::empty(), shutdown);
-    tokio::join!(controller, context.collect_when_needed(), context.look_after_users());
+    let controller = run_controller(Arc::new(Importer(context.clone())), &cache, stream::empty(), shutdown.clone());
+    tokio::join!(
+        controller,
+        supervisor.run(shutdown),
+        context.collect_when_needed(tasks.task("image-collection")),
+        context.look_after_users(tasks.task("image-users")),
+    );
 }
 
 struct Context {
@@ -140,13 +154,14 @@ struct Work {
 }
 
 impl Work {
-    /// `read` is kept at how many bytes it has read.
-    fn begin(library: Library, image: Arc<Image>, read: Arc<AtomicU64>) -> Self {
+    /// `shown` is kept at how far it is.
+    fn begin(library: Library, image: Arc<Image>, shown: Arc<Import>) -> Self {
         let (send, progress) = watch::channel(ImportProgress::default());
         let brake = Brake::default();
         let stops = brake.clone();
         let report = move |now: ImportProgress| {
-            read.store(now.read, Ordering::Relaxed);
+            shown.read.store(now.read, Ordering::Relaxed);
+            shown.percent.store(u8::try_from(percent(now)).unwrap_or_default(), Ordering::Relaxed);
             send.send_replace(now);
         };
         let import = async move { library.import_with(&image.spec, report, stops).await };
@@ -168,9 +183,12 @@ fn generation(image: &Image) -> i64 {
     image.metadata.generation.unwrap_or(0)
 }
 
-impl Reconcile for Context {
+/// Looks at Images.
+struct Importer(Arc<Context>);
+
+impl Reconcile for Importer {
     type Object = Slim<Image>;
-    type Error = kube::Error;
+    type Error = Arc<kube::Error>;
 
     /// An import has as long as its image is large.
     const DEADLINE: Option<Duration> = None;
@@ -179,29 +197,27 @@ impl Reconcile for Context {
         API_RETRY
     }
 
-    async fn reconcile(&self, image: Arc<Slim<Image>>) -> Result<Action, kube::Error> {
+    async fn reconcile(&self, image: Arc<Slim<Image>>) -> Result<Action, Arc<kube::Error>> {
+        let Context { images, shared, .. } = &*self.0;
         // The cache may be older than our own last write, and an import is too dear to be done twice.
-        let Some(image) = self.images.get_opt(&image.name_any()).await? else {
+        let Some(image) = images.get_opt(&image.name_any()).await? else {
             return Ok(Action::await_change());
         };
         if image.metadata.deletion_timestamp.is_some() {
             return Ok(Action::await_change());
         }
-        let uid = image.uid().unwrap_or_default();
+        let version = Version::of(&image);
         let status = image.status.clone().unwrap_or_default();
-        let current = status.observed_generation == Some(generation(&image));
+        let current = status.observed_generation == Some(version.generation);
         if let Some(digest) = status.digest.clone().filter(|_| current && status.phase == ImagePhase::Ready) {
-            if self.holds(&image.name_any(), digest).await {
+            if self.0.holds(&image.name_any(), digest).await {
                 return Ok(Action::requeue(CHECK_EVERY));
             }
             tracing::warn!(image = image.name_any(), "parts of an image are gone from the library: importing it again");
         }
         if current && status.phase == ImagePhase::Failed {
-            let known = lock(&self.shared.failed).get(&image.name_any()).cloned();
-            match known
-                .filter(|failed| failed.uid == uid && failed.generation == generation(&image))
-                .map(|failed| failed.again)
-            {
+            let known = lock(&shared.failed).get(&image.name_any()).cloned();
+            match known.filter(|failed| failed.version == version).map(|failed| failed.again) {
                 Some(None) => return Ok(Action::await_change()),
                 Some(Some(at)) if at > Instant::now() => return Ok(Action::requeue(at - Instant::now())),
                 // Time to try again, or this program has started since.
@@ -209,7 +225,29 @@ impl Reconcile for Context {
             }
         }
         let failures = if current { status.fail_count } else { 0 };
-        self.import(&Arc::new(image), &uid, failures).await
+        self.import(Arc::new(image), &version, failures).await
+    }
+}
+
+impl Importer {
+    /// Has an Image imported, and hears how that ended.
+    async fn import(&self, image: Arc<Image>, version: &Version, failures: i64) -> Result<Action, Arc<kube::Error>> {
+        let (context, of) = (self.0.clone(), image.clone());
+        let begin = |import: Arc<Import>, _| async move { context.import(&of, failures, &import).await };
+        let import = self.0.shared.imports.start(&key(&*image), version, Import::default(), begin).await;
+        let why = match import.ended().await {
+            Ok(action) => return Ok(action),
+            // The object has gone or changed, or the program ends: what is known of it is decided anew.
+            Err(Unfinished::Cancelled) => return Ok(Action::requeue(Duration::ZERO)),
+            Err(Unfinished::Failed(why)) => why,
+            Err(fault @ Unfinished::Panicked(_)) => {
+                self.0.fail(&image, failures, ImportError::passing(fault.to_string())).await
+            }
+        };
+        match why {
+            NotImported::Told(_, action) => Ok(action),
+            NotImported::Api(error) => Err(error),
+        }
     }
 }
 
@@ -229,39 +267,19 @@ impl Context {
         holds
     }
 
-    async fn import(&self, image: &Arc<Image>, uid: &str, failures: i64) -> Result<Action, kube::Error> {
-        let (name, stop, give_way) = (image.name_any(), self.shutdown.child_token(), CancellationToken::new());
-        let read = Arc::<AtomicU64>::default();
-        let running = Running {
-            uid: uid.to_owned(),
-            generation: generation(image),
-            stop: stop.clone(),
-            give_way: give_way.clone(),
-            read: read.clone(),
-        };
-        lock(&self.shared.running).insert(name.clone(), running);
-        let result = tokio::select! {
-            // The object has gone or changed, or the program ends: what is known of it is decided anew.
-            () = stop.cancelled() => Ok(Action::requeue(Duration::ZERO)),
-            () = give_way.cancelled() => {
+    async fn import(&self, image: &Arc<Image>, failures: i64, import: &Arc<Import>) -> Result<Action, NotImported> {
+        // When it has ended in whichever way, a collection comes that found the gate shut.
+        let _collect = Collect(&self.shared);
+        tokio::select! {
+            () = import.give_way.cancelled() => {
                 let why = "the image library has no room for it: its namespace has more than its share there, and another one less";
-                self.fail(image, uid, failures, ImportError::passing(why)).await
+                Err(self.fail(image, failures, ImportError::passing(why)).await)
             }
-            result = self.import_now(image, uid, failures, &read) => result,
-        };
-        lock(&self.shared.running).remove(&name);
-        // A collection that found the gate shut comes now.
-        self.shared.collect.notify_one();
-        result
+            result = self.import_now(image, failures, import) => result,
+        }
     }
 
-    async fn import_now(
-        &self,
-        image: &Arc<Image>,
-        uid: &str,
-        failures: i64,
-        read: &Arc<AtomicU64>,
-    ) -> Result<Action, kube::Error> {
+    async fn import_now(&self, image: &Arc<Image>, failures: i64, import: &Arc<Import>) -> Result<Action, NotImported> {
         let with = |over: Value| merged(&base(image, failures), over);
         let started = Instant::now();
         let mut work = None;
@@ -279,7 +297,8 @@ impl Context {
                 tracing::info!(image = image.name_any(), "importing an image");
             }
             self.report(image, with(importing)).await?;
-            let under_way = work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), read.clone()));
+            let under_way =
+                work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), import.clone()));
             let Some(result) = self.go_on(image, &turn, under_way).await else {
                 tracing::info!(image = image.name_any(), "an import was paused: one of another namespace has its turn");
                 continue;
@@ -316,12 +335,12 @@ impl Context {
                 .await?;
                 Ok(Action::requeue(CHECK_EVERY))
             }
-            Err(error) => self.fail(image, uid, failures, error).await,
+            Err(error) => Err(self.fail(image, failures, error).await),
         }
     }
 
     /// Says why an import failed, and when it is tried again.
-    async fn fail(&self, image: &Image, uid: &str, failures: i64, error: ImportError) -> Result<Action, kube::Error> {
+    async fn fail(&self, image: &Image, failures: i64, error: ImportError) -> NotImported {
         let ImportError { message, retry, .. } = error;
         let message = clean(&message, MAX_MESSAGE);
         tracing::warn!(image = image.name_any(), error = %message, retry, "cannot import an image");
@@ -331,14 +350,16 @@ impl Context {
             None => "not trying again until the spec changes".into(),
         };
         let next = pause.map(|pause| Instant::now() + pause);
-        let known = Failed { uid: uid.to_owned(), generation: generation(image), again: next };
+        let known = Failed { version: Version::of(image), again: next };
         lock(&self.shared.failed).insert(image.name_any(), known);
         let failed = json!({
             "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
             "failCount": failures.saturating_add(1),
         });
-        self.report(image, merged(&base(image, failures), failed)).await?;
-        Ok(pause.map_or_else(Action::await_change, Action::requeue))
+        match self.report(image, merged(&base(image, failures), failed)).await {
+            Ok(()) => NotImported::Told(message, pause.map_or_else(Action::await_change, Action::requeue)),
+            Err(error) => error.into(),
+        }
     }
 
     /// A place for an import, which may have begun. It may have to begin anew then.
@@ -461,7 +482,7 @@ mod known;
 mod upkeep;
 
 pub use known::Images;
-use known::{Failed, Running, Shared};
+use known::{Collect, Failed, Import, NotImported, Shared};
 
 #[cfg(test)]
 mod tests;

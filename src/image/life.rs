@@ -64,7 +64,8 @@ impl Life for Importing {
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (library, images) = (self.library.clone(), self.images.clone());
-        let run = run(acting.client.clone(), library, self.at_once, images, acting.stop.clone());
+        let (client, tasks, stop) = (acting.client.clone(), acting.tasks.clone(), acting.stop.clone());
+        let run = run(client, library, self.at_once, images, tasks, stop);
         Ok(vec![service("images", run)])
     }
 }

@@ -22,6 +22,8 @@
 
 use std::fmt;
 
+use crate::log::clean;
+
 mod admission;
 pub mod configdrive;
 pub mod controller;
@@ -116,16 +118,6 @@ impl ImportError {
     fn passing(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), retry: true, lack: None }
     }
-}
-
-/// Text of a server, fit for a message: at most so many characters, none that does something to a terminal.
-fn clean(text: &str, most: usize) -> String {
-    let safe = |c: char| if crate::log::is_safe(c) { c } else { ' ' };
-    let mut out: String = text.chars().take(most).map(safe).collect();
-    if text.chars().nth(most).is_some() {
-        out.push('…');
-    }
-    out
 }
 
 /// Lower-case hex.

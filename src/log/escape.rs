@@ -35,6 +35,16 @@ pub fn escaped(text: &str) -> String {
     safe
 }
 
+/// Somebody else's text, fit for a message: at most so many characters, each that is not [safe](is_safe) as a space.
+pub fn clean(text: &str, most: usize) -> String {
+    let safe = |c: char| if is_safe(c) { c } else { ' ' };
+    let mut out: String = text.chars().take(most).map(safe).collect();
+    if text.chars().nth(most).is_some() {
+        out.push('…');
+    }
+    out
+}
+
 /// Text of several lines, with everything escaped that is not safe but its line ends and tabs.
 pub fn escaped_lines(text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);

@@ -7,9 +7,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use super::PkiError;
 use super::files::Folder;
@@ -18,8 +15,6 @@ use super::files::Folder;
 pub(super) const FILE: &str = "client-series";
 /// What stands before the id in a certificate.
 const PREFIX: &str = "slipway:";
-/// How often the file is read.
-const EVERY: Duration = Duration::from_secs(1);
 
 /// The series that counts now. Cheap to clone; all clones agree.
 #[derive(Clone, Debug)]
@@ -59,18 +54,21 @@ impl Series {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
-    /// Reads the file now and then, so that another series counts within a second, until `shutdown` is cancelled.
-    pub async fn follow(self, shutdown: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
+    /// Reads the file again. To be called every second, so that another series counts soon.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read: out of file descriptors, say. Nobody is locked out for that.
+    pub async fn look(&self) -> io::Result<()> {
+        match next(tokio::fs::read_to_string(&self.path).await) {
+            Ok(next) => {
+                self.take(next);
+                Ok(())
             }
-            let (now, path) = (tokio::fs::read_to_string(&self.path).await, self.path.display());
-            match next(now) {
-                Ok(next) => self.take(next),
-                // Out of file descriptors, say. Nobody is locked out for that.
-                Err(error) => tracing::warn!(file = %path, %error, "cannot read the series of client certificates"),
+            Err(error) => {
+                let file = self.path.display();
+                tracing::warn!(%file, %error, "cannot read the series of client certificates");
+                Err(error)
             }
         }
     }

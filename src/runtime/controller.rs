@@ -179,7 +179,7 @@ fn pause(first: Duration, failures: u32) -> Duration {
     first.saturating_mul(1 << failures.min(16)).min(LONGEST_RETRY.max(first))
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
 }

@@ -7,6 +7,8 @@
 //! objects, and the names of those that a controller has yet to look at. A [`Reconcile`] says what is done about one object;
 //! [`run`] does that for all of them until it is told to end. Caches live as long as the process, controllers only while this
 //! appliance may act, so whoever takes over has nothing to list first.
+//!
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown.
 
 mod cache;
 mod controller;
@@ -16,6 +18,7 @@ mod follow;
 pub mod objects;
 mod readable;
 mod slim;
+pub mod tasks;
 mod watches;
 
 pub use cache::{Cache, Wakes};
@@ -23,4 +26,5 @@ pub use controller::{Reconcile, run};
 pub use events::Note;
 pub use readable::Readable;
 pub use slim::{Slim, essence};
+pub use tasks::{Jobs, Task, Tasks};
 pub use watches::{Change, Key, Watches, key, watch};

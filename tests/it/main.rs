@@ -55,6 +55,7 @@ mod store_crash;
 mod store_damage;
 mod store_room;
 mod strangers;
+mod tasks;
 mod tftp_async_tftp;
 mod trap;
 mod unit_file;

@@ -102,10 +102,12 @@ impl ApiServer {
 
     /// Keeps accounts, their Secrets and aggregating roles in order until the server shuts down.
     pub(in crate::apiserver) async fn keep_access(&self) {
+        // Under way all the time: it ends when something goes wrong.
+        let task = self.tasks().task("account-upkeep");
         while !self.shutdown().is_cancelled() {
             let kept = tokio::select! {
                 () = self.shutdown().cancelled() => return,
-                kept = self.follow_access() => kept,
+                kept = task.run(self.follow_access()) => kept,
             };
             if let Err(error) = kept {
                 tracing::warn!(%error, "cannot keep service accounts and roles up to date: trying again");

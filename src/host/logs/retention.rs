@@ -6,10 +6,16 @@ use tracing::warn;
 use super::Logs;
 use crate::api::metal3::BareMetalHost;
 use crate::boot::HostIndex;
-use crate::runtime::{Change, Watches};
+use crate::runtime::{Change, Task, Watches};
 
-/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen. Ends with the watches.
-pub fn keep(watches: &mut Watches, index: HostIndex, logs: Logs) -> impl Future<Output = ()> + Send + use<> {
+/// Removes the logs of hosts that go, and after the first listing those of hosts that went unseen: each time a run of the task.
+/// Ends with the watches.
+pub fn keep(
+    watches: &mut Watches,
+    index: HostIndex,
+    logs: Logs,
+    task: Task,
+) -> impl Future<Output = ()> + Send + use<> {
     let (tell, mut gone) = mpsc::unbounded_channel();
     let mut swept = false;
     watches.observe(move |change: &Change<'_, BareMetalHost>| {
@@ -32,7 +38,8 @@ pub fn keep(watches: &mut Watches, index: HostIndex, logs: Logs) -> impl Future<
                 // No host has a log before the index knows it.
                 None => logs.sweep(|namespace, name| index.by_name(namespace, name).is_some()),
             });
-            if let Err(error) = done.await.map_err(std::io::Error::other).and_then(|done| done) {
+            let done = async { done.await.map_err(std::io::Error::other).and_then(|done| done) };
+            if let Err(error) = task.run(done).await {
                 warn!(%error, "cannot delete the logs of hosts that are gone");
             }
         }

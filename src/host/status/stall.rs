@@ -22,7 +22,7 @@ use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
 use crate::host::COMPONENT;
 use crate::log::named;
-use crate::runtime::{Change, Key, Note, Watches, events, key};
+use crate::runtime::{Change, Key, Note, Task, Watches, events, key};
 
 /// How often all hosts are looked at.
 const LOOK: Duration = Duration::from_secs(10);
@@ -201,25 +201,23 @@ fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timest
     Some((Why::Error, format!("{state}: no attempt has succeeded for {minutes} minutes; the last one: {error}")))
 }
 
-/// Looks at every host until the shutdown.
-pub async fn run(client: Client, stuck: StallDetector, limit: Duration, shutdown: CancellationToken) {
+/// Looks at every host until the shutdown. Each look is a run of the task.
+pub async fn run(client: Client, stuck: StallDetector, limit: Duration, task: Task, shutdown: CancellationToken) {
     // Another appliance may look at them afterwards.
     let stuck = Looking(stuck);
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            _ = look.tick() => {}
-        }
+    let look = async || {
+        let mut stored = Ok(());
         for (host, note) in stuck.0.look(limit, Instant::now(), Timestamp::now()) {
             let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
             warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
             if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {
                 warn!(host = %label, reason = note.reason, %error, "cannot store an event");
+                stored = Err(error);
             }
         }
-    }
+        stored
+    };
+    task.every(LOOK, &shutdown, look).await;
 }
 
 /// Somebody looks; when he ends, however, no host is in the gauge any more.

@@ -1,19 +1,22 @@
 //! A cache of Images: what this process knows of them, whether it imports them or only waits to.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use kube::ResourceExt;
+use kube::runtime::controller::Action;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::demand::Demands;
+use super::lock;
 use super::upkeep::says_its_users;
-use super::{generation, lock};
 use crate::api::slipway::Image;
-use crate::runtime::{Cache, Change, Slim, Watches};
+use crate::runtime::tasks::{Job, Version};
+use crate::runtime::{Cache, Change, Jobs, Slim, Watches, key};
 
 /// The Images that this process knows. Cheap to clone.
 #[derive(Clone)]
@@ -37,15 +40,15 @@ impl Images {
 impl Images {
     /// Imports under way.
     pub fn imports(&self) -> usize {
-        lock(&self.shared.running).len()
+        self.shared.imports.len()
     }
 }
 
 /// What imports and the watch tell each other.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// By name.
-    pub running: Mutex<HashMap<String, Running>>,
+    /// Those under way, whether they have a place or wait for one.
+    pub imports: Jobs<Import>,
     /// By name.
     pub failed: Mutex<HashMap<String, Failed>>,
     /// By name: the digest of which every file was there last, and when.
@@ -56,24 +59,69 @@ pub(super) struct Shared {
     pub look: Notify,
 }
 
-/// An import under way.
-pub(super) struct Running {
-    pub uid: String,
-    pub generation: i64,
-    pub stop: CancellationToken,
+/// An import under way, as others see it.
+#[derive(Default)]
+pub(super) struct Import {
     /// Told when it must end for want of room.
     pub give_way: CancellationToken,
     /// Bytes that it has read of its source.
     pub read: Arc<AtomicU64>,
+    /// Of the source.
+    pub percent: AtomicU8,
+}
+
+impl Job for Import {
+    /// When its object is to be looked at again.
+    type Done = Action;
+    type Error = NotImported;
+
+    /// It is dropped where it is: whatever it had stored is given back.
+    const GRACE: Duration = Duration::ZERO;
+
+    fn percent(&self) -> Option<u8> {
+        Some(self.percent.load(Ordering::Relaxed))
+    }
+}
+
+/// Why an image was not imported.
+#[derive(Clone, Debug)]
+pub(super) enum NotImported {
+    /// Its object says so; when it is to be looked at again.
+    Told(String, Action),
+    /// The API failed.
+    Api(Arc<kube::Error>),
+}
+
+impl fmt::Display for NotImported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Told(message, _) => f.write_str(message),
+            Self::Api(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<kube::Error> for NotImported {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(Arc::new(error))
+    }
 }
 
 /// An import that failed.
 #[derive(Clone)]
 pub(super) struct Failed {
-    pub uid: String,
-    pub generation: i64,
+    pub version: Version,
     /// When it is tried again; `None` when that is of no use.
     pub again: Option<Instant>,
+}
+
+/// Has a collection take place when it is dropped.
+pub(super) struct Collect<'a>(pub &'a Shared);
+
+impl Drop for Collect<'_> {
+    fn drop(&mut self) {
+        self.0.collect.notify_one();
+    }
 }
 
 impl Shared {
@@ -81,21 +129,22 @@ impl Shared {
     fn take(&self, change: &Change<'_, Image>, demands: &dyn Demands) {
         match change {
             Change::Put(image) => {
-                if let Some(running) = lock(&self.running).get(&image.name_any()) {
-                    let same = image.uid().as_deref() == Some(running.uid.as_str());
-                    let deleted = image.metadata.deletion_timestamp.is_some();
-                    if !same || deleted || generation(image) > running.generation {
-                        running.stop.cancel();
+                if let Some(import) = self.imports.find(&key(*image)) {
+                    let (now, deleted) = (Version::of(*image), image.metadata.deletion_timestamp.is_some());
+                    let of = &import.version;
+                    if now.uid != of.uid || deleted || now.generation > of.generation {
+                        import.cancel();
                     }
                 }
                 if !says_its_users(demands, image) {
                     self.look.notify_one();
                 }
             }
-            Change::Gone((_, name)) => {
-                if let Some(running) = lock(&self.running).get(name) {
-                    running.stop.cancel();
+            Change::Gone(key) => {
+                if let Some(import) = self.imports.find(key) {
+                    import.cancel();
                 }
+                let (_, name) = key;
                 lock(&self.failed).remove(name);
                 lock(&self.checked).remove(name);
                 self.collect.notify_one();

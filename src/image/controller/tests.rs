@@ -191,6 +191,8 @@ struct Rig {
     fake: Fake,
     library: Library,
     wanted: Arc<Wanted>,
+    known: Images,
+    tasks: Tasks,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -214,10 +216,10 @@ impl Rig {
         let client = Client::new(fake.router(), "default");
         let (shutdown, wanted) = (CancellationToken::new(), Arc::new(Wanted::default()));
         let mut watches = Watches::default();
-        let known = Images::new(&mut watches, wanted.clone());
+        let (known, tasks) = (Images::new(&mut watches, wanted.clone()), Tasks::default());
         tokio::spawn(watches.run(client.clone(), shutdown.clone()));
-        let task = tokio::spawn(run_with(client, library.clone(), 1, known, shutdown.clone(), times));
-        Self { folder, fake, library, wanted, shutdown, task }
+        let run = run_with(client, library.clone(), 1, known.clone(), tasks.clone(), shutdown.clone(), times);
+        Self { folder, fake, library, wanted, known, tasks, shutdown, task: tokio::spawn(run) }
     }
 
     async fn stop(self) -> (tempfile::TempDir, Fake) {
@@ -439,6 +441,35 @@ async fn an_import_ends_when_its_object_goes_or_changes_and_others_wait_their_tu
     let (_folder, fake) = rig.stop().await;
     assert_eq!(fake.status("last")["phase"], "Importing");
     server.abort();
+}
+
+#[tokio::test]
+async fn an_import_that_is_asked_for_twice_runs_once_and_ends_with_its_image() {
+    let slow = Slow::start(10 << 20, 1000, Duration::from_millis(10)).await;
+    let rig = Rig::start();
+    rig.fake.create("slow", &slow.url);
+    rig.fake.until_phase("slow", "Importing").await;
+    let (imports, key) = (&rig.known.shared.imports, (String::new(), "slow".to_owned()));
+    let found = imports.find(&key).expect("under way");
+    let twice = |_, _| async { panic!("it is under way") };
+    let again = imports.start(&key, &found.version, Import::default(), twice).await;
+    assert!(Arc::ptr_eq(&again.work, &found.work));
+    within("it to read", || (found.work.read.load(Ordering::Relaxed) > 0).then_some(())).await;
+    assert_eq!((rig.known.imports(), slow.asked.load(Ordering::Relaxed)), (1, 1));
+    rig.fake.delete("slow");
+    let ended = tokio::time::timeout(Duration::from_secs(60), again.ended()).await.expect("in time");
+    assert!(matches!(ended, Err(Unfinished::Cancelled)), "{ended:?}");
+    let (mut registry, mut text) = (prometheus_client::registry::Registry::default(), String::new());
+    rig.tasks.register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("encoded");
+    for line in ["runs_total{task=\"image-import\",result=\"cancelled\"} 1\n", "running{task=\"image-import\"} 0\n"] {
+        assert!(text.contains(&format!("slipway_task_{line}")), "{text}");
+    }
+    // The place is free again.
+    rig.fake.create("next", &rig.source("next", 1));
+    rig.fake.until_phase("next", "Ready").await;
+    assert_eq!(slow.asked.load(Ordering::Relaxed), 1);
+    rig.stop().await;
 }
 
 #[tokio::test]

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use anyhow::anyhow;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::{Context, lock};
+use super::Context;
 use crate::api::slipway::{BootIntent, Image, ImagePhase};
 use crate::image::demand::{Demand, Demands, Party};
 use crate::image::room::{Asker, Held, Refusal, Tie, give_way};
 use crate::image::{ImportError, ImportProgress, Lack};
-use crate::runtime::objects;
+use crate::runtime::{Task, key, objects};
 
 /// Namespaces that an Image's status names.
 const NAMESPACES_SHOWN: usize = 8;
@@ -102,7 +103,8 @@ impl Context {
         for image in images {
             let name = image.name_any();
             let status = image.status.clone().unwrap_or_default();
-            let under_way = lock(&self.shared.running).get(&name).map(|running| running.read.load(Ordering::Relaxed));
+            let import = self.shared.imports.find(&key(&image));
+            let under_way = import.map(|import| import.work.read.load(Ordering::Relaxed));
             match (under_way, status.digest) {
                 _ if name == asker.name_any() => {}
                 // What waits for its first turn has nothing.
@@ -148,8 +150,8 @@ impl Context {
             let (name, of) = (image.name_any(), &taker.held.parties);
             if taker.digest.is_none() {
                 tracing::info!(image = name, ?of, asker, "stopping an import to make room for another image");
-                if let Some(running) = lock(&self.shared.running).get(&name) {
-                    running.give_way.cancel();
+                if let Some(import) = self.shared.imports.find(&key(image)) {
+                    import.work.give_way.cancel();
                 }
                 continue;
             }
@@ -177,7 +179,7 @@ impl Context {
     }
 
     /// Removes what nothing names, when something may be named by nobody any more, and now and then.
-    pub(super) async fn collect_when_needed(&self) {
+    pub(super) async fn collect_when_needed(&self, task: Task) {
         let mut tick = interval(COLLECT_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -186,30 +188,11 @@ impl Context {
                 () = self.shared.collect.notified() => {}
                 _ = tick.tick() => {}
             }
-            // An import whose digest is in no status yet would lose it. While some run, which may be always, what was put in
-            // place lately stays; their end brings us here again.
             let start = Instant::now();
-            let alone = self.gate.try_write();
-            let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
-            match self.wanted().await {
-                Ok(keep) => {
-                    let library = self.library.clone();
-                    match tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await {
-                        Ok(Ok(gone)) if gone.images > 0 => {
-                            tracing::info!(
-                                images = gone.images,
-                                bytes = gone.bytes,
-                                "removed images that nothing names"
-                            );
-                        }
-                        Ok(Ok(_)) => {}
-                        Ok(Err(error)) => tracing::warn!(%error, "cannot remove images that nothing names"),
-                        Err(error) => tracing::warn!(%error, "cannot remove images that nothing names"),
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "cannot list images and boot intents: no image is removed"),
+            if let Err(error) = task.run(self.collect()).await {
+                tracing::warn!(%error, "cannot remove images that nothing names");
             }
-            drop(alone);
+            task.next_in(COLLECT_EVERY);
             // Imports that end all the time do not keep this busy.
             let pause = self.times.look_pause.max(start.elapsed() * 8);
             tokio::select! {
@@ -217,6 +200,21 @@ impl Context {
                 () = sleep(pause) => {}
             }
         }
+    }
+
+    /// An import whose digest is in no status yet would lose it. While some run, which may be always, what was put in place
+    /// lately stays; their end brings us here again.
+    async fn collect(&self) -> anyhow::Result<()> {
+        let alone = self.gate.try_write();
+        let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
+        let keep = self.wanted().await;
+        let keep = keep.map_err(|error| anyhow!("images and boot intents cannot be listed: {error}"))?;
+        let library = self.library.clone();
+        let gone = tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await??;
+        if gone.images > 0 {
+            tracing::info!(images = gone.images, bytes = gone.bytes, "removed images that nothing names");
+        }
+        Ok(())
     }
 
     /// Digests that an Image or a boot intent names.
@@ -235,7 +233,7 @@ impl Context {
     }
 
     /// Keeps the statuses of Images as who wants them, and lets go of imports that nobody wants.
-    pub(super) async fn look_after_users(&self) {
+    pub(super) async fn look_after_users(&self, task: Task) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -247,10 +245,11 @@ impl Context {
             }
             let start = Instant::now();
             if self.demands.complete()
-                && let Err(error) = self.look_at_users().await
+                && let Err(error) = task.run(self.look_at_users()).await
             {
                 tracing::warn!(%error, "cannot note in the images which namespaces use them: trying again");
             }
+            task.next_in(LOOK_EVERY);
             // Hosts that change all the time do not keep this busy, however many Images there are.
             let pause = self.times.look_pause.max(start.elapsed() * 8);
             tokio::select! {
