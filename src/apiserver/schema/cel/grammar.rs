@@ -455,7 +455,7 @@ mod tests {
             let text = if text.ends_with(']') { text } else { text + "a" };
             assert_eq!(check(&text), Err(NoExpression::Long));
         }
-        for text in ["--[".repeat(9) + "1" + &"]".repeat(9), vec!["--a"; 9].join(" || ")] {
+        for text in ["--[".repeat(9) + "1" + &"]".repeat(9), ["--a"; 9].join(" || ")] {
             assert_eq!(check(&text), Err(NoExpression::Minuses));
         }
         assert_eq!(check("- - -1 == --a || !!!b && -(-c) == -[-d][0]"), Ok(()));
