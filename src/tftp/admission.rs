@@ -44,7 +44,7 @@ pub enum Busy {
 
 /// Transfers by client.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct TransferTable {
     clients: HashMap<SocketAddr, Entry>,
     addresses: HashMap<IpAddr, usize>,
     shares: Shares,
@@ -58,7 +58,7 @@ struct Entry {
     rank: Rank,
 }
 
-impl Table {
+impl TransferTable {
     /// Judges a request. `answered` says whether the client of a transfer has answered in it.
     pub fn admit(
         &mut self,
@@ -155,25 +155,25 @@ impl Table {
     }
 }
 
-/// At most so many of something in each stretch of time.
+/// At most so many of something in each interval of time.
 #[derive(Debug)]
-pub struct Ration<T> {
+pub struct RateLimit<T> {
     most: u32,
     used: u32,
     suppressed: u64,
-    stretch: Option<T>,
+    interval: Option<T>,
 }
 
-impl<T: Copy + Eq + Hash> Ration<T> {
-    /// `most` in each stretch.
+impl<T: Copy + Eq + Hash> RateLimit<T> {
+    /// `most` in each interval.
     pub fn new(most: u32) -> Self {
-        Self { most, used: 0, suppressed: 0, stretch: None }
+        Self { most, used: 0, suppressed: 0, interval: None }
     }
 
     /// Takes one. `Some(n)` when there was one left; `n` were refused since the last that was granted.
-    pub fn take(&mut self, stretch: T) -> Option<u64> {
-        if self.stretch != Some(stretch) {
-            self.stretch = Some(stretch);
+    pub fn try_take(&mut self, interval: T) -> Option<u64> {
+        if self.interval != Some(interval) {
+            self.interval = Some(interval);
             self.used = 0;
         }
         if self.used == self.most {
@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn the_same_port_again_repeats_or_replaces() {
-        let mut table = Table::default();
-        let admit = |table: &mut Table, request: &[u8], answered: fn(u64) -> bool| {
+        let mut table = TransferTable::default();
+        let admit = |table: &mut TransferTable, request: &[u8], answered: fn(u64) -> bool| {
             table.admit(client(1, 7), request, Rank::Known, answered)
         };
         assert_eq!(admit(&mut table, b"a", NONE), Admission::Start);
@@ -215,8 +215,8 @@ mod tests {
 
     #[test]
     fn one_address_cannot_take_all_and_all_cannot_take_more() {
-        let mut table = Table::default();
-        let admit = |table: &mut Table, host, port| table.admit(client(host, port), b"a", Rank::Known, ALL);
+        let mut table = TransferTable::default();
+        let admit = |table: &mut TransferTable, host, port| table.admit(client(host, port), b"a", Rank::Known, ALL);
         for port in 0..MAX_PER_ADDRESS as u16 {
             assert_eq!(admit(&mut table, 1, port + 1), Admission::Start);
         }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn who_never_answered_gives_way_the_oldest_first_and_strangers_before_others() {
-        let mut table = Table::default();
+        let mut table = TransferTable::default();
         let mut ids = Vec::new();
         let quarter = Shares::of_strangers(MAX_TRANSFERS);
         for number in 0..quarter as u16 {
@@ -264,7 +264,7 @@ mod tests {
         let last = table.admit(client(254, 1), b"a", Rank::Known, heard(&[0], &ids));
         assert_eq!(last, Admission::InPlaceOf(ids[1]), "a stranger's, before the known");
         // Of one address only its own give way.
-        let mut table = Table::default();
+        let mut table = TransferTable::default();
         for port in 1..=MAX_PER_ADDRESS as u16 {
             table.admit(client(1, port), b"a", Rank::Known, NONE);
         }
@@ -276,13 +276,14 @@ mod tests {
 
     #[test]
     fn a_few_addresses_that_answer_slowly_keep_nobody_out() {
-        let mut table = Table::default();
-        let admit = |table: &mut Table, host, port, rank| table.admit(client(host, port), b"a", rank, ALL);
+        let mut table = TransferTable::default();
+        let admit = |table: &mut TransferTable, host, port, rank| table.admit(client(host, port), b"a", rank, ALL);
         let quarter = Shares::of_strangers(MAX_TRANSFERS) as u16;
         for number in 0..quarter {
             assert_eq!(admit(&mut table, (number % 6) as u8, number + 1, Rank::Stranger), Admission::Start);
         }
-        let has = |table: &Table, host: u8| table.addresses.get(&client(host, 1).ip()).copied().unwrap_or_default();
+        let has =
+            |table: &TransferTable, host: u8| table.addresses.get(&client(host, 1).ip()).copied().unwrap_or_default();
         for host in 100..120 {
             let before = (0..6).map(|host| has(&table, host)).max();
             let Admission::InPlaceOf(_) = admit(&mut table, host, 1, Rank::Stranger) else { panic!("{host}") };
@@ -294,7 +295,7 @@ mod tests {
         }
         assert!((0..6).all(|host| has(&table, host) >= 10), "each keeps as much as the others");
         // Of a better known one nothing is taken, and nothing by who would have as much.
-        let mut table = Table::default();
+        let mut table = TransferTable::default();
         for number in 0..MAX_TRANSFERS as u16 {
             assert_eq!(admit(&mut table, (number % 176) as u8, number + 1, Rank::Known), Admission::Start);
         }
@@ -305,8 +306,8 @@ mod tests {
 
     #[test]
     fn a_ration_counts_what_it_refused() {
-        let mut ration = Ration::new(2);
-        let taken: Vec<_> = [1, 1, 1, 1, 2, 2].into_iter().map(|stretch| ration.take(stretch)).collect();
+        let mut limit = RateLimit::new(2);
+        let taken: Vec<_> = [1, 1, 1, 1, 2, 2].into_iter().map(|interval| limit.try_take(interval)).collect();
         assert_eq!(taken, [Some(0), Some(0), None, None, Some(2), Some(0)]);
     }
 }

@@ -7,7 +7,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::transfer::{End, Outbox};
+use super::transfer::{SendBuffer, TransferEnd};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,12 @@ pub(super) enum Outcome {
 /// In the order of [`Outcome`].
 const OUTCOMES: [&str; 8] = ["completed", "aborted", "timed-out", "not-found", "refused", "busy", "replaced", "failed"];
 
-impl From<&End> for Outcome {
-    fn from(end: &End) -> Self {
+impl From<&TransferEnd> for Outcome {
+    fn from(end: &TransferEnd) -> Self {
         match end {
-            End::Complete => Self::Completed,
-            End::Aborted { .. } => Self::Aborted,
-            End::Silent | End::TooLong => Self::TimedOut,
+            TransferEnd::Complete => Self::Completed,
+            TransferEnd::Aborted { .. } => Self::Aborted,
+            TransferEnd::Silent | TransferEnd::TooLong => Self::TimedOut,
         }
     }
 }
@@ -92,7 +92,7 @@ impl Metrics {
     }
 
     /// Counts packets that are about to be sent.
-    pub(super) fn sends(&self, out: &Outbox) {
+    pub(super) fn sends(&self, out: &SendBuffer) {
         if !out.is_empty() {
             self.0.sent_bytes.inc_by(out.size() as u64);
         }

@@ -11,11 +11,11 @@
 //! lockstep it moves half of what dnsmasq does. `tests/it/tftp_async_tftp.rs` keeps the demonstration.
 
 pub mod admission;
-mod line;
 mod metrics;
 pub mod packet;
 mod server;
 pub mod transfer;
+mod transfer_socket;
 
 pub use metrics::Metrics;
 pub use server::{BindError, Server};

@@ -30,13 +30,13 @@ pub struct ReadRequest<'a> {
     /// File name; any bytes but NUL.
     pub name: &'a [u8],
     /// The options that are known and well formed.
-    pub options: Asked,
+    pub options: RequestedOptions,
 }
 
 /// Options a client asked for. An option that is unknown, malformed or out of its range is left out: the client
 /// then finds it missing in the OACK and goes on without (RFC 2347 section 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedOptions {
     /// `blksize`: 8 to 65464 bytes (RFC 2348).
     pub block_size: Option<u16>,
     /// `timeout`: 1 to 255 seconds (RFC 2349).
@@ -94,19 +94,19 @@ pub fn parse_request(packet: &[u8]) -> Result<ReadRequest<'_>, RequestError> {
     // Some PXE ROMs take option 67 to its end-of-options byte into the name.
     let end = name.iter().rposition(|byte| *byte != 0xff).map_or(0, |at| at + 1);
     let name = &name[..end];
-    let mut options = Asked::default();
+    let mut options = RequestedOptions::default();
     // An odd tail is left alone: the name and what came before it are good.
     while let Some((key, value, tail)) =
         string(rest).and_then(|(key, rest)| string(rest).map(|(value, rest)| (key, value, rest)))
     {
-        options.take(key, value);
+        options.set(key, value);
         rest = tail;
     }
     Ok(ReadRequest { name, options })
 }
 
-impl Asked {
-    fn take(&mut self, key: &[u8], value: &[u8]) {
+impl RequestedOptions {
+    fn set(&mut self, key: &[u8], value: &[u8]) {
         let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
         let Some(number) = number else { return };
         let small = u16::try_from(number).ok();
@@ -124,7 +124,7 @@ impl Asked {
 
 /// A packet at a transfer's own port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ClientPacket {
     /// ACK of a block number.
     Ack(u16),
     /// ERROR: the client ends the transfer.
@@ -139,15 +139,15 @@ pub enum Answer {
 }
 
 /// Reads a packet of a transfer's client.
-pub fn parse_answer(packet: &[u8]) -> Answer {
+pub fn parse_client_packet(packet: &[u8]) -> ClientPacket {
     match packet {
         // Longer ACKs exist in the field; the number is what counts.
-        [0, 4, high, low, ..] => Answer::Ack(u16::from_be_bytes([*high, *low])),
+        [0, 4, high, low, ..] => ClientPacket::Ack(u16::from_be_bytes([*high, *low])),
         [0, 5, high, low, text @ ..] => {
             let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-            Answer::Error { code: u16::from_be_bytes([*high, *low]), message: printable(text).into_owned() }
+            ClientPacket::Error { code: u16::from_be_bytes([*high, *low]), message: printable(text).into_owned() }
         }
-        _ => Answer::Other,
+        _ => ClientPacket::Other,
     }
 }
 
@@ -185,18 +185,18 @@ mod tests {
     fn the_requests_of_real_clients() {
         // OVMF 2022.11, the size probe.
         let probe = b"\0\x01snponly.efi\0octet\0tsize\x000\0blksize\x001468\0windowsize\x004\0";
-        let asked = Asked { block_size: Some(1468), timeout: None, size: true, window: Some(4) };
+        let asked = RequestedOptions { block_size: Some(1468), timeout: None, size: true, window: Some(4) };
         assert_eq!(parse_request(probe), Ok(ReadRequest { name: b"snponly.efi", options: asked }));
         // A ROM that takes the end-of-options byte into the name, upper-case mode, and an odd tail.
         let odd = b"\0\x01undionly.kpxe\xff\0OCTET\0TSIZE\x000\0blk";
-        let asked = Asked { size: true, ..Asked::default() };
+        let asked = RequestedOptions { size: true, ..RequestedOptions::default() };
         assert_eq!(parse_request(odd), Ok(ReadRequest { name: b"undionly.kpxe", options: asked }));
     }
 
     #[test]
     fn options_out_of_range_are_left_out() {
         let packet = b"\0\x01f\0octet\0blksize\x007\0timeout\x000\0windowsize\x0065536\0blksize\x001024\0multicast\0\0";
-        let asked = Asked { block_size: Some(1024), ..Asked::default() };
+        let asked = RequestedOptions { block_size: Some(1024), ..RequestedOptions::default() };
         assert_eq!(parse_request(packet).map(|request| request.options), Ok(asked));
     }
 
@@ -232,7 +232,7 @@ mod tests {
             let mut request = vec![0, 1];
             request.extend_from_slice(&packet);
             let _ = parse_request(&request);
-            if let Answer::Error { message, .. } = parse_answer(&packet) {
+            if let ClientPacket::Error { message, .. } = parse_client_packet(&packet) {
                 prop_assert!(message.is_ascii() || message.ends_with('…'));
             }
         }

@@ -19,18 +19,18 @@ use tracing::{debug, error, info, warn};
 use crate::boot::{BootFiles, FileError, TFTP_FILES, lookup};
 use crate::ration::{Ranks, all_alike};
 
-use super::admission::{Admission, Ration, Table};
-use super::line::Line;
+use super::admission::{Admission, RateLimit, TransferTable};
 use super::metrics::{Metrics, Outcome};
-use super::packet::{Asked, ErrorCode, MAX_REQUEST, error, parse_request, printable};
-use super::transfer::{End, Outbox, Progress, Transfer};
+use super::packet::{ErrorCode, MAX_REQUEST, RequestedOptions, error, parse_request, printable};
+use super::transfer::{SendBuffer, Transfer, TransferEnd, TransferProgress};
+use super::transfer_socket::TransferSocket;
 
 /// Requests that may wait in the kernel, in bytes: a rack that powers on at once.
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// Lines about the socket's faults in ten seconds. Clients' faults the log itself rations.
 const FAULT_LINES: u32 = 20;
 const FAULT_STRETCH: Duration = Duration::from_secs(10);
-/// Packets that are no request of ours are answered at most this often in a stretch of ten seconds.
+/// Packets that are no request of ours are answered at most this often in an interval of ten seconds.
 const REFUSALS: u32 = 1000;
 
 /// The address cannot be served.
@@ -98,16 +98,16 @@ impl Server {
     async fn listen(self, shutdown: CancellationToken) -> io::Result<()> {
         let listener = UdpSocket::from_std(self.socket)?;
         let bound = listener.local_addr()?.ip();
-        let mut desk = Desk {
+        let mut dispatcher = Dispatcher {
             files: self.files,
             ranks: self.ranks,
             metrics: self.metrics,
-            table: Table::default(),
+            table: TransferTable::default(),
             handles: HashMap::new(),
             tasks: HashMap::new(),
             transfers: JoinSet::new(),
-            faults: Ration::new(FAULT_LINES),
-            refusals: Ration::new(REFUSALS),
+            faults: RateLimit::new(FAULT_LINES),
+            refusals: RateLimit::new(REFUSALS),
             begun: Instant::now(),
         };
         let mut buffer = [0; MAX_REQUEST + 1];
@@ -115,53 +115,53 @@ impl Server {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = desk.transfers.join_next_with_id() => match done {
-                    Ok((task, ())) => desk.finish(task),
+                Some(done) = dispatcher.transfers.join_next_with_id() => match done {
+                    Ok((task, ())) => dispatcher.finish(task),
                     Err(cause) => {
                         error!(error = %cause, "a TFTP transfer panicked");
-                        desk.metrics.ended(Outcome::Failed);
-                        desk.finish(cause.id());
+                        dispatcher.metrics.ended(Outcome::Failed);
+                        dispatcher.finish(cause.id());
                     }
                 },
                 received = receive(&listener, &mut buffer, bound) => match received {
-                    Ok(Some((length, client, local))) => desk.request(&buffer[..length], client, local),
+                    Ok(Some((length, client, local))) => dispatcher.request(&buffer[..length], client, local),
                     Ok(None) => {}
                     // An ICMP answer to an earlier packet, or memory pressure: neither ends the service.
                     Err(cause) => {
-                        desk.socket_failed(&cause);
+                        dispatcher.socket_failed(&cause);
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 },
             }
         }
-        desk.transfers.shutdown().await;
+        dispatcher.transfers.shutdown().await;
         Ok(())
     }
 }
 
-/// The requests of all clients.
-struct Desk {
+/// Turns the requests of all clients into transfers.
+struct Dispatcher {
     files: BootFiles,
     ranks: Ranks,
     metrics: Metrics,
-    table: Table,
-    handles: HashMap<u64, Arc<Handle>>,
+    table: TransferTable,
+    handles: HashMap<u64, Arc<TransferHandle>>,
     tasks: HashMap<task::Id, (SocketAddr, u64)>,
     transfers: JoinSet<()>,
-    faults: Ration<u64>,
-    refusals: Ration<u64>,
+    faults: RateLimit<u64>,
+    refusals: RateLimit<u64>,
     begun: Instant,
 }
 
-/// What the desk and a transfer share.
+/// What the dispatcher and a transfer share.
 #[derive(Default)]
-struct Handle {
+struct TransferHandle {
     under_way: AtomicBool,
     repeat: Notify,
     end: CancellationToken,
 }
 
-impl Desk {
+impl Dispatcher {
     fn request(&mut self, packet: &[u8], client: SocketAddr, local: SocketAddr) {
         if client.port() == 0 {
             return;
@@ -212,7 +212,7 @@ impl Desk {
             }
         }
         let Some(id) = self.table.id(client) else { return };
-        let handle = Arc::new(Handle::default());
+        let handle = Arc::new(TransferHandle::default());
         self.handles.insert(id, handle.clone());
         let files = self.files.clone();
         let asked = request.options;
@@ -242,7 +242,7 @@ impl Desk {
     }
 
     fn refuse(&mut self, client: SocketAddr, local: SocketAddr, code: ErrorCode, message: &str) {
-        if self.refusals.take(self.stretch()).is_none() {
+        if self.refusals.try_take(self.interval()).is_none() {
             return;
         }
         let mut packet = Vec::new();
@@ -256,19 +256,19 @@ impl Desk {
         }
     }
 
-    fn stretch(&self) -> u64 {
+    fn interval(&self) -> u64 {
         self.begun.elapsed().as_secs() / FAULT_STRETCH.as_secs()
     }
 
     /// A line about the socket, which nobody's address is to blame for.
     fn socket_failed(&mut self, cause: &io::Error) {
-        if let Some(suppressed) = self.faults.take(self.stretch()) {
+        if let Some(suppressed) = self.faults.try_take(self.interval()) {
             warn!(error = %cause, left_out = suppressed, "cannot receive by TFTP");
         }
     }
 }
 
-fn outcome(ended: &Result<Option<(End, usize, Duration)>, ServeError>) -> Outcome {
+fn outcome(ended: &Result<Option<(TransferEnd, usize, Duration)>, ServeError>) -> Outcome {
     match ended {
         Ok(Some((end, ..))) => end.into(),
         Ok(None) => Outcome::Replaced,
@@ -279,16 +279,16 @@ fn outcome(ended: &Result<Option<(End, usize, Duration)>, ServeError>) -> Outcom
     }
 }
 
-fn report(name: &str, client: SocketAddr, ended: Result<Option<(End, usize, Duration)>, ServeError>) {
+fn report(name: &str, client: SocketAddr, ended: Result<Option<(TransferEnd, usize, Duration)>, ServeError>) {
     match ended {
-        Ok(Some((End::Complete, bytes, took))) => {
+        Ok(Some((TransferEnd::Complete, bytes, took))) => {
             info!(peer = %client, file = name, bytes, milliseconds = took.as_millis() as u64, "TFTP file sent");
         }
-        Ok(Some((End::Aborted { code, message }, ..))) => {
+        Ok(Some((TransferEnd::Aborted { code, message }, ..))) => {
             debug!(peer = %client, file = name, code, message, "TFTP client ended the transfer");
         }
-        Ok(Some((End::Silent, ..))) => warn!(peer = %client, file = name, "TFTP client stopped answering"),
-        Ok(Some((End::TooLong, ..))) => warn!(peer = %client, file = name, "TFTP transfer took too long"),
+        Ok(Some((TransferEnd::Silent, ..))) => warn!(peer = %client, file = name, "TFTP client stopped answering"),
+        Ok(Some((TransferEnd::TooLong, ..))) => warn!(peer = %client, file = name, "TFTP transfer took too long"),
         Ok(None) => debug!(peer = %client, file = name, "TFTP transfer gave way to another"),
         Err(cause) => warn!(peer = %client, file = name, error = %cause, "TFTP transfer failed"),
     }
@@ -307,29 +307,29 @@ enum ServeError {
 async fn serve(
     files: &BootFiles,
     name: &'static str,
-    asked: Asked,
+    asked: RequestedOptions,
     (client, local): (SocketAddr, SocketAddr),
-    handle: &Handle,
+    handle: &TransferHandle,
     metrics: &Metrics,
-) -> Result<(End, usize, Duration), ServeError> {
-    let (mut line, strangers) = Line::open(local, client)?;
+) -> Result<(TransferEnd, usize, Duration), ServeError> {
+    let (mut transfer_socket, strangers) = TransferSocket::open(local, client)?;
     let loading = files.clone();
     let loaded = task::spawn_blocking(move || loading.load(name)).await.map_err(|_| ServeError::Interrupted)?;
-    let mut out = Outbox::default();
+    let mut out = SendBuffer::default();
     let data = match loaded {
         Ok(data) => data,
         Err(cause) => {
             let mut packet = Vec::new();
             error(&mut packet, ErrorCode::NotFound, "boot file missing on the server");
-            line.socket.send(&packet).await?;
+            transfer_socket.socket.send(&packet).await?;
             return Err(cause.into());
         }
     };
     let begun = Instant::now();
-    let mut transfer = Transfer::new(data, &asked, line.path_mtu(), begun);
+    let mut transfer = Transfer::new(data, &asked, transfer_socket.path_mtu(), begun);
     transfer.start(begun, &mut out);
     metrics.sends(&out);
-    line.send(&mut out).await?;
+    transfer_socket.send(&mut out).await?;
     let alarm = tokio::time::sleep_until(transfer.deadline().into());
     tokio::pin!(alarm);
     let mut strange = [0; 16];
@@ -337,7 +337,7 @@ async fn serve(
         // The alarm is not moved at every packet: when it rings early, it is set again.
         let progress = tokio::select! {
             biased;
-            received = line.receive() => match received {
+            received = transfer_socket.receive() => match received {
                 Ok(packet) => {
                     let progress = transfer.on_packet(Instant::now(), packet, &mut out);
                     if transfer.is_under_way() {
@@ -346,11 +346,11 @@ async fn serve(
                     progress
                 }
                 // ICMP: nobody there any more, or so somebody says. The client's silence will show.
-                Err(_) => Progress::Waiting,
+                Err(_) => TransferProgress::Waiting,
             },
             () = handle.repeat.notified() => {
                 transfer.on_repeated_request(&mut out);
-                Progress::Waiting
+                TransferProgress::Waiting
             }
             () = alarm.as_mut() => {
                 let progress = transfer.on_time(Instant::now(), &mut out);
@@ -362,12 +362,12 @@ async fn serve(
                 error(&mut packet, ErrorCode::UnknownTransfer, "unknown transfer ID");
                 // Best effort; it must not disturb the transfer (RFC 1350 section 4).
                 let _unsent = strangers.try_send_to(&packet, stranger);
-                Progress::Waiting
+                TransferProgress::Waiting
             }
         };
         metrics.sends(&out);
-        line.send(&mut out).await?;
-        if let Progress::Ended(end) = progress {
+        transfer_socket.send(&mut out).await?;
+        if let TransferProgress::Ended(end) = progress {
             break end;
         }
     };

@@ -2,13 +2,13 @@
 //!
 //! The caller owns the socket and the clock. It calls [`Transfer::start`] once, [`Transfer::on_packet`] for every
 //! packet of the client, [`Transfer::on_time`] when [`Transfer::deadline`] has come, sends what lands in the
-//! [`Outbox`], and stops at [`Progress::Ended`].
+//! [`SendBuffer`], and stops at [`TransferProgress::Ended`].
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::packet::{Answer, Asked, DATA_HEADER, ErrorCode, error, parse_answer};
+use super::packet::{ClientPacket, DATA_HEADER, ErrorCode, RequestedOptions, error, parse_client_packet};
 
 /// Largest block when nothing smaller is asked for, in bytes (RFC 1350).
 const DEFAULT_BLOCK: u16 = 512;
@@ -27,13 +27,13 @@ pub const MAX_DURATION: Duration = Duration::from_secs(600);
 
 /// Packets to send, in order, in one buffer.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct SendBuffer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     repeated: u64,
 }
 
-impl Outbox {
+impl SendBuffer {
     /// The packets in order.
     pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.ends.iter().scan(0, |start, end| {
@@ -83,16 +83,16 @@ impl Outbox {
 
 /// What a transfer is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum TransferProgress {
     /// Wait for the client.
     Waiting,
     /// It is over.
-    Ended(End),
+    Ended(TransferEnd),
 }
 
 /// How a transfer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TransferEnd {
     /// The last block was acknowledged.
     Complete,
     /// The client sent ERROR. UEFI firmware does so after it learnt the size.
@@ -136,7 +136,7 @@ pub struct Transfer {
 impl Transfer {
     /// A transfer of `data` with what can be granted of the options. `path_mtu` is the largest IP packet on the way
     /// to the client, in bytes.
-    pub fn new(data: Bytes, asked: &Asked, path_mtu: u32, now: Instant) -> Self {
+    pub fn new(data: Bytes, asked: &RequestedOptions, path_mtu: u32, now: Instant) -> Self {
         // IPv4 20, UDP 8, TFTP 4. IPv6 would need 20 more, but its smallest MTU is 1280.
         let room = u16::try_from(path_mtu.saturating_sub(32)).unwrap_or(u16::MAX);
         let largest = MAX_BLOCK.min(room.max(DEFAULT_BLOCK));
@@ -188,7 +188,7 @@ impl Transfer {
     }
 
     /// The first packets: the OACK, or the first block.
-    pub fn start(&mut self, now: Instant, out: &mut Outbox) {
+    pub fn start(&mut self, now: Instant, out: &mut SendBuffer) {
         self.send(out);
         self.rest(now);
     }
@@ -209,15 +209,17 @@ impl Transfer {
     }
 
     /// Takes a packet of the client.
-    pub fn on_packet(&mut self, now: Instant, packet: &[u8], out: &mut Outbox) -> Progress {
-        let number = match parse_answer(packet) {
-            Answer::Ack(number) => number,
-            Answer::Error { code, message } => return Progress::Ended(End::Aborted { code, message }),
-            Answer::Other => return Progress::Waiting,
+    pub fn on_packet(&mut self, now: Instant, packet: &[u8], out: &mut SendBuffer) -> TransferProgress {
+        let number = match parse_client_packet(packet) {
+            ClientPacket::Ack(number) => number,
+            ClientPacket::Error { code, message } => {
+                return TransferProgress::Ended(TransferEnd::Aborted { code, message });
+            }
+            ClientPacket::Other => return TransferProgress::Waiting,
         };
         if self.oack.is_some() {
             if number != 0 {
-                return Progress::Waiting;
+                return TransferProgress::Waiting;
             }
             self.oack = None;
         } else {
@@ -227,49 +229,49 @@ impl Transfer {
             let outstanding = self.sent - self.acked;
             if distance == 0 {
                 if self.window == 1 || self.asked_again || outstanding == 0 {
-                    return Progress::Waiting;
+                    return TransferProgress::Waiting;
                 }
                 self.asked_again = true;
                 self.send(out);
-                return Progress::Waiting;
+                return TransferProgress::Waiting;
             }
             if u64::from(distance) > outstanding {
-                return Progress::Waiting;
+                return TransferProgress::Waiting;
             }
             self.acked += u64::from(distance);
         }
         self.heard = true;
         if self.acked == self.blocks {
-            return Progress::Ended(End::Complete);
+            return TransferProgress::Ended(TransferEnd::Complete);
         }
         self.repeats = 0;
         self.asked_again = false;
         self.send(out);
         self.rest(now);
-        Progress::Waiting
+        TransferProgress::Waiting
     }
 
     /// Looks whether an answer is overdue.
-    pub fn on_time(&mut self, now: Instant, out: &mut Outbox) -> Progress {
+    pub fn on_time(&mut self, now: Instant, out: &mut SendBuffer) -> TransferProgress {
         if now >= self.end {
             out.packet(|bytes| error(bytes, ErrorCode::NotDefined, "transfer takes too long"));
-            return Progress::Ended(End::TooLong);
+            return TransferProgress::Ended(TransferEnd::TooLong);
         }
         if now < self.next {
-            return Progress::Waiting;
+            return TransferProgress::Waiting;
         }
         if self.repeats == MAX_REPEATS {
             out.packet(|bytes| error(bytes, ErrorCode::NotDefined, "no answer"));
-            return Progress::Ended(End::Silent);
+            return TransferProgress::Ended(TransferEnd::Silent);
         }
         self.repeats += 1;
         self.send(out);
         self.rest(now);
-        Progress::Waiting
+        TransferProgress::Waiting
     }
 
     /// The client repeated its request before it answered: it missed the first packet.
-    pub fn on_repeated_request(&mut self, out: &mut Outbox) {
+    pub fn on_repeated_request(&mut self, out: &mut SendBuffer) {
         if !self.is_under_way() {
             self.send(out);
         }
@@ -281,7 +283,7 @@ impl Transfer {
         self.next = now + self.wait.saturating_mul(factor).min(longest);
     }
 
-    fn send(&mut self, out: &mut Outbox) {
+    fn send(&mut self, out: &mut SendBuffer) {
         if let Some(oack) = &self.oack {
             out.packet(|bytes| bytes.extend_from_slice(oack));
             out.repeated += u64::from(self.oack_sent);

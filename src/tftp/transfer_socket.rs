@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tracing::debug;
 
-use super::transfer::Outbox;
+use super::transfer::SendBuffer;
 
 /// Longer than an ACK or an ERROR of any use, in bytes; the rest of a longer packet is cut off.
 const PACKET: usize = 600;
@@ -19,24 +19,24 @@ const PACKET: usize = 600;
 const AT_ONCE: usize = 2;
 
 /// A transfer's own port.
-pub(super) struct Line {
+pub(super) struct TransferSocket {
     /// Connected: the kernel looks up the way once and gives it the client's packets only.
     pub socket: UdpSocket,
     client: SocketAddr,
     /// Whether the kernel may cut a window into packets (UDP_SEGMENT); not every network card can.
     segments: bool,
-    inbox: Inbox,
+    received: ReceiveBuffer,
 }
 
 /// Packets that were taken and not looked at yet.
-struct Inbox {
+struct ReceiveBuffer {
     packets: [[u8; PACKET]; AT_ONCE],
     lengths: [usize; AT_ONCE],
     next: usize,
     count: usize,
 }
 
-impl Inbox {
+impl ReceiveBuffer {
     /// Takes what the socket has. `WouldBlock` when it has no more, with or without a packet taken.
     fn fill(&mut self, socket: &UdpSocket) -> io::Result<()> {
         (self.next, self.count) = (0, 0);
@@ -50,23 +50,23 @@ impl Inbox {
         if self.count < AT_ONCE { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    fn take(&mut self) -> Option<&[u8]> {
+    fn next_packet(&mut self) -> Option<&[u8]> {
         let taken = (self.next < self.count).then_some(self.next)?;
         self.next += 1;
         Some(&self.packets[taken][..self.lengths[taken]])
     }
 }
 
-impl Line {
+impl TransferSocket {
     /// A port of the system's choice at the address that was asked, for this client; and a second socket there, which
     /// gets what anybody else sends to it.
     pub fn open(local: SocketAddr, client: SocketAddr) -> io::Result<(Self, UdpSocket)> {
         let strangers = bind_shared(local)?;
         let socket = bind_shared(strangers.local_addr()?)?;
         socket.connect(client)?;
-        let inbox = Inbox { packets: [[0; PACKET]; AT_ONCE], lengths: [0; AT_ONCE], next: 0, count: 0 };
-        let line = Self { socket: UdpSocket::from_std(socket)?, client, segments: true, inbox };
-        Ok((line, UdpSocket::from_std(strangers)?))
+        let received = ReceiveBuffer { packets: [[0; PACKET]; AT_ONCE], lengths: [0; AT_ONCE], next: 0, count: 0 };
+        let opened = Self { socket: UdpSocket::from_std(socket)?, client, segments: true, received };
+        Ok((opened, UdpSocket::from_std(strangers)?))
     }
 
     /// The largest IP packet on the way to the client as far as the kernel knows, in bytes; 1500 when it does not say.
@@ -82,18 +82,18 @@ impl Line {
 
     /// The client's next packet. To stop waiting for it loses none.
     pub async fn receive(&mut self) -> io::Result<&[u8]> {
-        while self.inbox.next == self.inbox.count {
+        while self.received.next == self.received.count {
             self.socket.readable().await?;
-            match self.socket.try_io(Interest::READABLE, || self.inbox.fill(&self.socket)) {
+            match self.socket.try_io(Interest::READABLE, || self.received.fill(&self.socket)) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 _ => {}
             }
         }
-        Ok(self.inbox.take().unwrap_or_default())
+        Ok(self.received.next_packet().unwrap_or_default())
     }
 
     /// Sends packets and forgets them.
-    pub async fn send(&mut self, out: &mut Outbox) -> io::Result<()> {
+    pub async fn send(&mut self, out: &mut SendBuffer) -> io::Result<()> {
         if out.len() > 1 && self.segments {
             if self.send_segments(out).await.is_ok() {
                 out.clear();
@@ -115,7 +115,7 @@ impl Line {
         Ok(())
     }
 
-    async fn send_segments(&self, out: &Outbox) -> io::Result<()> {
+    async fn send_segments(&self, out: &SendBuffer) -> io::Result<()> {
         let Some((bytes, segment)) = out.segments() else { return Ok(()) };
         let segment = u16::try_from(segment).map_err(io::Error::other)?;
         self.socket
