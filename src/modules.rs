@@ -8,7 +8,7 @@ use crate::api::{self, Declared, Keep, Kind};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
 use crate::config::Config;
-use crate::dhcp::{self, BootSite, Leases};
+use crate::dhcp::{self, Leases, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
@@ -90,11 +90,11 @@ fn importing(house: &mut House<'_>) -> Importing {
     }
 }
 
-fn addresses(house: &mut House<'_>) -> Option<dhcp::Serving> {
+fn addresses(house: &mut House<'_>) -> Option<dhcp::DhcpService> {
     let config = house.config;
-    Some(dhcp::Serving {
+    Some(dhcp::DhcpService {
         leases: house.leases?.clone(),
-        site: BootSite {
+        service_ports: ServicePorts {
             http_port: config.boot.listen.port(),
             tftp_port: config.boot.tftp.port(),
             dhcp_port: config.dhcp.port,

@@ -10,11 +10,11 @@ const SLACK: u64 = 30;
 
 /// Notices jumps.
 #[derive(Debug, Default)]
-pub struct Clock(Option<(u64, Instant)>);
+pub struct JumpDetector(Option<(u64, Instant)>);
 
-impl Clock {
+impl JumpDetector {
     /// Looks at the time of day, in seconds since 1970. Returns by how many seconds it jumped since the last look.
-    pub fn look(&mut self, now: u64, instant: Instant) -> Option<i64> {
+    pub fn observe(&mut self, now: u64, instant: Instant) -> Option<i64> {
         let (before, since) = self.0.replace((now, instant))?;
         let expected = before.saturating_add(instant.saturating_duration_since(since).as_secs());
         if now.abs_diff(expected) <= SLACK {
@@ -46,9 +46,9 @@ mod tests {
             (505, 1_000, Some(-899_999_002)),
             (506, u64::MAX, None),
         ];
-        let mut clock = Clock::default();
+        let mut clock = JumpDetector::default();
         for (passed, now, wanted) in rows {
-            assert_eq!(clock.look(now, begin + Duration::from_secs(passed)), wanted, "{passed} {now}");
+            assert_eq!(clock.observe(now, begin + Duration::from_secs(passed)), wanted, "{passed} {now}");
         }
     }
 }

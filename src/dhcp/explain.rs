@@ -7,7 +7,7 @@ use crate::boot::{Boot, BootClient, BootHost, ClientKind, Firmware, Stranger, de
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::publish::{expiry, state_name};
-use super::seen::Message;
+use super::recent_messages::RecentMessage;
 use super::table::LeaseTable;
 
 /// What is true of the machine on one network, a sentence to a line.
@@ -72,14 +72,14 @@ fn boot(mac: MacAddress, host: Option<&BootHost>, stranger: &Stranger, line: &mu
 }
 
 /// The last messages and what came of them.
-pub(super) fn messages<'n>(seen: &[Message], network: impl Fn(usize) -> &'n str) -> String {
-    if seen.is_empty() {
+pub(super) fn messages<'n>(recent: &[RecentMessage], network: impl Fn(usize) -> &'n str) -> String {
+    if recent.is_empty() {
         return "no message of it has arrived since Slipway started: look at cabling, VLAN and relay\n".into();
     }
     let mut text = "its last messages:\n".to_owned();
-    for Message { at, network: index, kind, note } in seen {
+    for RecentMessage { at, network: index, kind, disposition } in recent {
         let at = expiry(*at).map_or_else(String::new, |time| time.to_string());
-        writeln!(text, "  - {at} {}: {kind:?}: {note}", network(*index)).ok();
+        writeln!(text, "  - {at} {}: {kind:?}: {disposition}", network(*index)).ok();
     }
     text
 }

@@ -14,9 +14,9 @@ use super::interface::interface_address;
 use super::metrics::Counts;
 use super::network::empty_table;
 use super::outcome::LeaseWrite;
+use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
-use super::seen::{Message, Seen};
-use super::table::{Known, Lease, LeaseState, LeaseTable, QUARANTINE};
+use super::table::{IsKnown, Lease, LeaseState, LeaseTable, QUARANTINE};
 
 /// Name of the store's table.
 const TABLE: &str = "leases";
@@ -56,7 +56,7 @@ pub struct Leases {
     networks: Arc<[NetworkLeases]>,
     table: Table,
     // std's lock: held for one message, never across an await.
-    seen: Arc<Mutex<Seen>>,
+    recent: Arc<Mutex<RecentMessages>>,
 }
 
 /// The leases of one network.
@@ -139,7 +139,7 @@ impl Leases {
                 "the database has DHCP leases of networks that are not configured: they are kept"
             );
         }
-        Ok(Self { networks, table, seen: Arc::default() })
+        Ok(Self { networks, table, recent: Arc::default() })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
@@ -167,14 +167,14 @@ impl Leases {
             super::explain::network(mac, &network.config, &table, host.as_deref(), &stranger)
         });
         let networks = networks.collect();
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).of(mac);
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).of_machine(mac);
         let name = |index: usize| self.networks.get(index).map_or("", |network| network.config.name.as_str());
-        super::explain::machine(mac, host.as_deref(), networks) + &super::explain::messages(&seen, name)
+        super::explain::machine(mac, host.as_deref(), networks) + &super::explain::messages(&recent, name)
     }
 
     /// Remembers what came of a machine's message, for [`Leases::explain`].
-    pub(super) fn saw(&self, mac: MacAddress, message: Message) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).put(mac, message);
+    pub(super) fn record_message(&self, mac: MacAddress, message: RecentMessage) {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).record(mac, message);
     }
 
     pub(super) fn networks(&self) -> &[NetworkLeases] {
@@ -185,7 +185,7 @@ impl Leases {
     /// stranger's, `guest_lease` seconds from now at the latest. A known machine's claim of an address that it left ends when it has a
     /// lease on another network: of two relays anybody can make up one, so the claim of each network would stay for ever.
     /// Returns the records to remove.
-    pub(super) fn review(&self, now: u64, index: usize, guest_lease: u64, known: Known<'_>) -> Vec<LeaseWrite> {
+    pub(super) fn review(&self, now: u64, index: usize, guest_lease: u64, known: IsKnown<'_>) -> Vec<LeaseWrite> {
         let Some(network) = self.networks.get(index) else { return Vec::new() };
         let claims = {
             let mut table = network.table();
@@ -574,8 +574,11 @@ mod tests {
         assert!(text.contains("its firmware is told nothing to boot: no BareMetalHost"), "{text}");
         assert!(text.contains("no message of it has arrived since Slipway started"), "{text}");
         assert!(leases.explain(mac(9), &HostIndex::default()).contains("10.0.0.9 is reserved for it"));
-        let note = super::super::outcome::Note::Released(at(101));
-        leases.saw(mac(1), Message { at: 60, network: 0, kind: dhcproto::v4::MessageType::Release, note });
+        let disposition = super::super::outcome::Disposition::Released(at(101));
+        leases.record_message(
+            mac(1),
+            RecentMessage { at: 60, network: 0, kind: dhcproto::v4::MessageType::Release, disposition },
+        );
         let text = leases.explain(mac(1), &HostIndex::default());
         assert!(text.contains("  - 1970-01-01T00:01:00Z a: Release: released 10.0.0.101\n"), "{text}");
 

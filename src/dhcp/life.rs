@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
-use super::{BootSite, Leases, Server, Views, metrics};
+use super::{LeaseViews, Leases, Server, ServicePorts, metrics};
 use crate::api::slipway::DHCPLease;
 use crate::api::{Declared, Keep};
 use crate::boot::HostIndex;
@@ -21,28 +21,28 @@ pub fn module() -> Module {
 }
 
 /// Gives addresses on the networks of the configuration.
-pub struct Serving {
+pub struct DhcpService {
     /// Those that are given.
     pub leases: Leases,
     /// Where boot files are.
-    pub site: BootSite,
+    pub service_ports: ServicePorts,
     /// Whose machines are known.
     pub hosts: HostIndex,
     /// Which network card answers at an address.
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
 
-impl Life for Serving {
+impl Life for DhcpService {
     fn register(&self, registry: &mut Registry) {
         metrics::register(&self.leases, registry);
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let views = match &acting.store {
-            Some(store) => Views::store(store),
-            None => Views::api(acting.client.clone()),
+            Some(store) => LeaseViews::store(store),
+            None => LeaseViews::api(acting.client.clone()),
         };
-        let server = Server::bind(self.site, self.leases.clone(), self.hosts.clone(), views)?;
+        let server = Server::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
         let run = server.with_cards((self.cards)()).run(acting.stop.clone());
         Ok(vec![("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed())])
     }

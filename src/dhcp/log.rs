@@ -10,20 +10,20 @@ use crate::api::MacAddress;
 use crate::boot::BootHost;
 use crate::log::named;
 
-use super::doubt::Doubt;
+use super::conflict::ConflictCheck;
 use super::leases::CommitError;
+use super::log_rate_limit::LogRateLimit;
 use super::network::Network;
-use super::outcome::{Level, Note, Outcome};
+use super::outcome::{Disposition, Level, Outcome};
 use super::packet::{Malformed, Request};
-use super::quiet::Quiet;
 use super::socket::{Outgoing, Unsent};
 
-/// What the log is quiet about for a while.
+/// What the log has one line about in a while.
 #[derive(Hash, PartialEq, Eq)]
 enum Subject {
-    Machine(MacAddress, std::mem::Discriminant<Note>),
-    Doubt(MacAddress, bool),
-    Twin(MacAddress),
+    Machine(MacAddress, std::mem::Discriminant<Disposition>),
+    Conflict(MacAddress, bool),
+    DuplicateMac(MacAddress),
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
     UnnamedRelay,
@@ -35,8 +35,8 @@ enum Subject {
 /// Writes lines about one interface.
 pub(super) struct Log {
     interface: String,
-    said: Quiet<Subject>,
-    said_of_known: Quiet<Subject>,
+    said: LogRateLimit<Subject>,
+    said_of_known: LogRateLimit<Subject>,
     /// Answers that were not sent since the last line about it.
     unsent: u64,
 }
@@ -44,18 +44,18 @@ pub(super) struct Log {
 impl Log {
     /// Nothing was said yet.
     pub fn new(interface: String) -> Self {
-        Self { interface, said: Quiet::default(), said_of_known: Quiet::default(), unsent: 0 }
+        Self { interface, said: LogRateLimit::default(), said_of_known: LogRateLimit::default(), unsent: 0 }
     }
 
-    fn may_say(&mut self, subject: Subject) -> bool {
-        self.said.may_say(Instant::now(), subject).0
+    fn may_log(&mut self, subject: Subject) -> bool {
+        self.said.may_log(Instant::now(), subject).0
     }
 
     /// A message that is none.
     pub fn malformed(&mut self, error: &Malformed, source: SocketAddrV4) {
         if matches!(error, Malformed::Bootp | Malformed::NotRequest(_)) {
             tracing::debug!(interface = %self.interface, peer = %source, %error, "ignored a packet that is no DHCP request");
-        } else if self.may_say(Subject::Peer(*source.ip())) {
+        } else if self.may_log(Subject::Peer(*source.ip())) {
             tracing::warn!(interface = %self.interface, peer = %source, %error, "a DHCP message cannot be read");
         }
     }
@@ -63,7 +63,7 @@ impl Log {
     /// A message for a subnet that nobody here serves.
     pub fn unknown_relay(&mut self, request: &Request<'_>) {
         let relay = request.giaddr;
-        if self.may_say(Subject::Relay(relay)) {
+        if self.may_log(Subject::Relay(relay)) {
             tracing::warn!(
                 interface = %self.interface, %relay, mac = %request.mac,
                 "a DHCP relay asks for a subnet that no network on this interface has"
@@ -73,7 +73,7 @@ impl Log {
 
     /// A relayed message for a network that hears other relays.
     pub fn unnamed_relay(&mut self, network: &Network, request: &Request<'_>, source: SocketAddrV4) {
-        if self.may_say(Subject::UnnamedRelay) {
+        if self.may_log(Subject::UnnamedRelay) {
             tracing::warn!(
                 network = %network.name, relay = %request.giaddr, peer = %source, mac = %request.mac,
                 "ignored a DHCP relay: `relays` of the network does not name it"
@@ -81,13 +81,13 @@ impl Log {
         }
     }
 
-    /// Answers of one way that were not sent; at least one.
+    /// Answers of one send group that were not sent; at least one.
     pub fn unsent(&mut self, answers: &[Outgoing], why: &Unsent) {
         let Some(Outgoing { peer, reply, .. }) = answers.first() else { return };
         self.unsent = self.unsent.saturating_add(answers.len() as u64);
         // A subject for each reason, so that made-up relays do not use up what may be said of others. The server's own: whoever
         // sends names the addresses.
-        if self.said_of_known.may_say(Instant::now(), Subject::Unsent(std::mem::discriminant(why))).0 {
+        if self.said_of_known.may_log(Instant::now(), Subject::Unsent(std::mem::discriminant(why))).0 {
             let dropped = std::mem::take(&mut self.unsent);
             tracing::warn!(interface = %self.interface, %peer, to = %reply.to, dropped, "{why}");
         }
@@ -95,28 +95,28 @@ impl Log {
 
     /// Leases that are not on disk.
     pub fn not_stored(&mut self, error: &CommitError) {
-        if self.may_say(Subject::Store) {
+        if self.may_log(Subject::Store) {
             tracing::error!(%error, "DHCP leases could not be stored, so their clients are not answered");
         }
     }
 
     /// The socket refuses.
     pub fn receive_failed(&mut self, error: &io::Error) {
-        if self.may_say(Subject::Receive) {
+        if self.may_log(Subject::Receive) {
             tracing::warn!(interface = %self.interface, %error, "cannot receive by DHCP");
         }
     }
 
-    /// What came of looking at an address that a known machine declined.
-    pub fn doubt(&mut self, network: &Network, host: Option<&BootHost>, doubt: &Doubt, taken: bool) {
-        let Doubt { mac, address, .. } = *doubt;
-        if !self.said_of_known.may_say(Instant::now(), Subject::Doubt(mac, taken)).0 {
+    /// What came of checking an address that a known machine declined.
+    pub fn conflict_checked(&mut self, network: &Network, host: Option<&BootHost>, check: &ConflictCheck, taken: bool) {
+        let ConflictCheck { mac, address, .. } = *check;
+        if !self.said_of_known.may_log(Instant::now(), Subject::Conflict(mac, taken)).0 {
             return;
         }
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if taken {
-            let note = Note::Declined { address, reserved: false };
-            tracing::warn!(network = %network.name, %mac, host, "{note}");
+            let disposition = Disposition::Declined { address, reserved: false };
+            tracing::warn!(network = %network.name, %mac, host, "{disposition}");
         } else {
             tracing::warn!(
                 network = %network.name, %mac, host,
@@ -138,33 +138,33 @@ impl Log {
         // What only reported itself is a stranger still.
         let host = host.filter(|host| !host.discovery.waiting);
         let known = host.is_some() || network.reservation(mac).is_some();
-        if let Some((one, other)) = &outcome.twin
-            && self.said_of_known.may_say(Instant::now(), Subject::Twin(mac)).0
+        if let Some((one, other)) = &outcome.duplicate_mac
+            && self.said_of_known.may_log(Instant::now(), Subject::DuplicateMac(mac)).0
         {
             tracing::warn!(
                 network = %network.name, %mac, peer = %source, before = %one, now = %other,
                 "two machines have the same MAC address and different UUIDs: change one of the addresses"
             );
         }
-        let level = outcome.note.level(known);
+        let level = outcome.disposition.level(known);
         if level == Level::Debug {
             // Most messages; nothing is put together for lines that nobody reads.
-            tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.note);
+            tracing::debug!(network = %network.name, %mac, peer = %source, kind = ?request.kind, "{}", outcome.disposition);
             return;
         }
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
         if level == Level::Info {
-            tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, "{}", outcome.note);
+            tracing::info!(network = %network.name, %mac, host, kind = ?request.kind, "{}", outcome.disposition);
             return;
         }
-        let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.note));
+        let subject = Subject::Machine(mac, std::mem::discriminant(&outcome.disposition));
         // Strangers cannot use up what known machines may say.
         let said = if known { &mut self.said_of_known } else { &mut self.said };
-        let (may, dropped) = said.may_say(Instant::now(), subject);
+        let (may, dropped) = said.may_log(Instant::now(), subject);
         if may {
             tracing::warn!(
                 network = %network.name, %mac, host, peer = %source, kind = ?request.kind, left_out = dropped,
-                "{}", outcome.note
+                "{}", outcome.disposition
             );
         }
     }

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::leases::Leases;
-use super::outcome::{Note, Silence};
+use super::outcome::{Disposition, DropReason};
 
 /// What may be done about a message.
 const OUTCOMES: [&str; 9] =
@@ -25,8 +25,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub fn count(&self, note: &Note) {
-        let name = name(note);
+    pub fn count(&self, disposition: &Disposition) {
+        let name = name(disposition);
         let of = OUTCOMES.iter().position(|outcome| *outcome == name).map_or(&self.unanswered, |at| &self.of[at]);
         of.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,24 +41,24 @@ impl Counts {
     }
 }
 
-fn name(note: &Note) -> &'static str {
-    match note {
-        Note::Offered { .. } => "offered",
-        Note::Bound { renewed: false, .. } => "leased",
-        Note::Bound { renewed: true, .. } => "renewed",
-        Note::Informed(_) => "informed",
-        Note::BootOnly(_) => "boot-only",
-        Note::Released(_) | Note::Kept(_) => "released",
-        Note::Declined { .. } | Note::Doubted(_) => "declined",
-        Note::Refused { .. } => "refused",
-        Note::Silent(
-            Silence::NoPool
-            | Silence::PoolEmpty
-            | Silence::PoolKept
-            | Silence::PoolShared
-            | Silence::ReservationTaken(_),
+fn name(disposition: &Disposition) -> &'static str {
+    match disposition {
+        Disposition::Offered { .. } => "offered",
+        Disposition::Bound { renewed: false, .. } => "leased",
+        Disposition::Bound { renewed: true, .. } => "renewed",
+        Disposition::Informed(_) => "informed",
+        Disposition::BootOnly(_) => "boot-only",
+        Disposition::Released(_) | Disposition::Kept(_) => "released",
+        Disposition::Declined { .. } | Disposition::ConflictReported(_) => "declined",
+        Disposition::Refused { .. } => "refused",
+        Disposition::Dropped(
+            DropReason::NoPool
+            | DropReason::PoolEmpty
+            | DropReason::PoolKept
+            | DropReason::PoolShared
+            | DropReason::ReservationTaken(_),
         ) => "no-address",
-        Note::Silent(_) => UNANSWERED,
+        Disposition::Dropped(_) => UNANSWERED,
     }
 }
 
@@ -87,10 +87,10 @@ pub(super) fn register(leases: &Leases, registry: &mut Registry) {
         for (outcome, count) in served.counts.all() {
             messages.get_or_create(&OfOutcome { network: network.clone(), outcome }).inc_by(count);
         }
-        let held = served.table().held();
-        set(&pool, network, held.pool);
-        set(&used, network, held.used);
-        set(&declined, network, held.declined);
+        let usage = served.table().usage();
+        set(&pool, network, usage.pool);
+        set(&used, network, usage.used);
+        set(&declined, network, usage.declined);
     }
     registry.register("slipway_dhcp_messages", "Messages of clients, by what was done about them", messages);
     registry.register("slipway_dhcp_pool_addresses", "Addresses that the pool has", pool);
@@ -107,27 +107,29 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::dhcp::outcome::Refusal;
+    use crate::dhcp::outcome::NakReason;
 
     #[test]
     fn each_message_counts_once() {
         let address = Ipv4Addr::LOCALHOST;
-        let notes = [
-            Note::Offered { address, boot: None },
-            Note::Bound { address, renewed: false, boot: None },
-            Note::Bound { address, renewed: true, boot: None },
-            Note::Informed(address),
-            Note::BootOnly(String::new()),
-            Note::Released(address),
-            Note::Declined { address, reserved: true },
-            Note::Refused { address, reason: Refusal::Taken },
-            Note::Silent(Silence::PoolEmpty),
-            Note::Silent(Silence::NotKnown),
+        let dispositions = [
+            Disposition::Offered { address, boot: None },
+            Disposition::Bound { address, renewed: false, boot: None },
+            Disposition::Bound { address, renewed: true, boot: None },
+            Disposition::Informed(address),
+            Disposition::BootOnly(String::new()),
+            Disposition::Released(address),
+            Disposition::Declined { address, reserved: true },
+            Disposition::Refused { address, reason: NakReason::Taken },
+            Disposition::Dropped(DropReason::PoolEmpty),
+            Disposition::Dropped(DropReason::NotKnown),
         ];
         let counts = Counts::default();
-        notes.iter().for_each(|note| counts.count(note));
+        dispositions.iter().for_each(|disposition| counts.count(disposition));
         assert!(counts.all().map(|(_, count)| count).eq([1; OUTCOMES.len() + 1]));
-        [Note::Kept(address), Note::Doubted(address)].iter().for_each(|note| counts.count(note));
+        [Disposition::Kept(address), Disposition::ConflictReported(address)]
+            .iter()
+            .for_each(|disposition| counts.count(disposition));
         let twice: Vec<_> = counts.all().filter(|(_, count)| *count == 2).map(|(name, _)| name).collect();
         assert_eq!(twice, ["released", "declined"]);
     }

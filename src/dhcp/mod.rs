@@ -1,39 +1,39 @@
 //! DHCP for IPv4 (RFC 2131): addresses and boot information for the machines on the configured networks.
 //!
 //! A message goes through pure parts (`packet`, `respond`, `table`) and comes out as an answer, lease writes and a
-//! line for the log; sockets, store and clock are in `line`, `socket` and `leases`. No lease is acknowledged
+//! line for the log; sockets, store and clock are in `worker`, `socket` and `leases`. No lease is acknowledged
 //! before it is on disk. What a machine is told to boot is [`crate::boot::decide`]'s answer.
 //!
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
 
+mod batching;
 mod client;
 mod clock;
-mod doubt;
+mod conflict;
 mod explain;
 mod frame;
 mod interface;
 mod leases;
 mod life;
-mod line;
 mod log;
+mod log_rate_limit;
 mod metrics;
 mod netboot;
 mod network;
 mod outcome;
-mod pace;
 mod packet;
 mod proxy;
 mod publish;
-mod quiet;
+mod recent_messages;
 mod record;
 mod relays;
 mod reply;
 mod respond;
-mod seen;
 mod server;
 mod shares;
 mod socket;
 mod table;
+mod worker;
 
 #[cfg(test)]
 mod packet_tests;
@@ -44,13 +44,13 @@ mod table_tests;
 
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, holder, rank};
-pub use life::{Serving, module};
-pub use publish::Views;
+pub use life::{DhcpService, module};
+pub use publish::LeaseViews;
 pub use server::{BindError, ServeError, Server};
 
 /// Where boot files are to be had on this appliance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootSite {
+pub struct ServicePorts {
     /// TCP port of boot HTTP.
     pub http_port: u16,
     /// UDP port of TFTP. Firmware knows no other than 69.

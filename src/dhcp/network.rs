@@ -10,7 +10,7 @@ use ipnetwork::Ipv4Network;
 use crate::api::MacAddress;
 use crate::config::{NetworkConfig, NetworkMode};
 
-use super::BootSite;
+use super::ServicePorts;
 use super::packet::Request;
 use super::table::LeaseTable;
 
@@ -41,7 +41,7 @@ pub struct Network {
     /// How long a guest's lease holds, in seconds.
     pub guest_lease: u32,
     /// Where boot files are.
-    pub site: BootSite,
+    pub service_ports: ServicePorts,
     /// Relays that messages are taken from; from any when empty.
     relays: Vec<Ipv4Addr>,
     reservations: HashMap<MacAddress, Reservation>,
@@ -52,7 +52,7 @@ pub struct Network {
 
 impl Network {
     /// A network whose server address is known.
-    pub fn new(config: &NetworkConfig, server: Ipv4Addr, site: BootSite) -> Self {
+    pub fn new(config: &NetworkConfig, server: Ipv4Addr, service_ports: ServicePorts) -> Self {
         let reservations = reservations(config);
         let reserved = reservations.iter().map(|(mac, one)| (one.address, *mac)).collect();
         let mut options = vec![DhcpOption::SubnetMask(config.subnet.mask())];
@@ -73,7 +73,7 @@ impl Network {
             discovery: config.discovery,
             lease: seconds(config.lease.0),
             guest_lease: seconds(config.unknown_lease.0.min(config.lease.0)),
-            site,
+            service_ports,
             relays: config.relays.clone(),
             reservations,
             reserved,
@@ -114,7 +114,7 @@ impl Network {
 
     /// `http://SERVER[:PORT]`
     pub fn http(&self) -> String {
-        match self.site.http_port {
+        match self.service_ports.http_port {
             80 => format!("http://{}", self.server),
             port => format!("http://{}:{port}", self.server),
         }

@@ -10,7 +10,7 @@ use crate::api::MacAddress;
 
 /// Where an answer goes (RFC 2131 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Destination {
     /// To a relay, or another address that the network's routers and ARP lead to.
     Address(SocketAddrV4),
     /// To a client that has its address: a frame to its hardware address, so that nothing waits for ARP.
@@ -31,7 +31,7 @@ pub enum To {
     Broadcast,
 }
 
-impl fmt::Display for To {
+impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(to) => to.fmt(f),
@@ -48,7 +48,7 @@ pub struct Reply {
     /// UDP payload.
     pub message: Vec<u8>,
     /// Where it goes.
-    pub to: To,
+    pub to: Destination,
 }
 
 /// A change of a lease's record on disk.
@@ -68,21 +68,21 @@ pub struct Outcome {
     /// Records to write.
     pub writes: Vec<LeaseWrite>,
     /// What happened, for the log.
-    pub note: Note,
+    pub disposition: Disposition,
     /// Two machines show one hardware address: their UUIDs, as hex.
-    pub twin: Option<(String, String)>,
+    pub duplicate_mac: Option<(String, String)>,
 }
 
 impl Outcome {
     /// Nothing is sent and nothing changes.
-    pub fn silent(reason: Silence) -> Self {
-        Self { reply: None, writes: Vec::new(), note: Note::Silent(reason), twin: None }
+    pub fn dropped(reason: DropReason) -> Self {
+        Self { reply: None, writes: Vec::new(), disposition: Disposition::Dropped(reason), duplicate_mac: None }
     }
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum Disposition {
     /// An address was offered.
     Offered {
         /// The address.
@@ -108,7 +108,7 @@ pub enum Note {
     /// A known machine gave its address back, which stays its own.
     Kept(Ipv4Addr),
     /// A known machine's message says that another one uses its address, which is looked at.
-    Doubted(Ipv4Addr),
+    ConflictReported(Ipv4Addr),
     /// The client found another machine using its address.
     Declined {
         /// The address.
@@ -121,15 +121,15 @@ pub enum Note {
         /// The address asked for.
         address: Ipv4Addr,
         /// Why.
-        reason: Refusal,
+        reason: NakReason,
     },
     /// Nothing was done.
-    Silent(Silence),
+    Dropped(DropReason),
 }
 
 /// Why a request is refused (DHCPNAK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum NakReason {
     /// Outside the subnet.
     #[error("the address is not on this network")]
     WrongNetwork,
@@ -149,7 +149,7 @@ pub enum Refusal {
 
 /// Why nothing is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Silence {
+pub enum DropReason {
     /// The network is not served.
     #[error("the network is not served")]
     Off,
@@ -200,7 +200,7 @@ pub enum Silence {
     ReservationTaken(Ipv4Addr),
 }
 
-/// How loud a note is.
+/// How loud a disposition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// For whoever looks for a fault.
@@ -211,17 +211,17 @@ pub enum Level {
     Warn,
 }
 
-impl Note {
+impl Disposition {
     /// How loud it is. Unknown machines come and go; known ones are what the operator waits for.
     pub fn level(&self, known: bool) -> Level {
         match self {
             Self::Declined { .. } => Level::Warn,
-            Self::Silent(
-                Silence::NoPool
-                | Silence::PoolEmpty
-                | Silence::PoolKept
-                | Silence::PoolShared
-                | Silence::ReservationTaken(_),
+            Self::Dropped(
+                DropReason::NoPool
+                | DropReason::PoolEmpty
+                | DropReason::PoolKept
+                | DropReason::PoolShared
+                | DropReason::ReservationTaken(_),
             ) => Level::Warn,
             Self::Bound { renewed, boot, .. } if known && (!renewed || boot.is_some()) => Level::Info,
             Self::BootOnly(_) | Self::Refused { .. } if known => Level::Info,
@@ -230,7 +230,7 @@ impl Note {
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for Disposition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let boots = |f: &mut fmt::Formatter<'_>, boot: &Option<String>| match boot {
             Some(boot) => write!(f, ", {boot}"),
@@ -245,7 +245,9 @@ impl fmt::Display for Note {
             Self::BootOnly(boot) => f.write_str(boot),
             Self::Released(address) => write!(f, "released {address}"),
             Self::Kept(address) => write!(f, "released {address}, which stays its own"),
-            Self::Doubted(address) => write!(f, "declined {address}; which machine answers there is looked at"),
+            Self::ConflictReported(address) => {
+                write!(f, "declined {address}; which machine answers there is looked at")
+            }
             Self::Declined { address, reserved: false } => {
                 write!(f, "{address} is in use by a machine that did not get it here; it is not given out for a while")
             }
@@ -253,7 +255,7 @@ impl fmt::Display for Note {
                 write!(f, "the reserved address {address} is in use by another machine: find that machine")
             }
             Self::Refused { address, reason } => write!(f, "refused {address}: {reason}"),
-            Self::Silent(reason) => write!(f, "not answered: {reason}"),
+            Self::Dropped(reason) => write!(f, "not answered: {reason}"),
         }
     }
 }

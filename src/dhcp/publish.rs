@@ -39,10 +39,10 @@ const API_DEADLINE: Duration = Duration::from_secs(10);
 /// Where leases are shown as DHCPLease objects. They are views only: the leases themselves are always on this
 /// appliance's own disk.
 #[derive(Clone)]
-pub struct Views(Shelf);
+pub struct LeaseViews(Backend);
 
 #[derive(Clone)]
-enum Shelf {
+enum Backend {
     Store(Store, Arc<str>),
     Api(Arc<Api<DHCPLease>>),
 }
@@ -58,21 +58,21 @@ enum PublishError {
     Deadline,
 }
 
-impl Views {
+impl LeaseViews {
     /// In the embedded API.
     pub fn store(store: &Store) -> Self {
-        Self(Shelf::Store(store.clone(), RESOURCE.into()))
+        Self(Backend::Store(store.clone(), RESOURCE.into()))
     }
 
     /// In another API server.
     pub fn api(client: kube::Client) -> Self {
-        Self(Shelf::Api(Arc::new(Api::all(client))))
+        Self(Backend::Api(Arc::new(Api::all(client))))
     }
 
     /// Writes a view, or removes it.
     async fn put(&self, name: String, spec: Option<DHCPLeaseSpec>) -> Result<(), PublishError> {
         match &self.0 {
-            Shelf::Store(store, resource) => {
+            Backend::Store(store, resource) => {
                 let removes = spec.is_none();
                 let value = spec.map(|spec| {
                     let former = store.get(resource, "", &name);
@@ -85,7 +85,7 @@ impl Views {
                     other => Ok(other.map(|_| ())?),
                 }
             }
-            Shelf::Api(api) => {
+            Backend::Api(api) => {
                 let written = async {
                     match spec {
                         Some(spec) => {
@@ -107,7 +107,7 @@ impl Views {
     /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases. Those of
     /// the embedded API are in memory and begin empty.
     async fn tidy(&self, leases: &Leases) -> Result<(), PublishError> {
-        let Shelf::Api(api) = &self.0 else { return Ok(()) };
+        let Backend::Api(api) = &self.0 else { return Ok(()) };
         let parameters = ListParams::default();
         let all =
             tokio::time::timeout(API_DEADLINE, api.list(&parameters)).await.map_err(|_| PublishError::Deadline)??;
@@ -166,7 +166,7 @@ fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
 }
 
 /// Publishes what changed, until told to stop.
-pub(super) async fn run(leases: Leases, hosts: HostIndex, views: Views, shutdown: CancellationToken) {
+pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => return,
         tidied = views.tidy(&leases) => if let Err(error) = tidied {
@@ -198,7 +198,12 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: Views, shutdown
     }
 }
 
-async fn publish(leases: &Leases, hosts: &HostIndex, views: &Views, address: Ipv4Addr) -> Result<(), PublishError> {
+async fn publish(
+    leases: &Leases,
+    hosts: &HostIndex,
+    views: &LeaseViews,
+    address: Ipv4Addr,
+) -> Result<(), PublishError> {
     let view = leases.with_lease(address, |config, lease| spec(config, lease).map(|spec| (spec, lease.client.mac)));
     let spec = view.flatten().map(|(mut spec, mac)| {
         spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));

@@ -13,7 +13,7 @@ const MIN_REPLY: usize = 300;
 
 /// What an answer says.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct ReplyContent<'a> {
     /// Message type.
     pub kind: MessageType,
     /// The client's address.
@@ -30,7 +30,7 @@ pub struct Answer<'a> {
     pub message: Option<&'a str>,
 }
 
-impl Answer<'_> {
+impl ReplyContent<'_> {
     /// An answer of a type that says nothing yet.
     pub fn new(kind: MessageType) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Answer<'_> {
     pub fn encode(&self, request: &Request<'_>, network: &Network) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(576);
         bytes.extend_from_slice(&self.header(request));
-        let mut writer = Writer { bytes, limit: request.reply_limit(), written: [false; 256] };
+        let mut writer = OptionWriter { bytes, limit: request.reply_limit(), written: [false; 256] };
 
         let relay = request.get(code::RELAY);
         // The relay's data comes last and must fit (RFC 3046 section 2.1).
@@ -112,7 +112,7 @@ impl Answer<'_> {
         header
     }
 
-    fn write_parameters(&self, request: &Request<'_>, network: &Network, writer: &mut Writer) {
+    fn write_parameters(&self, request: &Request<'_>, network: &Network, writer: &mut OptionWriter) {
         let mut one = |wanted: u8| match wanted {
             code::HOSTNAME => {
                 if let Some(name) = self.hostname {
@@ -149,13 +149,13 @@ impl Answer<'_> {
     }
 }
 
-struct Writer {
+struct OptionWriter {
     bytes: Vec<u8>,
     limit: usize,
     written: [bool; 256],
 }
 
-impl Writer {
+impl OptionWriter {
     fn put(&mut self, option: &DhcpOption) {
         if let Some(bytes) = encode(option) {
             self.put_bytes(bytes[0], &bytes);

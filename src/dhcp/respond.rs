@@ -12,12 +12,12 @@ use crate::config::NetworkMode;
 use super::client::{self, LeaseClient};
 use super::netboot::{self, Netboot};
 use super::network::Network;
-use super::outcome::{LeaseWrite, Note, Outcome, Refusal, Reply, Silence, To};
+use super::outcome::{Destination, Disposition, DropReason, LeaseWrite, NakReason, Outcome, Reply};
 use super::packet::{Request, code};
 use super::record;
-use super::reply::Answer;
-use super::shares::Shares;
-use super::table::{Known, Lease, LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
+use super::reply::ReplyContent;
+use super::shares::PoolShares;
+use super::table::{IsKnown, Lease, LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
 
 /// UDP port of clients.
 const CLIENT_PORT: u16 = 68;
@@ -33,9 +33,9 @@ pub enum Port {
     Proxy,
 }
 
-/// How a message came.
+/// How a message came: what the packet says beside its payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct PacketInfo {
     /// Sender.
     pub source: SocketAddrV4,
     /// Port it came in by.
@@ -44,7 +44,7 @@ pub struct Arrival {
 
 /// What an answer depends on beside the message and the leases.
 #[derive(Clone, Copy)]
-pub struct Ground<'a> {
+pub struct NetworkContext<'a> {
     /// The network.
     pub network: &'a Network,
     /// The BareMetalHost with the client's hardware address.
@@ -54,10 +54,10 @@ pub struct Ground<'a> {
     /// What is done about the client when it is no host.
     pub stranger: &'a Stranger,
     /// Who is known on this network.
-    pub known: Known<'a>,
+    pub known: IsKnown<'a>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> NetworkContext<'a> {
     /// Whether a machine goes by its hardware address, whatever client identifier it sends: it has a reservation or is
     /// some host's.
     fn is_named(&self, mac: MacAddress) -> bool {
@@ -84,39 +84,41 @@ impl<'a> Ground<'a> {
 pub fn respond(
     now: u64,
     request: &Request<'_>,
-    arrival: Arrival,
-    ground: Ground<'_>,
+    packet_info: PacketInfo,
+    context: NetworkContext<'_>,
     leases: &mut LeaseTable,
 ) -> Outcome {
-    match (ground.network.mode, arrival.port) {
-        (NetworkMode::Off, _) => return Outcome::silent(Silence::Off),
-        (NetworkMode::Proxy, _) => return super::proxy::respond(request, arrival, ground),
-        (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => return Outcome::silent(Silence::Off),
+    match (context.network.mode, packet_info.port) {
+        (NetworkMode::Off, _) => return Outcome::dropped(DropReason::Off),
+        (NetworkMode::Proxy, _) => return super::proxy::respond(request, packet_info, context),
+        (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Proxy) => {
+            return Outcome::dropped(DropReason::Off);
+        }
         (NetworkMode::Authoritative | NetworkMode::Reservations, Port::Server) => {}
     }
-    let client = LeaseClient::of(request, ground.is_named(request.mac));
-    if ground.network.mode == NetworkMode::Reservations && !client.known {
-        return Outcome::silent(Silence::NotKnown);
+    let client = LeaseClient::of(request, context.is_named(request.mac));
+    if context.network.mode == NetworkMode::Reservations && !client.known {
+        return Outcome::dropped(DropReason::NotKnown);
     }
-    let mut exchange = Exchange { now, request, arrival, ground, client, leases };
+    let mut transaction = Transaction { now, request, packet_info, context, client, leases };
     match request.kind {
-        MessageType::Discover => exchange.discover(),
-        MessageType::Request => exchange.request(),
-        MessageType::Decline => exchange.decline(),
-        MessageType::Release => exchange.release(),
-        MessageType::Inform => exchange.inform(),
-        other => Outcome::silent(Silence::Kind(other)),
+        MessageType::Discover => transaction.discover(),
+        MessageType::Request => transaction.request(),
+        MessageType::Decline => transaction.decline(),
+        MessageType::Release => transaction.release(),
+        MessageType::Inform => transaction.inform(),
+        other => Outcome::dropped(DropReason::Kind(other)),
     }
 }
 
 /// Boot information for the client, and the sentence about it for the log. Nothing for running systems.
-pub(super) fn boot_answer(request: &Request<'_>, ground: Ground<'_>) -> (Option<Netboot>, Option<String>) {
+pub(super) fn boot_answer(request: &Request<'_>, context: NetworkContext<'_>) -> (Option<Netboot>, Option<String>) {
     if client::kind(request) == crate::boot::ClientKind::System {
         return (None, None);
     }
     let client = client::boot_client(request);
-    let mut decision = decide(&client, ground.host, ground.stranger);
-    let netboot = netboot::answer(&client, &decision, ground.network);
+    let mut decision = decide(&client, context.host, context.stranger);
+    let netboot = netboot::answer(&client, &decision, context.network);
     let reason = decision.reasons.pop().unwrap_or_default();
     let text = match &netboot {
         Some(netboot) => format!("{} is told to boot {} ({reason})", client.firmware, netboot.file),
@@ -126,35 +128,35 @@ pub(super) fn boot_answer(request: &Request<'_>, ground: Ground<'_>) -> (Option<
 }
 
 /// Where an answer to a client goes that has its address. Only behind a router it takes that to find it.
-pub(super) fn client_at(request: &Request<'_>, network: &Network, to: SocketAddrV4) -> To {
-    if network.is_here() { To::Client { mac: request.mac, to } } else { To::Address(to) }
+pub(super) fn client_at(request: &Request<'_>, network: &Network, to: SocketAddrV4) -> Destination {
+    if network.is_here() { Destination::Client { mac: request.mac, to } } else { Destination::Address(to) }
 }
 
-/// A host as [`Shares`] counts it.
-struct Named(Arc<BootHost>);
+/// A host as [`PoolShares`] counts it.
+struct PoolUser(Arc<BootHost>);
 
-impl AsRef<str> for Named {
+impl AsRef<str> for PoolUser {
     fn as_ref(&self) -> &str {
         &self.0.namespace
     }
 }
 
-struct Exchange<'a> {
+struct Transaction<'a> {
     now: u64,
     request: &'a Request<'a>,
-    arrival: Arrival,
-    ground: Ground<'a>,
+    packet_info: PacketInfo,
+    context: NetworkContext<'a>,
     client: LeaseClient,
     leases: &'a mut LeaseTable,
 }
 
-impl Exchange<'_> {
+impl Transaction<'_> {
     fn discover(&mut self) -> Outcome {
-        let twin = self.twin();
+        let duplicate_mac = self.duplicate_mac();
         let wish = self.request.address(code::REQUESTED_ADDRESS);
         let address = match self.assign(wish) {
             Ok(address) => address,
-            Err(reason) => return Outcome { twin, ..Outcome::silent(reason) },
+            Err(reason) => return Outcome { duplicate_mac, ..Outcome::dropped(reason) },
         };
         let writes = self.give_up_other(address);
         self.note_share(address);
@@ -171,16 +173,16 @@ impl Exchange<'_> {
             };
             self.leases.put(offer);
         }
-        let (netboot, boot) = boot_answer(self.request, self.ground);
-        let answer = Answer {
+        let (netboot, boot) = boot_answer(self.request, self.context);
+        let answer = ReplyContent {
             yiaddr: address,
             lease: Some(self.lease_time()),
             hostname: self.hostname(),
             netboot: netboot.as_ref(),
-            ..Answer::new(MessageType::Offer)
+            ..ReplyContent::new(MessageType::Offer)
         };
         let reply = self.reply(&answer);
-        Outcome { reply: Some(reply), writes, note: Note::Offered { address, boot }, twin }
+        Outcome { reply: Some(reply), writes, disposition: Disposition::Offered { address, boot }, duplicate_mac }
     }
 
     /// One client, one address: forgets what it had beside this one.
@@ -191,8 +193,8 @@ impl Exchange<'_> {
     }
 
     /// The address for a client: its reservation, what it had, or one from the pool.
-    fn assign(&mut self, wish: Option<Ipv4Addr>) -> Result<Ipv4Addr, Silence> {
-        let reserved = self.ground.network.reservation(self.client.mac).map(|reservation| reservation.address);
+    fn assign(&mut self, wish: Option<Ipv4Addr>) -> Result<Ipv4Addr, DropReason> {
+        let reserved = self.context.network.reservation(self.client.mac).map(|reservation| reservation.address);
         if let Some(address) = reserved.filter(|address| !self.is_anothers(*address)) {
             return Ok(address);
         }
@@ -202,38 +204,38 @@ impl Exchange<'_> {
         {
             return Ok(address);
         }
-        let (pool, guest) = (!self.leases.pool_is_empty(), self.ground.is_guest(self.client.mac));
+        let (pool, guest) = (!self.leases.pool_is_empty(), self.context.is_guest(self.client.mac));
         let may = !pool || self.may_take_another();
-        let known = self.ground.known;
+        let known = self.context.known;
         let found = if may {
             self.leases.find(wish, &self.client, known)
         } else {
             self.leases.find_for_known(&self.client, known)
         };
         found.or_else(|| self.anothers_claim()).ok_or(match reserved {
-            Some(address) => Silence::ReservationTaken(address),
-            None if !pool => Silence::NoPool,
-            None if may => Silence::PoolEmpty,
-            None if guest => Silence::PoolKept,
-            None => Silence::PoolShared,
+            Some(address) => DropReason::ReservationTaken(address),
+            None if !pool => DropReason::NoPool,
+            None if may => DropReason::PoolEmpty,
+            None if guest => DropReason::PoolKept,
+            None => DropReason::PoolShared,
         })
     }
 
     /// Whether a lease in this state is still its client's, whatever others have: a known machine's is when it is over, too.
     fn is_its_own(&self, state: LeaseState) -> bool {
-        self.is_held(state) || !self.ground.is_guest(self.client.mac)
+        self.is_held(state) || !self.context.is_guest(self.client.mac)
     }
 
     /// The address that a host of a namespace with more leases than this host's left longest ago.
     fn anothers_claim(&mut self) -> Option<Ipv4Addr> {
-        let namespace = self.ground.namespace(self.client.mac)?;
+        let namespace = self.context.namespace(self.client.mac)?;
         self.share();
         if !self.leases.shares().may_look(namespace) {
             return None;
         }
-        let hosts = self.ground.hosts;
-        let of_more = |shares: &Shares, mac: MacAddress| {
-            let reserved = self.ground.network.reservation(mac).is_some();
+        let hosts = self.context.hosts;
+        let of_more = |shares: &PoolShares, mac: MacAddress| {
+            let reserved = self.context.network.reservation(mac).is_some();
             !reserved && hosts.registered(mac).is_some_and(|host| shares.has_more(&host.namespace, namespace))
         };
         let Some(address) = self.leases.find_claimed(of_more) else {
@@ -242,29 +244,29 @@ impl Exchange<'_> {
         };
         let before = self.leases.get(address).and_then(|lease| hosts.registered(lease.client.mac));
         if let Some(before) = before {
-            self.leases.shares().take(&before.namespace);
+            self.leases.shares().remove(&before.namespace);
         }
         Some(address)
     }
 
     /// Counts what each namespace has of the pool.
     fn share(&mut self) {
-        let (now, hosts) = (self.now, self.ground.hosts);
+        let (now, hosts) = (self.now, self.context.hosts);
         self.leases.share(now, |holders| {
             let holders = holders.filter_map(|mac| hosts.registered(mac));
-            let names: Vec<_> = holders.map(Named).collect();
-            Shares::count(now, hosts.namespaces(), names)
+            let names: Vec<_> = holders.map(PoolUser).collect();
+            PoolShares::count(now, hosts.namespaces(), names)
         });
     }
 
     /// Counts an address that the client is given and did not have.
     fn note_share(&mut self, address: Ipv4Addr) {
-        if !self.leases.shares().are_of(self.now) {
+        if !self.leases.shares().are_current(self.now) {
             // The pool is not short: nobody counts.
             return;
         }
         let had = self.leases.get(address).is_some_and(|lease| LeaseTable::is_of(lease, &self.client));
-        if let Some(namespace) = self.ground.namespace(self.client.mac).filter(|_| !had) {
+        if let Some(namespace) = self.context.namespace(self.client.mac).filter(|_| !had) {
             self.leases.shares().add(namespace);
         }
     }
@@ -276,14 +278,14 @@ impl Exchange<'_> {
 
     /// Whether the client may have an address that is nobody's now.
     fn may_take_another(&mut self) -> bool {
-        let known = self.ground.known;
+        let known = self.context.known;
         if self.leases.guests_may_take(known) {
             return true;
         }
-        if self.ground.is_guest(self.client.mac) {
+        if self.context.is_guest(self.client.mac) {
             return false;
         }
-        let Some(namespace) = self.ground.namespace(self.client.mac) else { return true };
+        let Some(namespace) = self.context.namespace(self.client.mac) else { return true };
         self.share();
         self.leases.namespace_may_take(namespace, known)
     }
@@ -303,30 +305,30 @@ impl Exchange<'_> {
             if let Some(address) = offered.filter(|lease| !lease.stored).map(|lease| lease.address) {
                 self.leases.remove(address);
             }
-            return Outcome::silent(Silence::OtherServer(server));
+            return Outcome::dropped(DropReason::OtherServer(server));
         }
         // SELECTING and INIT-REBOOT name the address in option 50, RENEWING and REBINDING in ciaddr (section 4.3.2).
         let current = Some(self.request.ciaddr).filter(|address| !address.is_unspecified());
         let asked = self.request.address(code::REQUESTED_ADDRESS);
         let wanted = if chosen.is_some() { asked.or(current) } else { current.or(asked) };
-        let Some(address) = wanted else { return Outcome::silent(Silence::NoAddress) };
-        let twin = self.twin();
+        let Some(address) = wanted else { return Outcome::dropped(DropReason::NoAddress) };
+        let duplicate_mac = self.duplicate_mac();
         match self.may_have(address) {
-            Ok(()) => Outcome { twin, ..self.bind(address) },
-            Err(reason) => Outcome { twin, ..self.refuse(address, reason) },
+            Ok(()) => Outcome { duplicate_mac, ..self.bind(address) },
+            Err(reason) => Outcome { duplicate_mac, ..self.refuse(address, reason) },
         }
     }
 
     fn is_our_id(&self, server: Ipv4Addr) -> bool {
-        server == self.ground.network.server || server == self.ground.network.server_id(self.request)
+        server == self.context.network.server || server == self.context.network.server_id(self.request)
     }
 
     /// Whether a client may have the address it asks for. An address of the pool that nobody has is given also without
     /// an offer: the offer may have lapsed, or the lease may be from before the database was lost.
-    fn may_have(&mut self, address: Ipv4Addr) -> Result<(), Refusal> {
-        let network = self.ground.network;
+    fn may_have(&mut self, address: Ipv4Addr) -> Result<(), NakReason> {
+        let network = self.context.network;
         if !network.subnet.contains(address) {
-            return Err(Refusal::WrongNetwork);
+            return Err(NakReason::WrongNetwork);
         }
         let held = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
         let held = held.map(|lease| lease.state);
@@ -334,26 +336,26 @@ impl Exchange<'_> {
         if let Some(reservation) = network.reservation(self.client.mac) {
             if self.is_anothers(reservation.address) {
                 // Until it is free the client has another one.
-                return if own && self.leases.in_pool(address) { Ok(()) } else { Err(Refusal::Taken) };
+                return if own && self.leases.in_pool(address) { Ok(()) } else { Err(NakReason::Taken) };
             }
-            return if reservation.address == address { Ok(()) } else { Err(Refusal::Other(reservation.address)) };
+            return if reservation.address == address { Ok(()) } else { Err(NakReason::Other(reservation.address)) };
         }
         if network.reserved_for(address).is_some() {
-            return Err(Refusal::Taken);
+            return Err(NakReason::Taken);
         }
         if !self.leases.in_pool(address) {
-            return Err(Refusal::NotInPool);
+            return Err(NakReason::NotInPool);
         }
         if !held.is_some_and(|state| self.is_its_own(state)) && !self.may_take_another() {
-            return Err(Refusal::Kept);
+            return Err(NakReason::Kept);
         }
         if own {
             return Ok(());
         }
         match self.leases.of_client(&self.client) {
-            Some(lease) if self.leases.in_pool(lease.address) => Err(Refusal::Other(lease.address)),
-            _ if self.leases.may_take(address, self.ground.known) => Ok(()),
-            _ => Err(Refusal::Taken),
+            Some(lease) if self.leases.in_pool(lease.address) => Err(NakReason::Other(lease.address)),
+            _ if self.leases.may_take(address, self.context.known) => Ok(()),
+            _ => Err(NakReason::Taken),
         }
     }
 
@@ -373,38 +375,53 @@ impl Exchange<'_> {
         };
         writes.push(LeaseWrite { address, record: Some(record::encode(&lease)) });
         self.leases.put(lease);
-        let (netboot, boot) = boot_answer(self.request, self.ground);
-        let answer = Answer {
+        let (netboot, boot) = boot_answer(self.request, self.context);
+        let answer = ReplyContent {
             yiaddr: address,
             lease: Some(seconds),
             hostname: self.hostname(),
             netboot: netboot.as_ref(),
-            ..Answer::new(MessageType::Ack)
+            ..ReplyContent::new(MessageType::Ack)
         };
         let reply = self.reply(&answer);
-        Outcome { reply: Some(reply), writes, note: Note::Bound { address, renewed, boot }, twin: None }
+        Outcome {
+            reply: Some(reply),
+            writes,
+            disposition: Disposition::Bound { address, renewed, boot },
+            duplicate_mac: None,
+        }
     }
 
-    fn refuse(&self, address: Ipv4Addr, reason: Refusal) -> Outcome {
+    fn refuse(&self, address: Ipv4Addr, reason: NakReason) -> Outcome {
         let text = reason.to_string();
-        let answer = Answer { message: Some(&text), parameters: false, ..Answer::new(MessageType::Nak) };
+        let answer = ReplyContent { message: Some(&text), parameters: false, ..ReplyContent::new(MessageType::Nak) };
         let reply = Some(self.reply(&answer));
-        Outcome { reply, writes: Vec::new(), note: Note::Refused { address, reason }, twin: None }
+        Outcome {
+            reply,
+            writes: Vec::new(),
+            disposition: Disposition::Refused { address, reason },
+            duplicate_mac: None,
+        }
     }
 
     /// Anybody can decline in a known machine's name. So what its message says of its address is looked at first, and until then
     /// the address stays the machine's, as it does when it is reserved.
     fn decline(&mut self) -> Outcome {
         let Some(address) = self.request.address(code::REQUESTED_ADDRESS) else {
-            return Outcome::silent(Silence::NoAddress);
+            return Outcome::dropped(DropReason::NoAddress);
         };
         let lease = match self.theirs(address) {
             Ok(lease) => lease,
-            Err(reason) => return Outcome::silent(reason),
+            Err(reason) => return Outcome::dropped(reason),
         };
-        let reserved = self.ground.network.reserved_for(address).is_some();
+        let reserved = self.context.network.reserved_for(address).is_some();
         if self.client.known && !reserved {
-            return Outcome { reply: None, writes: Vec::new(), note: Note::Doubted(address), twin: None };
+            return Outcome {
+                reply: None,
+                writes: Vec::new(),
+                disposition: Disposition::ConflictReported(address),
+                duplicate_mac: None,
+            };
         }
         let mut writes = Vec::new();
         // A reservation stays what it is: only the operator can end the conflict.
@@ -414,102 +431,112 @@ impl Exchange<'_> {
             writes.push(LeaseWrite { address, record: Some(record::encode(&declined)) });
             self.leases.put(declined);
         }
-        Outcome { reply: None, writes, note: Note::Declined { address, reserved }, twin: None }
+        Outcome { reply: None, writes, disposition: Disposition::Declined { address, reserved }, duplicate_mac: None }
     }
 
     /// A client sends this from the address that it gives back (RFC 2131 section 4.4.6), or a relay passes it on. Who is known
     /// has its address as long as it is known: for such a machine it changes nothing, whoever sent it.
     fn release(&mut self) -> Outcome {
         let address = self.request.ciaddr;
-        let source = *self.arrival.source.ip();
+        let source = *self.packet_info.source.ip();
         if source != address && (source != self.request.giaddr || source.is_unspecified()) {
-            return Outcome::silent(Silence::NotFrom(address));
+            return Outcome::dropped(DropReason::NotFrom(address));
         }
         let lease = match self.theirs(address) {
             Ok(lease) if lease.state == LeaseState::Bound => lease,
-            Ok(_) => return Outcome::silent(Silence::NotTheirs(address)),
-            Err(reason) => return Outcome::silent(reason),
+            Ok(_) => return Outcome::dropped(DropReason::NotTheirs(address)),
+            Err(reason) => return Outcome::dropped(reason),
         };
         if self.client.known {
-            return Outcome { reply: None, writes: Vec::new(), note: Note::Kept(address), twin: None };
+            return Outcome {
+                reply: None,
+                writes: Vec::new(),
+                disposition: Disposition::Kept(address),
+                duplicate_mac: None,
+            };
         }
         let released = Lease { state: LeaseState::Released, ends: self.now, ..lease };
         let writes = vec![LeaseWrite { address, record: Some(record::encode(&released)) }];
         self.leases.put(released);
-        Outcome { reply: None, writes, note: Note::Released(address), twin: None }
+        Outcome { reply: None, writes, disposition: Disposition::Released(address), duplicate_mac: None }
     }
 
     /// The lease that a client gives up: offered or leased to it, by this server.
-    fn theirs(&self, address: Ipv4Addr) -> Result<Lease, Silence> {
+    fn theirs(&self, address: Ipv4Addr) -> Result<Lease, DropReason> {
         if let Some(server) = self.request.address(code::SERVER_ID).filter(|server| !self.is_our_id(*server)) {
-            return Err(Silence::OtherServer(server));
+            return Err(DropReason::OtherServer(server));
         }
         let lease = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
         lease
             .filter(|lease| matches!(lease.state, LeaseState::Bound | LeaseState::Offered))
             .cloned()
-            .ok_or(Silence::NotTheirs(address))
+            .ok_or(DropReason::NotTheirs(address))
     }
 
     fn inform(&self) -> Outcome {
-        let network = self.ground.network;
+        let network = self.context.network;
         // The answer goes where the client says it is: nowhere but on this network.
-        let said = [self.request.ciaddr, *self.arrival.source.ip()].into_iter().find(|it| network.subnet.contains(*it));
-        let Some(address) = said else { return Outcome::silent(Silence::NoAddress) };
-        let (netboot, _) = boot_answer(self.request, self.ground);
-        let answer = Answer { hostname: self.hostname(), netboot: netboot.as_ref(), ..Answer::new(MessageType::Ack) };
+        let said =
+            [self.request.ciaddr, *self.packet_info.source.ip()].into_iter().find(|it| network.subnet.contains(*it));
+        let Some(address) = said else { return Outcome::dropped(DropReason::NoAddress) };
+        let (netboot, _) = boot_answer(self.request, self.context);
+        let answer = ReplyContent {
+            hostname: self.hostname(),
+            netboot: netboot.as_ref(),
+            ..ReplyContent::new(MessageType::Ack)
+        };
         let request = self.request;
         let to = match self.relay() {
             Some(relay) => relay,
             None => client_at(request, network, SocketAddrV4::new(address, CLIENT_PORT)),
         };
         let reply = Some(Reply { message: answer.encode(self.request, network), to });
-        Outcome { reply, writes: Vec::new(), note: Note::Informed(address), twin: None }
+        Outcome { reply, writes: Vec::new(), disposition: Disposition::Informed(address), duplicate_mac: None }
     }
 
-    fn relay(&self) -> Option<To> {
-        self.request.relay_address(self.arrival.source.port()).map(To::Address)
+    fn relay(&self) -> Option<Destination> {
+        self.request.relay_address(self.packet_info.source.port()).map(Destination::Address)
     }
 
     /// Where an answer goes: RFC 2131 section 4.1.
-    fn reply(&self, answer: &Answer<'_>) -> Reply {
+    fn reply(&self, answer: &ReplyContent<'_>) -> Reply {
         let request = self.request;
         let to = if let Some(relay) = self.relay() {
             relay
         } else if answer.kind == MessageType::Nak {
-            To::Broadcast
-        } else if !request.ciaddr.is_unspecified() && self.ground.network.subnet.contains(request.ciaddr) {
-            client_at(request, self.ground.network, SocketAddrV4::new(request.ciaddr, CLIENT_PORT))
+            Destination::Broadcast
+        } else if !request.ciaddr.is_unspecified() && self.context.network.subnet.contains(request.ciaddr) {
+            client_at(request, self.context.network, SocketAddrV4::new(request.ciaddr, CLIENT_PORT))
         } else if request.wants_broadcast() {
-            To::Broadcast
+            Destination::Broadcast
         } else {
-            To::Hardware { mac: request.mac, address: answer.yiaddr }
+            Destination::Hardware { mac: request.mac, address: answer.yiaddr }
         };
-        Reply { message: answer.encode(request, self.ground.network), to }
+        Reply { message: answer.encode(request, self.context.network), to }
     }
 
     /// What the network gives such a machine, or less when the client wants less.
     fn lease_time(&self) -> u32 {
         let wanted = self.request.fixed(code::LEASE_TIME).map_or(u32::MAX, u32::from_be_bytes);
-        let network = self.ground.network;
-        let most = if self.ground.is_guest(self.client.mac) { network.guest_lease } else { network.lease };
+        let network = self.context.network;
+        let most = if self.context.is_guest(self.client.mac) { network.guest_lease } else { network.lease };
         wanted.max(SHORTEST_LEASE).min(most)
     }
 
     /// Host name for the client: its reservation's, else its BareMetalHost's.
     fn hostname(&self) -> Option<&str> {
-        let reservation = self.ground.network.reservation(self.client.mac);
+        let reservation = self.context.network.reservation(self.client.mac);
         let reserved = reservation.and_then(|reservation| reservation.hostname.as_deref());
-        reserved.or(self.ground.host.map(|host| host.name.as_str()))
+        reserved.or(self.context.host.map(|host| host.name.as_str()))
     }
 
     /// The UUIDs, when two machines show this known hardware address.
-    fn twin(&mut self) -> Option<(String, String)> {
+    fn duplicate_mac(&mut self) -> Option<(String, String)> {
         if !self.client.known {
             return None;
         }
         let uuid = client::machine_uuid(self.request)?;
-        let before = self.leases.meet(self.client.mac, uuid)?;
+        let before = self.leases.record_uuid(self.client.mac, uuid)?;
         let text = |uuid: [u8; 16]| uuid::Uuid::from_bytes(uuid).to_string();
         Some((text(before), text(uuid)))
     }

@@ -11,13 +11,13 @@ use crate::api::slipway::BootTarget;
 use crate::boot::{BootHost, HostIndex, IndexedIntent, Standing};
 use crate::config::{Config, NetworkConfig};
 
-use super::BootSite;
+use super::ServicePorts;
 use super::network::{Network, empty_table, select};
-use super::outcome::{Note, Outcome, Refusal, Silence, To};
+use super::outcome::{Destination, Disposition, DropReason, NakReason, Outcome};
 use super::packet::Request;
 use super::packet_tests::{bytes, message_of};
 use super::record;
-use super::respond::{Arrival, Ground, Port, respond};
+use super::respond::{NetworkContext, PacketInfo, Port, respond};
 use super::table::{LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -55,7 +55,7 @@ struct Back {
 
 impl Back {
     fn message(&self) -> &Message {
-        self.message.as_ref().unwrap_or_else(|| panic!("an answer, not {:?}", self.outcome.note))
+        self.message.as_ref().unwrap_or_else(|| panic!("an answer, not {:?}", self.outcome.disposition))
     }
 
     fn kind(&self) -> Option<MessageType> {
@@ -66,7 +66,7 @@ impl Back {
         self.message().opts().get(code)
     }
 
-    fn to(&self) -> Option<To> {
+    fn to(&self) -> Option<Destination> {
         self.outcome.reply.as_ref().map(|reply| reply.to)
     }
 }
@@ -81,8 +81,13 @@ impl World {
         let config = config(more);
         let mut table = empty_table(&config);
         table.exclude(SERVER);
-        let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
-        Self { network: Network::new(&config, SERVER, site), table, hosts: HostIndex::default(), now: 1_000_000 }
+        let service_ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
+        Self {
+            network: Network::new(&config, SERVER, service_ports),
+            table,
+            hosts: HostIndex::default(),
+            now: 1_000_000,
+        }
     }
 
     fn host(self, number: u8, target: Option<BootTarget>) -> Self {
@@ -112,9 +117,9 @@ impl World {
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
-        let ground = Ground { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
+        let context = NetworkContext { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
         self.table.advance(self.now, &known);
-        let outcome = respond(self.now, &request, Arrival { source, port }, ground, &mut self.table);
+        let outcome = respond(self.now, &request, PacketInfo { source, port }, context, &mut self.table);
         let message = outcome.reply.as_ref().map(|reply| {
             assert!((300..=548).contains(&reply.message.len()), "{} bytes", reply.message.len());
             let message = Message::decode(&mut Decoder::new(&reply.message)).expect("decodes");
@@ -140,7 +145,7 @@ impl World {
         let offer = self.send(&message_of(mac(number), MessageType::Discover, more.clone()));
         let address = offer.message?.yiaddr();
         let ack = self.select(number, address, more);
-        assert_eq!(ack.kind(), Some(MessageType::Ack), "{:?}", ack.outcome.note);
+        assert_eq!(ack.kind(), Some(MessageType::Ack), "{:?}", ack.outcome.disposition);
         assert_eq!(ack.message().yiaddr(), address);
         let written = ack.outcome.writes.last().expect("a lease to write");
         let record = record::decode(&record::key(address), written.record.as_deref().expect("a record"));
@@ -207,12 +212,9 @@ fn hosts_of_another_namespace_get_addresses_whatever_the_first_takes() {
         let got = others.clone().filter(|number| world.lease(*number, vec![]).is_some()).count();
         assert!(got >= wanted, "{pool} {before}: {got} beside {took}");
         let refused = (1..=150).map(|number| world.discover(number)).filter(|back| back.message.is_none());
-        let notes: HashSet<_> = refused.map(|back| back.outcome.note.to_string()).collect();
-        assert!(
-            notes
-                .iter()
-                .all(|note| note.contains("kept for hosts of other namespaces") || note.contains("make it larger"))
-        );
+        let dispositions: HashSet<_> = refused.map(|back| back.outcome.disposition.to_string()).collect();
+        assert!(dispositions.iter().all(|disposition| disposition.contains("kept for hosts of other namespaces")
+            || disposition.contains("make it larger")));
         // When the first one's leases are over, the others' hosts go before them, until they have as many.
         world.now += 100_000;
         let got = others.clone().filter(|number| world.lease(*number, vec![]).is_some()).count();
@@ -239,8 +241,8 @@ fn only_the_relays_of_the_configuration_are_heard_when_it_names_some() {
         (named, elsewhere, 0, false),
     ];
     for (text, server, relay, heard) in rows {
-        let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
-        let network = Network::new(&config(text), server, site);
+        let service_ports = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
+        let network = Network::new(&config(text), server, service_ports);
         let mut message = message_of(mac(1), MessageType::Discover, vec![]);
         message.set_giaddr(if relay == 0 { Ipv4Addr::UNSPECIFIED } else { at(relay) });
         let packet = bytes(&message);
@@ -263,10 +265,10 @@ fn four_messages_give_an_address_and_the_networks_parameters() {
     assert_eq!(offer.kind(), Some(MessageType::Offer));
     assert_eq!(offer.message().yiaddr(), at(100));
     assert!(offer.outcome.writes.is_empty(), "an offer is kept in memory");
-    assert_eq!(offer.to(), Some(To::Hardware { mac: MacAddress(mac(1)), address: at(100) }));
+    assert_eq!(offer.to(), Some(Destination::Hardware { mac: MacAddress(mac(1)), address: at(100) }));
     let ack = world.select(1, at(100), vec![]);
     assert_eq!(ack.kind(), Some(MessageType::Ack));
-    assert_eq!(ack.outcome.note, Note::Bound { address: at(100), renewed: false, boot: None });
+    assert_eq!(ack.outcome.disposition, Disposition::Bound { address: at(100), renewed: false, boot: None });
     let expected = [
         DhcpOption::ServerIdentifier(SERVER),
         DhcpOption::AddressLeaseTime(3600),
@@ -284,8 +286,8 @@ fn four_messages_give_an_address_and_the_networks_parameters() {
     }
     assert_eq!(ack.message().siaddr(), Ipv4Addr::UNSPECIFIED, "nothing to boot");
     let renewed = world.renew(1, at(100));
-    assert_eq!(renewed.outcome.note, Note::Bound { address: at(100), renewed: true, boot: None });
-    assert_eq!(renewed.to(), Some(To::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(100), 68) }));
+    assert_eq!(renewed.outcome.disposition, Disposition::Bound { address: at(100), renewed: true, boot: None });
+    assert_eq!(renewed.to(), Some(Destination::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(100), 68) }));
 }
 
 #[test]
@@ -361,15 +363,15 @@ fn reservations_are_kept_for_their_machine() {
     );
     assert_eq!(world.lease(2, vec![]), Some(at(101)), "the reserved address is not in the pool");
     let back = world.select(3, at(100), vec![]);
-    assert_eq!(back.outcome.note, Note::Refused { address: at(100), reason: Refusal::Taken });
+    assert_eq!(back.outcome.disposition, Disposition::Refused { address: at(100), reason: NakReason::Taken });
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
     let back = world.discover(1);
     assert_eq!(back.option(OptionCode::Hostname), Some(&DhcpOption::Hostname("db-1".into())));
     let back = world.select(1, at(101), vec![]);
-    assert_eq!(back.outcome.note, Note::Refused { address: at(101), reason: Refusal::Other(at(100)) });
+    assert_eq!(back.outcome.disposition, Disposition::Refused { address: at(101), reason: NakReason::Other(at(100)) });
     // Declining a reservation changes nothing; the operator is told.
     let back = world.send(&message_of(mac(1), MessageType::Decline, vec![DhcpOption::RequestedIpAddress(at(100))]));
-    assert_eq!(back.outcome.note, Note::Declined { address: at(100), reserved: true });
+    assert_eq!(back.outcome.disposition, Disposition::Declined { address: at(100), reserved: true });
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
 }
 
@@ -386,7 +388,7 @@ fn a_new_reservation_waits_until_its_address_is_free() {
     assert_eq!(back.kind(), Some(MessageType::Nak), "it is reserved for another machine");
     assert_eq!(world.lease(2, vec![]), Some(at(102)));
     let back = world.renew(1, at(101));
-    assert_eq!(back.outcome.note, Note::Refused { address: at(101), reason: Refusal::Other(at(100)) });
+    assert_eq!(back.outcome.disposition, Disposition::Refused { address: at(101), reason: NakReason::Other(at(100)) });
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
     assert!(world.table.get(at(101)).is_none(), "one client, one address");
 }
@@ -427,9 +429,9 @@ fn requests_are_refused_or_passed_over_as_the_mode_says() {
             assert_eq!(world.select(9, at(103), vec![]).kind(), ack);
         }
         let back = ask(&mut world, address);
-        assert_eq!(back.kind(), expected, "{mode} known {known} {address}: {:?}", back.outcome.note);
+        assert_eq!(back.kind(), expected, "{mode} known {known} {address}: {:?}", back.outcome.disposition);
         if expected == nak {
-            assert_eq!(back.to(), Some(To::Broadcast));
+            assert_eq!(back.to(), Some(Destination::Broadcast));
             assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
             assert_eq!(back.message().ciaddr(), Ipv4Addr::UNSPECIFIED);
             assert!(back.option(OptionCode::AddressLeaseTime).is_none());
@@ -442,10 +444,10 @@ fn requests_are_refused_or_passed_over_as_the_mode_says() {
 fn an_offer_is_given_up_when_the_client_chooses_another_server_or_waits_too_long() {
     let mut world = World::new("pool=['10.0.0.100-10.0.0.100']\n");
     assert_eq!(world.discover(1).kind(), Some(MessageType::Offer));
-    assert_eq!(world.discover(2).outcome.note, Note::Silent(Silence::PoolEmpty));
+    assert_eq!(world.discover(2).outcome.disposition, Disposition::Dropped(DropReason::PoolEmpty));
     let other = vec![DhcpOption::ServerIdentifier(at(9)), DhcpOption::RequestedIpAddress(at(100))];
     let back = world.send(&message_of(mac(1), MessageType::Request, other));
-    assert_eq!(back.outcome.note, Note::Silent(Silence::OtherServer(at(9))));
+    assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::OtherServer(at(9))));
     assert_eq!(world.discover(2).kind(), Some(MessageType::Offer));
     world.now += OFFER_HOLD;
     assert_eq!(world.discover(3).kind(), Some(MessageType::Offer));
@@ -471,31 +473,35 @@ fn from(address: Ipv4Addr) -> SocketAddrV4 {
 fn release_decline_and_their_limits() {
     let mut world = World::new("pool=['10.0.0.100-10.0.0.102']\n").host(9, None);
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
-    let note = |back: Back| back.outcome.note;
+    let disposition = |back: Back| back.outcome.disposition;
     let anothers = world.send_by(&release(2, at(100)), Port::Server, from(at(100)));
-    assert_eq!(note(anothers), Note::Silent(Silence::NotTheirs(at(100))), "a stranger's");
+    assert_eq!(disposition(anothers), Disposition::Dropped(DropReason::NotTheirs(at(100))), "a stranger's");
     let mut other_id = message_of(mac(1), MessageType::Release, vec![id(&[7, 7, 7])]);
     other_id.set_ciaddr(at(100));
     let back = world.send_by(&other_id, Port::Server, from(at(100)));
-    assert_eq!(note(back), Note::Silent(Silence::NotTheirs(at(100))), "under another client identifier");
+    assert_eq!(
+        disposition(back),
+        Disposition::Dropped(DropReason::NotTheirs(at(100))),
+        "under another client identifier"
+    );
     for source in [Ipv4Addr::UNSPECIFIED, at(66), Ipv4Addr::new(192, 0, 2, 1)] {
         let back = world.send_by(&release(1, at(100)), Port::Server, from(source));
-        assert_eq!(note(back), Note::Silent(Silence::NotFrom(at(100))), "{source}");
+        assert_eq!(disposition(back), Disposition::Dropped(DropReason::NotFrom(at(100))), "{source}");
     }
     let back = world.send_by(&release(1, at(100)), Port::Server, from(at(100)));
-    assert_eq!((back.outcome.note, back.outcome.writes.len()), (Note::Released(at(100)), 1));
+    assert_eq!((back.outcome.disposition, back.outcome.writes.len()), (Disposition::Released(at(100)), 1));
     assert!(back.message.is_none());
     assert_eq!(world.lease(1, vec![]), Some(at(100)), "it returns to its address");
     // Some relays pass on what a client sends to the server.
     let mut relayed = release(1, at(100));
     relayed.set_giaddr(at(254));
-    assert_eq!(note(world.send_by(&relayed, Port::Server, from(at(254)))), Note::Released(at(100)));
+    assert_eq!(disposition(world.send_by(&relayed, Port::Server, from(at(254)))), Disposition::Released(at(100)));
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
 
-    assert_eq!(note(world.send(&decline(2, at(100)))), Note::Silent(Silence::NotTheirs(at(100))));
-    assert_eq!(note(world.send(&decline(1, at(101)))), Note::Silent(Silence::NotTheirs(at(101))));
+    assert_eq!(disposition(world.send(&decline(2, at(100)))), Disposition::Dropped(DropReason::NotTheirs(at(100))));
+    assert_eq!(disposition(world.send(&decline(1, at(101)))), Disposition::Dropped(DropReason::NotTheirs(at(101))));
     let back = world.send(&decline(1, at(100)));
-    assert_eq!(back.outcome.note, Note::Declined { address: at(100), reserved: false });
+    assert_eq!(back.outcome.disposition, Disposition::Declined { address: at(100), reserved: false });
     assert_eq!(back.outcome.writes.len(), 1);
     assert_eq!(world.lease(1, vec![]), Some(at(101)), "another address");
     assert!(world.discover(3).message.is_none(), "declined addresses are nobody's");
@@ -522,22 +528,22 @@ fn no_release_and_no_decline_takes_a_known_machines_address() {
                 (decline(number, at(101)), Ipv4Addr::UNSPECIFIED),
             ] {
                 let back = world.send_by(&message, Port::Server, from(source));
-                assert!(back.outcome.writes.is_empty(), "{:?}", back.outcome.note);
-                assert_eq!(world.table.get(address), Some(&before), "{number} {round}: {:?}", back.outcome.note);
+                assert!(back.outcome.writes.is_empty(), "{:?}", back.outcome.disposition);
+                assert_eq!(world.table.get(address), Some(&before), "{number} {round}: {:?}", back.outcome.disposition);
             }
         }
         let back = world.send_by(&release(number, address), Port::Server, from(address));
-        assert_eq!(back.outcome.note, Note::Kept(address));
+        assert_eq!(back.outcome.disposition, Disposition::Kept(address));
         // Whoever sent it: the machine finds its address again, and renews it.
         assert_eq!(world.discover(number).message().yiaddr(), address);
         assert_eq!(world.renew(number, address).kind(), Some(MessageType::Ack));
     }
-    assert_eq!(world.send(&decline(1, at(100))).outcome.note, Note::Doubted(at(100)));
+    assert_eq!(world.send(&decline(1, at(100))).outcome.disposition, Disposition::ConflictReported(at(100)));
     // An offer that it did not take yet is no different.
     let mut world = World::new("pool=['10.0.0.100-10.0.0.101']\n").host(1, None);
     for _ in 0..30 {
         assert_eq!(world.discover(1).message().yiaddr(), at(100));
-        assert_eq!(world.send(&decline(1, at(100))).outcome.note, Note::Doubted(at(100)));
+        assert_eq!(world.send(&decline(1, at(100))).outcome.disposition, Disposition::ConflictReported(at(100)));
     }
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
 }
@@ -549,7 +555,7 @@ fn inform_gives_parameters_and_nothing_else() {
     inform.set_ciaddr(at(77));
     let back = world.send(&inform);
     assert_eq!(back.kind(), Some(MessageType::Ack));
-    assert_eq!(back.to(), Some(To::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(77), 68) }));
+    assert_eq!(back.to(), Some(Destination::Client { mac: MacAddress(mac(1)), to: SocketAddrV4::new(at(77), 68) }));
     assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
     for code in [OptionCode::AddressLeaseTime, OptionCode::Renewal, OptionCode::Rebinding] {
         assert!(back.option(code).is_none(), "{code:?}");
@@ -558,7 +564,7 @@ fn inform_gives_parameters_and_nothing_else() {
     assert!(back.outcome.writes.is_empty());
     // Nobody makes this server send to another network.
     inform.set_ciaddr(Ipv4Addr::new(192, 0, 2, 1));
-    assert_eq!(world.send(&inform).outcome.note, Note::Silent(Silence::NoAddress));
+    assert_eq!(world.send(&inform).outcome.disposition, Disposition::Dropped(DropReason::NoAddress));
 }
 
 #[test]
@@ -566,15 +572,23 @@ fn a_known_machines_address_is_its_own_and_an_empty_pool_says_what_to_do() {
     let mut world = World::new("pool=['10.0.0.100-10.0.0.100']\nlease='60s'\n").host(1, None).host(2, None);
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
     world.now += 100_000;
-    assert_eq!(world.discover(3).outcome.note, Note::Silent(Silence::PoolEmpty));
+    assert_eq!(world.discover(3).outcome.disposition, Disposition::Dropped(DropReason::PoolEmpty));
     let back = world.discover(2);
-    assert_eq!(back.outcome.note, Note::Silent(Silence::PoolEmpty));
-    assert!(back.outcome.note.to_string().contains("reservation in slipway.toml"), "{}", back.outcome.note);
+    assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::PoolEmpty));
+    assert!(
+        back.outcome.disposition.to_string().contains("reservation in slipway.toml"),
+        "{}",
+        back.outcome.disposition
+    );
     assert_eq!(world.lease(1, vec![]), Some(at(100)));
     let mut world = World::new("pool=[]\n").host(1, None);
     let back = world.discover(1);
-    assert_eq!(back.outcome.note, Note::Silent(Silence::NoPool));
-    assert!(back.outcome.note.to_string().contains("give the machine a reservation"), "{}", back.outcome.note);
+    assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::NoPool));
+    assert!(
+        back.outcome.disposition.to_string().contains("give the machine a reservation"),
+        "{}",
+        back.outcome.disposition
+    );
 }
 
 #[test]
@@ -582,27 +596,27 @@ fn answers_go_where_rfc_2131_sends_them() {
     let mut world = World::new(POOL);
     let mut message = message_of(mac(1), MessageType::Discover, vec![]);
     message.set_flags(Flags::default().set_broadcast());
-    assert_eq!(world.send(&message).to(), Some(To::Broadcast));
+    assert_eq!(world.send(&message).to(), Some(Destination::Broadcast));
     message.set_giaddr(at(254));
     let back = world.send(&message);
-    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 67))));
+    assert_eq!(back.to(), Some(Destination::Address(SocketAddrV4::new(at(254), 67))));
     assert_eq!(back.message().giaddr(), at(254));
     // A relay that says so hears the answer where it sent from, and finds its own words in it.
     message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::RelayAgentInformation, vec![19, 0])));
     let back = world.send(&message);
-    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 68))));
+    assert_eq!(back.to(), Some(Destination::Address(SocketAddrV4::new(at(254), 68))));
     assert!(back.option(OptionCode::RelayAgentInformation).is_some());
     // A refusal through a relay has to be broadcast by it.
     let mut message = message_of(mac(1), MessageType::Request, vec![DhcpOption::RequestedIpAddress(at(50))]);
     message.set_giaddr(at(254));
     let back = world.send(&message);
     assert_eq!((back.kind(), back.to().is_some()), (Some(MessageType::Nak), true));
-    assert_eq!(back.to(), Some(To::Address(SocketAddrV4::new(at(254), 67))));
+    assert_eq!(back.to(), Some(Destination::Address(SocketAddrV4::new(at(254), 67))));
     assert!(back.message().flags().broadcast());
     // A made-up address of the client is not written to.
     let mut message = message_of(mac(1), MessageType::Discover, vec![]);
     message.set_ciaddr(Ipv4Addr::new(192, 0, 2, 1));
-    assert!(matches!(world.send(&message).to(), Some(To::Hardware { .. })));
+    assert!(matches!(world.send(&message).to(), Some(Destination::Hardware { .. })));
 }
 
 #[test]
@@ -611,7 +625,7 @@ fn the_relay_says_which_network_a_message_is_for() {
     let mut other = config(POOL);
     other.subnet = "10.7.0.0/24".parse().expect("a subnet");
     let other =
-        Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 });
+        Network::new(&other, Ipv4Addr::new(10, 7, 0, 1), ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 });
     let chosen = |giaddr: Ipv4Addr, options: Vec<DhcpOption>| {
         let mut message = message_of(mac(1), MessageType::Discover, options);
         message.set_giaddr(giaddr);
@@ -700,7 +714,7 @@ fn every_kind_of_client_is_told_what_to_boot() {
 #[test]
 fn another_http_port_is_in_the_urls() {
     let mut world = World::new(POOL);
-    world.network.site.http_port = 8080;
+    world.network.service_ports.http_port = 8080;
     let back = world.send(&message_of(mac(7), MessageType::Discover, ipxe(0)));
     let url = "http://10.0.0.1:8080/boot/ipxe?mac=02-00-00-00-00-07&arch=bios";
     assert_eq!(boot_file(&back).as_deref(), Some(url));
@@ -712,7 +726,7 @@ fn a_proxy_gives_boot_information_only_and_only_to_who_boots() {
     let back = world.send(&message_of(mac(1), MessageType::Discover, firmware("PXEClient", 0)));
     assert_eq!(back.kind(), Some(MessageType::Offer));
     assert_eq!(back.message().yiaddr(), Ipv4Addr::UNSPECIFIED);
-    assert_eq!(back.to(), Some(To::Broadcast));
+    assert_eq!(back.to(), Some(Destination::Broadcast));
     assert_eq!(boot_file(&back).as_deref(), Some("undionly.kpxe"));
     for code in [OptionCode::AddressLeaseTime, OptionCode::SubnetMask, OptionCode::Router, OptionCode::Renewal] {
         assert!(back.option(code).is_none(), "{code:?}");
@@ -740,7 +754,7 @@ fn a_proxy_gives_boot_information_only_and_only_to_who_boots() {
     let back = world.send_by(&message, Port::Proxy, source);
     assert_eq!(
         (back.kind(), back.to()),
-        (Some(MessageType::Ack), Some(To::Client { mac: MacAddress(mac(1)), to: source }))
+        (Some(MessageType::Ack), Some(Destination::Client { mac: MacAddress(mac(1)), to: source }))
     );
     assert_eq!(boot_file(&back).as_deref(), Some("snponly.efi"));
 }
@@ -754,10 +768,10 @@ fn two_machines_with_one_mac_address_are_told_to_the_operator() {
         options.push(DhcpOption::ClientMachineIdentifier([&[0][..], &[byte; 16]].concat()));
         message_of(mac(1), MessageType::Discover, options)
     };
-    assert_eq!(world.send(&with_uuid(5)).outcome.twin, None);
-    assert_eq!(world.send(&with_uuid(5)).outcome.twin, None);
-    let twin = world.send(&with_uuid(6)).outcome.twin.expect("another machine");
-    assert!(twin.0.starts_with("05050505-") && twin.1.starts_with("06060606-"), "{twin:?}");
+    assert_eq!(world.send(&with_uuid(5)).outcome.duplicate_mac, None);
+    assert_eq!(world.send(&with_uuid(5)).outcome.duplicate_mac, None);
+    let duplicate_mac = world.send(&with_uuid(6)).outcome.duplicate_mac.expect("another machine");
+    assert!(duplicate_mac.0.starts_with("05050505-") && duplicate_mac.1.starts_with("06060606-"), "{duplicate_mac:?}");
 }
 
 #[test]
@@ -765,12 +779,12 @@ fn what_a_server_does_not_answer() {
     let mut world = World::new(POOL);
     for kind in [MessageType::Offer, MessageType::Ack, MessageType::Nak, MessageType::LeaseQuery] {
         let back = world.send(&message_of(mac(1), kind, vec![]));
-        assert_eq!(back.outcome.note, Note::Silent(Silence::Kind(kind)));
+        assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::Kind(kind)));
     }
     let back = world.send(&message_of(mac(1), MessageType::Request, vec![]));
-    assert_eq!(back.outcome.note, Note::Silent(Silence::NoAddress));
+    assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::NoAddress));
     let back = world.send_by(&release(1, at(100)), Port::Server, from(at(100)));
-    assert_eq!(back.outcome.note, Note::Silent(Silence::NotTheirs(at(100))));
+    assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::NotTheirs(at(100))));
 }
 
 #[test]

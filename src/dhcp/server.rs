@@ -1,4 +1,4 @@
-//! The server: a line for each interface and port that the networks name, and the views of what they lease.
+//! The server: a worker for each interface and port that the networks name, and the views of what they lease.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -10,15 +10,15 @@ use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::config::NetworkMode;
 
-use super::BootSite;
+use super::ServicePorts;
 use super::interface::{Interface, interfaces};
 use super::leases::Leases;
-use super::line::{Line, Place};
 use super::network::Network;
 use super::packet::SERVER_PORT;
-use super::publish::{self, Views};
+use super::publish::{self, LeaseViews};
 use super::respond::Port;
-use super::socket::Opened;
+use super::socket::BoundSockets;
+use super::worker::{InterfaceWorker, ListenAddress};
 
 /// UDP port of proxyDHCP.
 const PROXY_PORT: u16 = 4011;
@@ -88,10 +88,10 @@ pub struct ServeError(String);
 
 /// A DHCP server with its sockets open.
 pub struct Server {
-    lines: Vec<Line>,
+    workers: Vec<InterfaceWorker>,
     leases: Leases,
     hosts: HostIndex,
-    views: Views,
+    views: LeaseViews,
 }
 
 impl Server {
@@ -100,9 +100,14 @@ impl Server {
     /// # Errors
     ///
     /// The first network that cannot be served, and why.
-    pub fn bind(site: BootSite, leases: Leases, hosts: HostIndex, views: Views) -> Result<Self, BindError> {
+    pub fn bind(
+        service_ports: ServicePorts,
+        leases: Leases,
+        hosts: HostIndex,
+        views: LeaseViews,
+    ) -> Result<Self, BindError> {
         let present = interfaces().map_err(BindError::Interfaces)?;
-        let mut lines: Vec<Line> = Vec::new();
+        let mut workers: Vec<InterfaceWorker> = Vec::new();
         for (index, served) in leases.networks().iter().enumerate() {
             let config = &served.config;
             let Some(interface) = present.get(&config.interface) else {
@@ -113,7 +118,7 @@ impl Server {
                 });
             };
             // A network behind a relay has no address here: there this machine goes by the one that the relay reaches.
-            let neighbour = || lines.iter().find_map(|line| line.server_at(&config.interface));
+            let neighbour = || workers.iter().find_map(|worker| worker.server_at(&config.interface));
             let found = config.server.or_else(|| interface.address_in(config.subnet)).or_else(neighbour);
             let Some(server) = found else {
                 return Err(BindError::NoAddress {
@@ -133,39 +138,39 @@ impl Server {
                 mode = ?config.mode, "DHCP serves the network"
             );
             for port in ports {
-                let network = Network::new(config, server, site);
-                if let Some(line) = lines.iter_mut().find(|line| line.is_at(&config.interface, *port)) {
-                    line.add(index, network);
+                let network = Network::new(config, server, service_ports);
+                if let Some(worker) = workers.iter_mut().find(|worker| worker.is_at(&config.interface, *port)) {
+                    worker.add(index, network);
                     continue;
                 }
-                let number = site.number(*port);
+                let number = service_ports.number(*port);
                 let sockets = open(&config.interface, interface, number)?;
-                let place = Place { interface: config.interface.clone(), port: *port, number };
-                let mut line = Line::new(place, sockets, leases.clone(), hosts.clone());
-                line.add(index, network);
-                lines.push(line);
+                let listen = ListenAddress { interface: config.interface.clone(), port: *port, number };
+                let mut worker = InterfaceWorker::new(listen, sockets, leases.clone(), hosts.clone());
+                worker.add(index, network);
+                workers.push(worker);
             }
         }
-        if site.dhcp_port != SERVER_PORT && !lines.is_empty() {
+        if service_ports.dhcp_port != SERVER_PORT && !workers.is_empty() {
             tracing::warn!(
-                port = site.dhcp_port,
+                port = service_ports.dhcp_port,
                 "DHCP does not listen on port 67, the only one that clients ask: only relays reach it"
             );
         }
-        if site.tftp_port != 69 && !lines.is_empty() {
+        if service_ports.tftp_port != 69 && !workers.is_empty() {
             tracing::warn!(
-                port = site.tftp_port,
+                port = service_ports.tftp_port,
                 "TFTP does not listen on port 69, the only one that PXE firmware asks: it finds no boot program"
             );
         }
-        Ok(Self { lines, leases, hosts, views })
+        Ok(Self { workers, leases, hosts, views })
     }
 
-    /// Looks with these which machine answers at an address that a known machine declines. Without, nobody is seen there.
+    /// Looks up with these which machine answers at an address that a known machine declines. Without, nobody is seen there.
     #[must_use]
     pub fn with_cards(mut self, cards: Cards) -> Self {
-        for line in &mut self.lines {
-            line.look_with(cards.clone());
+        for worker in &mut self.workers {
+            worker.set_cards(cards.clone());
         }
         self
     }
@@ -182,8 +187,8 @@ impl Server {
             views.await;
             Ok(())
         });
-        for line in self.lines {
-            tasks.spawn(line.run(shutdown.clone()));
+        for worker in self.workers {
+            tasks.spawn(worker.run(shutdown.clone()));
         }
         while let Some(ended) = tasks.join_next().await {
             match ended {
@@ -198,11 +203,15 @@ impl Server {
 }
 
 /// Opens the sockets of an interface.
-pub(super) fn open(name: &str, interface: &Interface, port: u16) -> Result<Opened, BindError> {
-    Opened::open(name, interface, port).map_err(|source| BindError::Socket { interface: name.to_owned(), port, source })
+pub(super) fn open(name: &str, interface: &Interface, port: u16) -> Result<BoundSockets, BindError> {
+    BoundSockets::open(name, interface, port).map_err(|source| BindError::Socket {
+        interface: name.to_owned(),
+        port,
+        source,
+    })
 }
 
-impl BootSite {
+impl ServicePorts {
     fn number(self, port: Port) -> u16 {
         match port {
             Port::Server => self.dhcp_port,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Leases of one pool that the registered hosts of each namespace have.
 #[derive(Debug, Default)]
-pub struct Shares {
+pub struct PoolShares {
     /// When they were counted, seconds since 1970.
     at: Option<u64>,
     held: HashMap<String, usize>,
@@ -12,7 +12,7 @@ pub struct Shares {
     in_vain: HashSet<String>,
 }
 
-impl Shares {
+impl PoolShares {
     /// Counts. `namespaces` are those that have registered hosts, `holders` names a namespace for each of its leases.
     pub fn count(
         now: u64,
@@ -30,7 +30,7 @@ impl Shares {
     }
 
     /// Whether they were counted in this second; what was given since then is in them.
-    pub fn are_of(&self, now: u64) -> bool {
+    pub fn are_current(&self, now: u64) -> bool {
         self.at == Some(now)
     }
 
@@ -46,7 +46,7 @@ impl Shares {
     }
 
     /// A host of the namespace lost its address.
-    pub fn take(&mut self, namespace: &str) {
+    pub fn remove(&mut self, namespace: &str) {
         if let Some(leases) = self.held.get_mut(namespace) {
             *leases = leases.saturating_sub(1);
         }
@@ -84,9 +84,9 @@ mod tests {
 
     use super::*;
 
-    fn shares(held: &[(&str, usize)]) -> Shares {
+    fn shares(held: &[(&str, usize)]) -> PoolShares {
         let holders = held.iter().flat_map(|(name, leases)| std::iter::repeat_n(*name, *leases));
-        Shares::count(7, held.iter().map(|(name, _)| (*name).to_owned()), holders)
+        PoolShares::count(7, held.iter().map(|(name, _)| (*name).to_owned()), holders)
     }
 
     #[test]
@@ -109,9 +109,9 @@ mod tests {
             assert_eq!(shares(held).left_for_others("a", kept), wanted, "{held:?} {kept}");
         }
         let mut shares = shares(&[("a", 2), ("b", 1)]);
-        assert!(shares.are_of(7) && !shares.are_of(8));
+        assert!(shares.are_current(7) && !shares.are_current(8));
         assert!(shares.has_more("a", "b") && !shares.has_more("b", "a") && shares.has_more("a", "c"));
-        shares.take("a");
+        shares.remove("a");
         assert!(!shares.has_more("a", "b"));
         shares.add("b");
         assert!(shares.has_more("b", "a"));

@@ -27,7 +27,7 @@ use crate::boot::neighbour;
 use super::frame;
 use super::interface::Interface;
 use super::log::Log;
-use super::outcome::{Reply, To};
+use super::outcome::{Destination, Reply};
 use super::relays::Relays;
 
 /// Messages taken with one system call.
@@ -49,7 +49,7 @@ const GAP: Duration = Duration::from_micros(500);
 const SEND_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The sockets of one interface and port, open.
-pub struct Opened {
+pub struct BoundSockets {
     udp: Socket,
     to_relays: Socket,
     raw: Option<(OwnedFd, MacAddress)>,
@@ -100,7 +100,7 @@ pub enum Unsent {
 
 /// What answers must share to leave together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Way {
+struct SendGroup {
     server: Ipv4Addr,
     to: SocketAddrV4,
     length: usize,
@@ -108,13 +108,13 @@ struct Way {
 
 impl Outgoing {
     /// `None` for what is not sent to an address.
-    fn way(&self) -> Option<Way> {
-        let To::Address(to) = self.reply.to else { return None };
-        Some(Way { server: self.server, to, length: self.reply.message.len() })
+    fn send_group(&self) -> Option<SendGroup> {
+        let Destination::Address(to) = self.reply.to else { return None };
+        Some(SendGroup { server: self.server, to, length: self.reply.message.len() })
     }
 }
 
-impl Opened {
+impl BoundSockets {
     /// Opens the sockets of an interface.
     ///
     /// # Errors
@@ -184,12 +184,12 @@ impl Sockets {
         self.udp.readable().await
     }
 
-    /// Takes what has arrived, at most as many messages as fit the inbox; none is no error.
-    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        inbox.arrived.clear();
+    /// Takes what has arrived, at most as many messages as fit the batch; none is no error.
+    pub fn receive(&self, received: &mut ReceiveBatch) -> io::Result<usize> {
+        received.arrived.clear();
         let fd = self.udp.as_raw_fd();
-        match self.udp.try_io(Interest::READABLE, || inbox.take(fd)) {
-            Ok(()) => Ok(inbox.arrived.len()),
+        match self.udp.try_io(Interest::READABLE, || received.fill(fd)) {
+            Ok(()) => Ok(received.arrived.len()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             Err(error) => Err(error),
         }
@@ -209,18 +209,18 @@ impl Sockets {
 
     async fn send_burst(&mut self, burst: &mut [Outgoing], log: &mut Log) {
         // What goes to one relay leaves together.
-        burst.sort_by_key(Outgoing::way);
-        for run in burst.chunk_by(|one, next| one.way() == next.way()) {
-            match run[0].way() {
-                Some(way) => self.send_to_relay(way, run, log),
+        burst.sort_by_key(Outgoing::send_group);
+        for run in burst.chunk_by(|one, next| one.send_group() == next.send_group()) {
+            match run[0].send_group() {
+                Some(group) => self.send_to_relay(group, run, log),
                 None => self.send_apart(run, log).await,
             }
         }
     }
 
-    /// Sends answers of one way, as many as need not wait. Never waits itself.
-    fn send_to_relay(&mut self, way: Way, answers: &[Outgoing], log: &mut Log) {
-        let relay = *way.to.ip();
+    /// Sends answers of one group, as many as need not wait. Never waits itself.
+    fn send_to_relay(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut Log) {
+        let relay = *group.to.ip();
         let admitted = if self.raw.is_some() && self.links.iter().any(|link| link.contains(relay)) {
             // Whom the kernel says nothing about is not there.
             let (index, now) = (self.index, Instant::now());
@@ -230,22 +230,22 @@ impl Sockets {
         };
         let (sent, left) = answers.split_at(admitted);
         log.unsent(left, &Unsent::NobodyThere);
-        if sent.len() > 1 && self.segments && self.send_together(way, sent, log) {
+        if sent.len() > 1 && self.segments && self.send_together(group, sent, log) {
             return;
         }
         for answer in sent {
             let message = [IoSlice::new(&answer.reply.message)];
-            if let Err(error) = send_udp(&self.to_relays, way.server, way.to, &message, None) {
+            if let Err(error) = send_udp(&self.to_relays, group.server, group.to, &message, None) {
                 log.unsent(std::slice::from_ref(answer), &unsent_to_relay(error));
             }
         }
     }
 
-    /// Sends answers of one way and length with one system call. False when that cannot be done.
-    fn send_together(&mut self, way: Way, answers: &[Outgoing], log: &mut Log) -> bool {
-        let Ok(length) = u16::try_from(way.length) else { return false };
+    /// Sends answers of one group and length with one system call. False when that cannot be done.
+    fn send_together(&mut self, group: SendGroup, answers: &[Outgoing], log: &mut Log) -> bool {
+        let Ok(length) = u16::try_from(group.length) else { return false };
         let parts: Vec<_> = answers.iter().map(|answer| IoSlice::new(&answer.reply.message)).collect();
-        match send_udp(&self.to_relays, way.server, way.to, &parts, Some(length)) {
+        match send_udp(&self.to_relays, group.server, group.to, &parts, Some(length)) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 log.unsent(answers, &Unsent::Full);
@@ -255,7 +255,7 @@ impl Sockets {
                 // Too long for the network's packets says nothing about the next ones.
                 let cannot = [Some(nix::libc::EIO), Some(nix::libc::EINVAL)].contains(&error.raw_os_error());
                 self.segments &= !cannot;
-                tracing::debug!(to = %way.to, %error, "cannot send DHCP answers together: they are sent one by one");
+                tracing::debug!(to = %group.to, %error, "cannot send DHCP answers together: they are sent one by one");
                 false
             }
         }
@@ -286,10 +286,10 @@ impl Sockets {
         let broadcast = SocketAddrV4::new(Ipv4Addr::BROADCAST, 68);
         let message = [IoSlice::new(&reply.message)];
         let (mac, to, without_frame) = match reply.to {
-            To::Address(to) => return send_udp(&self.to_relays, *server, to, &message, None),
-            To::Broadcast => return send_udp(&self.udp, *server, broadcast, &message, None),
-            To::Client { mac, to } => (mac, to, to),
-            To::Hardware { mac, address } => (mac, SocketAddrV4::new(address, 68), broadcast),
+            Destination::Address(to) => return send_udp(&self.to_relays, *server, to, &message, None),
+            Destination::Broadcast => return send_udp(&self.udp, *server, broadcast, &message, None),
+            Destination::Client { mac, to } => (mac, to, to),
+            Destination::Hardware { mac, address } => (mac, SocketAddrV4::new(address, 68), broadcast),
         };
         let frame = self.raw.as_ref().and_then(|(socket, own)| {
             let frame = frame::udp((*own, *server, self.port), (mac, *to.ip(), to.port()), &reply.message)?;
@@ -333,19 +333,19 @@ fn send_udp(
 }
 
 /// Buffers for a batch of messages.
-pub struct Inbox {
+pub struct ReceiveBatch {
     buffers: Vec<Vec<u8>>,
     arrived: Vec<(usize, SocketAddrV4)>,
 }
 
-impl Default for Inbox {
+impl Default for ReceiveBatch {
     fn default() -> Self {
         Self { buffers: vec![vec![0; LONGEST]; BATCH], arrived: Vec::with_capacity(BATCH) }
     }
 }
 
-impl Inbox {
-    fn take(&mut self, fd: std::os::fd::RawFd) -> io::Result<()> {
+impl ReceiveBatch {
+    fn fill(&mut self, fd: std::os::fd::RawFd) -> io::Result<()> {
         let mut headers: MultiHeaders<SockaddrIn> = MultiHeaders::preallocate(BATCH, None);
         let mut slices: Vec<_> = self.buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         for message in recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None)? {

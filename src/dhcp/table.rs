@@ -23,7 +23,7 @@ use crate::api::MacAddress;
 use crate::config::AddressRange;
 
 use super::client::{ClientKey, LeaseClient};
-use super::shares::Shares;
+use super::shares::PoolShares;
 
 /// Seconds an offer is held for its client. Firmware collects offers for some seconds before it requests one.
 pub const OFFER_HOLD: u64 = 60;
@@ -81,7 +81,7 @@ struct Entry {
 
 /// Ended leases that are free. Looked for once in a second, because every packet of a stranger asks when the pool is short.
 #[derive(Debug)]
-struct Left {
+struct FreeAddresses {
     free: BTreeSet<(u64, u32)>,
     /// What ended since then and was not looked at.
     new: Vec<(u64, u32)>,
@@ -90,11 +90,11 @@ struct Left {
 }
 
 /// Who is known: has a reservation, or is the boot address of a registered host.
-pub type Known<'a> = &'a dyn Fn(MacAddress) -> bool;
+pub type IsKnown<'a> = &'a dyn Fn(MacAddress) -> bool;
 
 /// How many addresses a network has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct PoolUsage {
     /// Addresses of the pool, without those that are never given from it.
     pub pool: u64,
     /// Addresses that are offered or leased.
@@ -129,7 +129,7 @@ pub struct LeaseTable {
     freed: VecDeque<u32>,
     in_freed: HashSet<u32>,
     /// Ended leases of the pool that nobody needs, as far as they were looked for.
-    left: Option<Left>,
+    left: Option<FreeAddresses>,
     /// The range, and the number in it, that was never given yet.
     cursor: (usize, u64),
     /// Addresses whose public view is out of date.
@@ -137,7 +137,7 @@ pub struct LeaseTable {
     /// UUID each known machine showed last.
     machines: HashMap<MacAddress, [u8; 16]>,
     /// What each namespace has of the pool.
-    shares: Shares,
+    shares: PoolShares,
     now: u64,
 }
 
@@ -173,17 +173,17 @@ impl LeaseTable {
     }
 
     /// Whether there are free addresses beside those that are kept for known machines.
-    pub fn guests_may_take(&mut self, known: Known<'_>) -> bool {
+    pub fn guests_may_take(&mut self, known: IsKnown<'_>) -> bool {
         self.kept == 0 || !self.is_short(known)
     }
 
     /// Whether no address is left beside those that are kept for known machines.
-    pub fn is_short(&mut self, known: Known<'_>) -> bool {
+    pub fn is_short(&mut self, known: IsKnown<'_>) -> bool {
         !self.has_left(self.kept + 1, known)
     }
 
     /// Whether so many addresses of the pool are nobody's.
-    fn has_left(&mut self, wanted: usize, known: Known<'_>) -> bool {
+    fn has_left(&mut self, wanted: usize, known: IsKnown<'_>) -> bool {
         let never_given = self.size.saturating_sub(self.with_lease);
         match wanted.checked_sub(never_given) {
             None | Some(0) => true,
@@ -192,7 +192,7 @@ impl LeaseTable {
     }
 
     /// Ended leases of the pool that nobody needs; so many, if there are.
-    fn left(&mut self, wanted: usize, known: Known<'_>) -> &BTreeSet<(u64, u32)> {
+    fn left(&mut self, wanted: usize, known: IsKnown<'_>) -> &BTreeSet<(u64, u32)> {
         let is_free = |table: &Self, (_, number): &(u64, u32)| {
             table.in_pool(Ipv4Addr::from_bits(*number)) && table.is_free(*number, known)
         };
@@ -202,7 +202,7 @@ impl LeaseTable {
                 let most = wanted.saturating_add(FOUND_BEYOND);
                 let free: BTreeSet<_> =
                     self.ended.iter().filter(|one| is_free(self, one)).take(most).copied().collect();
-                Left { all: free.len() < most, free, new: Vec::new() }
+                FreeAddresses { all: free.len() < most, free, new: Vec::new() }
             }
         };
         for one in std::mem::take(&mut left.new) {
@@ -214,15 +214,15 @@ impl LeaseTable {
     }
 
     /// Whether a registered host of a namespace may take an address that is nobody's. [`LeaseTable::share`] comes before.
-    pub fn namespace_may_take(&mut self, namespace: &str, known: Known<'_>) -> bool {
+    pub fn namespace_may_take(&mut self, namespace: &str, known: IsKnown<'_>) -> bool {
         let for_others = self.shares.left_for_others(namespace, self.kept);
         for_others == 0 || self.has_left(for_others + 1, known)
     }
 
     /// Counts the shares of the namespaces, once in a second. `count` is given the machines that have a lease of the pool in
     /// whatever state.
-    pub fn share(&mut self, now: u64, count: impl FnOnce(&mut dyn Iterator<Item = MacAddress>) -> Shares) {
-        if self.shares.are_of(now) {
+    pub fn share(&mut self, now: u64, count: impl FnOnce(&mut dyn Iterator<Item = MacAddress>) -> PoolShares) {
+        if self.shares.are_current(now) {
             return;
         }
         let mut holders = self.leases.iter().filter_map(|(number, Entry { lease, .. })| {
@@ -234,12 +234,12 @@ impl LeaseTable {
     }
 
     /// The shares as they were counted last.
-    pub fn shares(&mut self) -> &mut Shares {
+    pub fn shares(&mut self) -> &mut PoolShares {
         &mut self.shares
     }
 
     /// The address of the pool that was left longest ago by a known machine whose claim of it gives way.
-    pub fn find_claimed(&self, gives_way: impl Fn(&Shares, MacAddress) -> bool) -> Option<Ipv4Addr> {
+    pub fn find_claimed(&self, gives_way: impl Fn(&PoolShares, MacAddress) -> bool) -> Option<Ipv4Addr> {
         let claimed = self.ended.iter().map(|(_, number)| *number).find(|number| {
             let is_claim = |lease: &Lease| {
                 self.by_mac.get(&lease.client.mac) == Some(number) && gives_way(&self.shares, lease.client.mac)
@@ -250,7 +250,7 @@ impl LeaseTable {
     }
 
     /// Addresses of the pool that known machines left and that are kept for them.
-    pub fn claims(&self, known: Known<'_>) -> Vec<(Ipv4Addr, MacAddress)> {
+    pub fn claims(&self, known: IsKnown<'_>) -> Vec<(Ipv4Addr, MacAddress)> {
         let claims = self.ended.iter().filter_map(|(_, number)| {
             let lease = self.at(*number).filter(|lease| self.in_pool(lease.address) && self.is_kept(lease, known))?;
             Some((lease.address, lease.client.mac))
@@ -268,7 +268,7 @@ impl LeaseTable {
     /// Lets leases of machines that are known no more end like a stranger's, so many seconds from now, when the pool is
     /// short. The machine believes in a longer one and asks again at half of it; until somebody needs the address it is given
     /// it again.
-    pub fn cut_short(&mut self, now: u64, lasts: u64, known: Known<'_>) -> usize {
+    pub fn cut_short(&mut self, now: u64, lasts: u64, known: IsKnown<'_>) -> usize {
         let ends = now.saturating_add(lasts);
         if !self.is_short(known) {
             return 0;
@@ -296,14 +296,14 @@ impl LeaseTable {
     }
 
     /// How many addresses there are, and are taken.
-    pub fn held(&self) -> Held {
+    pub fn usage(&self) -> PoolUsage {
         let pool = self.pool.iter().map(|range| u64::from(range.last.to_bits() - range.first.to_bits()) + 1).sum();
         let excluded = self
             .excluded
             .iter()
             .filter(|number| self.pool.iter().any(|range| range.contains(Ipv4Addr::from_bits(**number))));
         let count = |length: usize| length as u64;
-        Held {
+        PoolUsage {
             pool: u64::saturating_sub(pool, count(excluded.count())),
             used: count(self.leases.len()).saturating_sub(count(self.ended.len() + self.declined.len())),
             declined: count(self.declined.len()),
@@ -347,26 +347,26 @@ impl LeaseTable {
     }
 
     /// Whether nobody needs the address: no lease, or one that is over and not a known machine's.
-    fn is_free(&self, number: u32, known: Known<'_>) -> bool {
+    fn is_free(&self, number: u32, known: IsKnown<'_>) -> bool {
         self.at(number).is_none_or(|lease| {
             matches!(lease.state, LeaseState::Released | LeaseState::Expired) && !self.is_kept(lease, known)
         })
     }
 
     /// Whether an ended lease is kept for its known machine.
-    fn is_kept(&self, lease: &Lease, known: Known<'_>) -> bool {
+    fn is_kept(&self, lease: &Lease, known: IsKnown<'_>) -> bool {
         self.by_mac.get(&lease.client.mac) == Some(&lease.address.to_bits()) && known(lease.client.mac)
     }
 
     /// Whether a pool address may be given to a client that has no lease on it.
-    pub fn may_take(&self, address: Ipv4Addr, known: Known<'_>) -> bool {
+    pub fn may_take(&self, address: Ipv4Addr, known: IsKnown<'_>) -> bool {
         self.in_pool(address) && self.is_free(address.to_bits(), known)
     }
 
     /// Finds an address in the pool: the wished one when it is free, then one that nobody had, then the one that was
     /// left longest ago. A known machine may also have the address of an offer to an unknown client, and when there is
     /// nothing else the one that was declined longest ago: anybody can decline in its name.
-    pub fn find(&mut self, wish: Option<Ipv4Addr>, client: &LeaseClient, known: Known<'_>) -> Option<Ipv4Addr> {
+    pub fn find(&mut self, wish: Option<Ipv4Addr>, client: &LeaseClient, known: IsKnown<'_>) -> Option<Ipv4Addr> {
         if let Some(address) = wish.filter(|address| self.may_take(*address, known)) {
             return Some(address);
         }
@@ -393,7 +393,7 @@ impl LeaseTable {
 
     /// What a known machine may have when nothing is free: the address of an offer to an unknown client, else the one that was
     /// declined longest ago.
-    pub fn find_for_known(&self, client: &LeaseClient, known: Known<'_>) -> Option<Ipv4Addr> {
+    pub fn find_for_known(&self, client: &LeaseClient, known: IsKnown<'_>) -> Option<Ipv4Addr> {
         if !known(client.mac) {
             return None;
         }
@@ -496,7 +496,7 @@ impl LeaseTable {
 
     /// Lets time pass: offers lapse, leases expire, quarantine ends, old leases are forgotten. Returns the addresses
     /// whose record on disk is to go.
-    pub fn advance(&mut self, now: u64, known: Known<'_>) -> Vec<Ipv4Addr> {
+    pub fn advance(&mut self, now: u64, known: IsKnown<'_>) -> Vec<Ipv4Addr> {
         let mut gone = Vec::new();
         if now == self.now {
             return gone;
@@ -537,14 +537,14 @@ impl LeaseTable {
         let shifted = leases.into_iter().map(|lease| Lease { ends: lease.ends.saturating_add_signed(by), ..lease });
         let stored: Vec<_> = shifted.inspect(|lease| self.put(lease.clone())).filter(|lease| lease.stored).collect();
         self.now = self.now.saturating_add_signed(by);
-        (self.left, self.shares) = (None, Shares::default());
+        (self.left, self.shares) = (None, PoolShares::default());
         stored
     }
 
     /// Remembers the UUID a known machine shows. Returns the one it showed before when that is another machine's.
-    pub fn meet(&mut self, mac: MacAddress, uuid: [u8; 16]) -> Option<[u8; 16]> {
+    pub fn record_uuid(&mut self, mac: MacAddress, uuid: [u8; 16]) -> Option<[u8; 16]> {
         if self.machines.len() >= MOST_MACHINES && !self.machines.contains_key(&mac) {
-            // Hosts come and go: twins show again.
+            // Hosts come and go: duplicates show again.
             self.machines.clear();
         }
         self.machines.insert(mac, uuid).filter(|before| !super::client::same_machine(*before, uuid))

@@ -9,7 +9,7 @@ use crate::api::MacAddress;
 use crate::config::AddressRange;
 
 use super::client::LeaseClient;
-use super::table::{Held, Lease, LeaseState, LeaseTable, OFFER_HOLD, REMEMBER};
+use super::table::{Lease, LeaseState, LeaseTable, OFFER_HOLD, PoolUsage, REMEMBER};
 
 fn at(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, last)
@@ -37,15 +37,15 @@ fn what_is_held_is_counted() {
     let mut table = LeaseTable::new(vec![range(10, 19), range(30, 30)]);
     table.exclude(at(11));
     table.exclude(at(50));
-    assert_eq!(table.held(), Held { pool: 10, used: 0, declined: 0 });
+    assert_eq!(table.usage(), PoolUsage { pool: 10, used: 0, declined: 0 });
     table.put(lease(10, client(1, false), LeaseState::Offered, 100));
     table.put(lease(12, client(2, false), LeaseState::Bound, 50));
     // A reservation.
     table.put(lease(50, client(3, true), LeaseState::Bound, 100));
     table.put(lease(13, client(4, false), LeaseState::Declined, 100));
-    assert_eq!(table.held(), Held { pool: 10, used: 3, declined: 1 });
+    assert_eq!(table.usage(), PoolUsage { pool: 10, used: 3, declined: 1 });
     table.advance(60, &nobody);
-    assert_eq!(table.held(), Held { pool: 10, used: 2, declined: 1 });
+    assert_eq!(table.usage(), PoolUsage { pool: 10, used: 2, declined: 1 });
 }
 
 #[test]

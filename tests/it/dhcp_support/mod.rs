@@ -21,7 +21,7 @@ use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
 use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, Standing, neighbour};
 use slipway::config::Config;
-use slipway::dhcp::{BootSite, Leases, Server, Views};
+use slipway::dhcp::{LeaseViews, Leases, Server, ServicePorts};
 use slipway::store::{Store, StoreOptions};
 
 const ROLE: &str = "SLIPWAY_TEST_ROLE";
@@ -572,10 +572,10 @@ fn bind_only() {
     let (config, store) = open(&folder());
     let leases = Leases::load(&store, &config.networks).expect("loads");
     match Server::bind(
-        BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 },
+        ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 },
         leases,
         HostIndex::default(),
-        Views::store(&store),
+        LeaseViews::store(&store),
     ) {
         Ok(_) => println!("bound"),
         Err(error) => println!("{error}"),
@@ -606,8 +606,8 @@ fn serve() {
         });
     }
     let leases = Leases::load(&store, &config.networks).expect("loads");
-    let site = BootSite { http_port: 80, tftp_port: 69, dhcp_port: 67 };
-    let server = Server::bind(site, leases.clone(), hosts.clone(), Views::store(&store)).expect("binds");
+    let site = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
+    let server = Server::bind(site, leases.clone(), hosts.clone(), LeaseViews::store(&store)).expect("binds");
     let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
     let cards = neighbour::remembered(networks.clone());
     let server = server.with_cards(cards.clone());

@@ -17,9 +17,9 @@ const ANSWERS_WITHIN: u64 = 2;
 /// Addresses that are looked at at once; a client declines again what it is given again.
 const MOST: usize = 1024;
 
-/// An address that is looked at.
+/// A check of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doubt {
+pub struct ConflictCheck {
     /// The address.
     pub address: Ipv4Addr,
     /// The known machine that has it.
@@ -29,41 +29,41 @@ pub struct Doubt {
     since: u64,
 }
 
-/// The addresses that are looked at.
+/// The checks under way.
 #[derive(Debug, Default)]
-pub struct Doubts(HashMap<Ipv4Addr, Doubt>);
+pub struct ConflictChecks(HashMap<Ipv4Addr, ConflictCheck>);
 
-impl Doubts {
-    /// Notes one. Whether it is new, so that something is to be sent there.
-    pub fn put(&mut self, now: u64, network: usize, mac: MacAddress, address: Ipv4Addr) -> bool {
+impl ConflictChecks {
+    /// Starts a check. Whether it is new, so that something is to be sent there.
+    pub fn start(&mut self, now: u64, network: usize, mac: MacAddress, address: Ipv4Addr) -> bool {
         if self.0.len() >= MOST || self.0.contains_key(&address) {
             return false;
         }
-        self.0.insert(address, Doubt { address, mac, network, since: now }).is_none()
+        self.0.insert(address, ConflictCheck { address, mac, network, since: now }).is_none()
     }
 
-    /// Those of which it is known by now who answers there.
-    pub fn ripe(&mut self, now: u64) -> Vec<Doubt> {
-        let ripe = self.0.extract_if(|_, doubt| now >= doubt.since.saturating_add(ANSWERS_WITHIN) || now < doubt.since);
-        ripe.map(|(_, doubt)| doubt).collect()
+    /// Ends those of which it is known by now who answers there.
+    pub fn due(&mut self, now: u64) -> Vec<ConflictCheck> {
+        let due = self.0.extract_if(|_, check| now >= check.since.saturating_add(ANSWERS_WITHIN) || now < check.since);
+        due.map(|(_, check)| check).collect()
     }
 }
 
 /// Whether another machine than the one with these cards answers. Where nobody answers, or a router stands between, nothing
 /// says so but the message.
-pub fn is_anothers(answers: Option<MacAddress>, own: &[MacAddress]) -> bool {
+pub fn answered_by_another(answers: Option<MacAddress>, own: &[MacAddress]) -> bool {
     answers.is_some_and(|answers| !own.contains(&answers))
 }
 
-/// Takes an address from its machine, because another one uses it; it is given to nobody for a while. Nothing when the machine
+/// Quarantines an address, because another machine uses it: it is given to nobody for a while. Nothing when the machine
 /// has another address by now.
-pub fn set_aside(now: u64, doubt: &Doubt, leases: &mut LeaseTable) -> Option<LeaseWrite> {
-    let lease = leases.get(doubt.address)?;
-    if lease.client.mac != doubt.mac || !matches!(lease.state, LeaseState::Bound | LeaseState::Offered) {
+pub fn quarantine(now: u64, check: &ConflictCheck, leases: &mut LeaseTable) -> Option<LeaseWrite> {
+    let lease = leases.get(check.address)?;
+    if lease.client.mac != check.mac || !matches!(lease.state, LeaseState::Bound | LeaseState::Offered) {
         return None;
     }
     let declined = Lease { state: LeaseState::Declined, ends: now + QUARANTINE, stored: true, ..lease.clone() };
-    let write = LeaseWrite { address: doubt.address, record: Some(record::encode(&declined)) };
+    let write = LeaseWrite { address: check.address, record: Some(record::encode(&declined)) };
     leases.put(declined);
     Some(write)
 }
@@ -83,15 +83,15 @@ mod tests {
 
     #[test]
     fn an_address_is_looked_at_once_and_for_two_seconds() {
-        let mut doubts = Doubts::default();
-        assert!(doubts.put(100, 0, mac(1), at(1)));
-        assert!(!doubts.put(101, 0, mac(1), at(1)), "it is looked at already");
-        assert!(doubts.put(101, 0, mac(2), at(2)));
-        assert!(doubts.ripe(101).is_empty());
-        assert_eq!(doubts.ripe(102).iter().map(|doubt| doubt.address).collect::<Vec<_>>(), [at(1)]);
-        assert_eq!(doubts.ripe(50).len(), 1, "a clock that was put back holds nobody up");
-        assert!(doubts.put(50, 0, mac(1), at(1)), "and again later");
-        let many = (0..2 * MOST).filter(|number| doubts.put(50, 0, mac(1), Ipv4Addr::from_bits(*number as u32)));
+        let mut checks = ConflictChecks::default();
+        assert!(checks.start(100, 0, mac(1), at(1)));
+        assert!(!checks.start(101, 0, mac(1), at(1)), "it is looked at already");
+        assert!(checks.start(101, 0, mac(2), at(2)));
+        assert!(checks.due(101).is_empty());
+        assert_eq!(checks.due(102).iter().map(|check| check.address).collect::<Vec<_>>(), [at(1)]);
+        assert_eq!(checks.due(50).len(), 1, "a clock that was put back holds nobody up");
+        assert!(checks.start(50, 0, mac(1), at(1)), "and again later");
+        let many = (0..2 * MOST).filter(|number| checks.start(50, 0, mac(1), Ipv4Addr::from_bits(*number as u32)));
         assert_eq!(many.count(), MOST - 1);
     }
 
@@ -100,13 +100,13 @@ mod tests {
         let own = [mac(1), mac(2)];
         let rows = [(None, false), (Some(mac(1)), false), (Some(mac(2)), false), (Some(mac(9)), true)];
         for (answers, wanted) in rows {
-            assert_eq!(is_anothers(answers, &own), wanted, "{answers:?}");
+            assert_eq!(answered_by_another(answers, &own), wanted, "{answers:?}");
         }
     }
 
     #[test]
-    fn an_address_is_set_aside_while_its_machine_has_it() {
-        let doubt = Doubt { address: at(1), mac: mac(1), network: 0, since: 0 };
+    fn an_address_is_quarantined_while_its_machine_has_it() {
+        let check = ConflictCheck { address: at(1), mac: mac(1), network: 0, since: 0 };
         let rows = [
             (1, LeaseState::Bound, true),
             (1, LeaseState::Offered, true),
@@ -118,13 +118,13 @@ mod tests {
             let mut leases = LeaseTable::default();
             let client = LeaseClient { mac: mac(holder), id: None, known: true };
             leases.put(Lease { address: at(1), client, state, ends: 5_000, hostname: None, stored: true });
-            let write = set_aside(1_000, &doubt, &mut leases);
+            let write = quarantine(1_000, &check, &mut leases);
             assert_eq!(write.is_some(), aside, "{holder} {state:?}");
             let Some(write) = write else { continue };
             let lease = leases.get(at(1)).expect("there");
             assert_eq!((lease.state, lease.ends), (LeaseState::Declined, 1_000 + QUARANTINE));
             assert_eq!(write.record, Some(record::encode(lease)));
         }
-        assert!(set_aside(1_000, &doubt, &mut LeaseTable::default()).is_none());
+        assert!(quarantine(1_000, &check, &mut LeaseTable::default()).is_none());
     }
 }

@@ -23,21 +23,21 @@ use crate::api::MacAddress;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 
-use super::clock::Clock;
-use super::doubt::{Doubts, is_anothers, set_aside};
+use super::batching::Batching;
+use super::clock::JumpDetector;
+use super::conflict::{ConflictChecks, answered_by_another, quarantine};
 use super::interface::interfaces;
 use super::leases::{CommitError, Leases, unix_now};
 use super::log::Log;
 use super::network::{Network, select};
-use super::outcome::{LeaseWrite, Note, Outcome};
-use super::pace::Pace;
+use super::outcome::{Disposition, LeaseWrite, Outcome};
 use super::packet::Request;
-use super::respond::{Arrival, Ground, Port, respond};
-use super::seen::Message;
+use super::recent_messages::RecentMessage;
+use super::respond::{NetworkContext, PacketInfo, Port, respond};
 use super::server::open;
-use super::socket::{Inbox, Opened, Outgoing, Sockets};
+use super::socket::{BoundSockets, Outgoing, ReceiveBatch, Sockets};
 
-/// Leases that may wait before the line stops reading.
+/// Leases that may wait before the worker stops reading.
 const MOST_WAITING: usize = 4096;
 /// Time between looks at what ended and at the interface.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -46,51 +46,52 @@ const REVIEW: u64 = 15;
 /// How long the last writes may take when the server stops.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Where a line is.
+/// Where a worker listens.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ListenAddress {
     pub interface: String,
     pub port: Port,
-    /// Its number.
+    /// Its UDP port.
     pub number: u16,
 }
 
 /// One interface and port, and the networks on it.
-pub(super) struct Line {
-    place: Place,
-    sockets: Opened,
-    desk: Desk,
+pub(super) struct InterfaceWorker {
+    listen: ListenAddress,
+    sockets: BoundSockets,
+    handler: Handler,
 }
 
-impl Line {
-    /// A line without networks.
-    pub fn new(place: Place, sockets: Opened, leases: Leases, hosts: HostIndex) -> Self {
-        let log = Log::new(place.interface.clone());
-        let (doubts, cards): (_, Cards) = (Doubts::default(), Arc::new(|_| None));
-        let (networks, clock) = (Vec::new(), Clock::default());
-        let desk = Desk { port: place.port, networks, leases, hosts, log, doubts, cards, reviewed: 0, clock };
-        Self { place, sockets, desk }
+impl InterfaceWorker {
+    /// A worker without networks.
+    pub fn new(listen: ListenAddress, sockets: BoundSockets, leases: Leases, hosts: HostIndex) -> Self {
+        let log = Log::new(listen.interface.clone());
+        let (conflict_checks, cards): (_, Cards) = (ConflictChecks::default(), Arc::new(|_| None));
+        let (networks, clock) = (Vec::new(), JumpDetector::default());
+        let handler =
+            Handler { port: listen.port, networks, leases, hosts, log, conflict_checks, cards, reviewed: 0, clock };
+        Self { listen, sockets, handler }
     }
 
     /// Whether it is this one.
     pub fn is_at(&self, interface: &str, port: Port) -> bool {
-        self.place.interface == interface && self.place.port == port
+        self.listen.interface == interface && self.listen.port == port
     }
 
-    /// What this machine goes by on an interface, if this line is there.
+    /// What this machine goes by on an interface, if this worker is there.
     pub fn server_at(&self, interface: &str) -> Option<Ipv4Addr> {
-        let first = self.desk.networks.first().filter(|_| self.place.interface == interface)?;
+        let first = self.handler.networks.first().filter(|_| self.listen.interface == interface)?;
         Some(first.1.server)
     }
 
-    /// Looks with these which machine answers at an address.
-    pub fn look_with(&mut self, cards: Cards) {
-        self.desk.cards = cards;
+    /// Looks up with these which machine answers at an address.
+    pub fn set_cards(&mut self, cards: Cards) {
+        self.handler.cards = cards;
     }
 
     /// Adds a network, with its number in the leases.
     pub fn add(&mut self, index: usize, network: Network) {
-        self.desk.networks.push((index, network));
+        self.handler.networks.push((index, network));
     }
 
     /// Serves until told to stop; then finishes the writes under way. When this future is dropped before that, nothing
@@ -102,7 +103,7 @@ impl Line {
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ended, end) = oneshot::channel();
-        let stop = Stop { politely: shutdown, at_once: CancellationToken::new() };
+        let stop = Shutdown { graceful: shutdown, at_once: CancellationToken::new() };
         let at_once = stop.at_once.clone();
         let body = move || {
             let result = runtime.block_on(self.serve(&stop));
@@ -110,67 +111,67 @@ impl Line {
             let _unheard = ended.send(result);
         };
         let thread = thread::Builder::new().name("dhcp".into()).spawn(body)?;
-        let _ends_with_us = Ending { at_once, thread: Some(thread) };
+        let _ends_with_us = ThreadGuard { at_once, thread: Some(thread) };
         end.await.unwrap_or_else(|_| Err(io::Error::other("the DHCP thread panicked")))
     }
 
-    async fn serve(self, stop: &Stop) -> io::Result<()> {
-        let Self { place, sockets, mut desk } = self;
-        let mut post = Post { sockets: sockets.register()?, place, down: false };
-        let mut inbox = Inbox::default();
-        let mut tray = Tray::default();
-        let mut under_way: Fuse<BoxFuture<'static, Written>> = Fuse::terminated();
-        let mut pace = Pace::default();
+    async fn serve(self, stop: &Shutdown) -> io::Result<()> {
+        let Self { listen, sockets, mut handler } = self;
+        let mut transport = Transport { sockets: sockets.register()?, listen, down: false };
+        let mut received = ReceiveBatch::default();
+        let mut batch = WriteBatch::default();
+        let mut under_way: Fuse<BoxFuture<'static, CommitResult>> = Fuse::terminated();
+        let mut batching = Batching::default();
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let reads = tray.writes.len() < MOST_WAITING && !post.down;
+            let reads = batch.writes.len() < MOST_WAITING && !transport.down;
             tokio::select! {
                 biased;
                 () = stop.at_once.cancelled() => return Ok(()),
-                () = stop.politely.cancelled() => break,
-                written = &mut under_way => desk.finish(written, &mut tray.ready),
+                () = stop.graceful.cancelled() => break,
+                written = &mut under_way => handler.finish(written, &mut batch.ready),
                 _ = housekeeping.tick() => {
-                    let now = desk.now(&mut tray.writes);
-                    tray.writes.extend(desk.let_leases_end(now));
-                    tray.writes.extend(desk.settle_doubts());
-                    post.follow_interface();
+                    let now = handler.now(&mut batch.writes);
+                    batch.writes.extend(handler.expire_leases(now));
+                    batch.writes.extend(handler.finish_conflict_checks());
+                    transport.follow_interface();
                 }
-                ready = post.sockets.readable(), if reads => {
+                ready = transport.sockets.readable(), if reads => {
                     if let Err(error) = ready {
-                        post.receive_failed(&error, &mut desk.log);
+                        transport.receive_failed(&error, &mut handler.log);
                     }
                 }
             }
             if let Poll::Ready(written) = poll!(&mut under_way) {
-                desk.finish(written, &mut tray.ready);
+                handler.finish(written, &mut batch.ready);
             }
-            let arrived = if reads && !post.down {
-                take(&mut post, &mut desk, &mut inbox, &mut tray)
+            let arrived = if reads && !transport.down {
+                receive(&mut transport, &mut handler, &mut received, &mut batch)
             } else {
-                inbox.clear();
+                received.clear();
                 0
             };
-            if under_way.is_terminated() && !tray.writes.is_empty() {
-                under_way = tray.write(&desk.leases).boxed().fuse();
+            if under_way.is_terminated() && !batch.writes.is_empty() {
+                under_way = batch.write(&handler.leases).boxed().fuse();
                 // Hands it to the store, which works while the answers are sent.
                 if let Poll::Ready(written) = poll!(&mut under_way) {
-                    desk.finish(written, &mut tray.ready);
+                    handler.finish(written, &mut batch.ready);
                 }
             }
-            post.sockets.send(&mut tray.ready, &mut desk.log).await;
-            let breath = pace.after(Instant::now(), arrived);
-            if let Some(breath) = breath.filter(|_| !inbox.is_full()) {
+            transport.sockets.send(&mut batch.ready, &mut handler.log).await;
+            let delay = batching.delay_after(Instant::now(), arrived);
+            if let Some(delay) = delay.filter(|_| !received.is_full()) {
                 // Asleep, not waiting: a waiting thread is woken up by every message that arrives.
-                thread::sleep(breath);
+                thread::sleep(delay);
             }
         }
         let last = async {
-            while !under_way.is_terminated() || !tray.writes.is_empty() {
+            while !under_way.is_terminated() || !batch.writes.is_empty() {
                 if under_way.is_terminated() {
-                    under_way = tray.write(&desk.leases).boxed().fuse();
+                    under_way = batch.write(&handler.leases).boxed().fuse();
                 }
-                desk.finish((&mut under_way).await, &mut tray.ready);
+                handler.finish((&mut under_way).await, &mut batch.ready);
             }
         };
         tokio::select! {
@@ -178,30 +179,30 @@ impl Line {
             () = stop.at_once.cancelled() => return Ok(()),
             finished = tokio::time::timeout(LAST_WRITES, last) => if finished.is_err() {
                 tracing::warn!(
-                    interface = %post.place.interface, "DHCP stopped before the last leases were written: their clients were not answered"
+                    interface = %transport.listen.interface, "DHCP stopped before the last leases were written: their clients were not answered"
                 );
             }
         }
-        post.sockets.send(&mut tray.ready, &mut desk.log).await;
+        transport.sockets.send(&mut batch.ready, &mut handler.log).await;
         Ok(())
     }
 }
 
-/// How a line is told to end.
-struct Stop {
+/// How a worker is told to end.
+struct Shutdown {
     /// After the writes under way.
-    politely: CancellationToken,
+    graceful: CancellationToken,
     /// Without another answer.
     at_once: CancellationToken,
 }
 
 /// Ends the thread and waits for it, so that the port is free and nobody answers any more.
-struct Ending {
+struct ThreadGuard {
     at_once: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Ending {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
         self.at_once.cancel();
         if let Some(thread) = self.thread.take() {
@@ -211,51 +212,56 @@ impl Drop for Ending {
     }
 }
 
-/// Answers that may leave, and leases to write with the answers that wait for them.
+/// Answers that may leave, and the next group commit: leases to write with the answers that wait for them.
 #[derive(Default)]
-struct Tray {
+struct WriteBatch {
     ready: Vec<Outgoing>,
     writes: Vec<LeaseWrite>,
     waiting: Vec<Outgoing>,
 }
 
-impl Tray {
+impl WriteBatch {
     /// Writes what was collected.
-    fn write(&mut self, leases: &Leases) -> impl Future<Output = Written> + Send + 'static {
+    fn write(&mut self, leases: &Leases) -> impl Future<Output = CommitResult> + Send + 'static {
         let (writes, answers) = (std::mem::take(&mut self.writes), std::mem::take(&mut self.waiting));
         let leases = leases.clone();
-        async move { Written { result: leases.commit(writes).await, answers } }
+        async move { CommitResult { result: leases.commit(writes).await, answers } }
     }
 }
 
 /// A write that ended, and the answers that waited for it.
-struct Written {
+struct CommitResult {
     result: Result<(), CommitError>,
     answers: Vec<Outgoing>,
 }
 
-/// Takes what arrived. Returns how many messages.
-fn take(post: &mut Post, desk: &mut Desk, inbox: &mut Inbox, tray: &mut Tray) -> usize {
-    let arrived = post.sockets.receive(inbox).unwrap_or_else(|error| {
-        post.receive_failed(&error, &mut desk.log);
+/// Receives and answers what arrived. Returns how many messages.
+fn receive(
+    transport: &mut Transport,
+    handler: &mut Handler,
+    received: &mut ReceiveBatch,
+    batch: &mut WriteBatch,
+) -> usize {
+    let arrived = transport.sockets.receive(received).unwrap_or_else(|error| {
+        transport.receive_failed(&error, &mut handler.log);
         0
     });
-    let now = desk.now(&mut tray.writes);
-    for (message, source) in inbox.messages() {
-        desk.answer(now, message, source, tray);
+    let now = handler.now(&mut batch.writes);
+    for (message, source) in received.messages() {
+        handler.answer(now, message, source, batch);
     }
     arrived
 }
 
-/// Where messages come in and answers leave.
-struct Post {
+/// The sockets of a worker, and whether its interface is there.
+struct Transport {
     sockets: Sockets,
-    place: Place,
+    listen: ListenAddress,
     /// Whether the interface is gone.
     down: bool,
 }
 
-impl Post {
+impl Transport {
     fn receive_failed(&mut self, error: &io::Error, log: &mut Log) {
         log.receive_failed(error);
         // Not again before the next look at the interface: an error that stays would keep a processor busy.
@@ -264,7 +270,7 @@ impl Post {
 
     /// Opens the sockets again when the interface is made anew.
     fn follow_interface(&mut self) {
-        let Place { interface, number, .. } = &self.place;
+        let ListenAddress { interface, number, .. } = &self.listen;
         let index = nix::net::if_::if_nametoindex(interface.as_str()).ok();
         let found = || interfaces().ok().and_then(|all| all.get(interface).cloned());
         if index == Some(self.sockets.index) {
@@ -294,25 +300,25 @@ impl Post {
     }
 }
 
-/// Where messages are answered.
-struct Desk {
+/// Answers messages: all that a worker knows beside its sockets.
+struct Handler {
     port: Port,
     /// The networks, with their number in the leases.
     networks: Vec<(usize, Network)>,
     leases: Leases,
     hosts: HostIndex,
     log: Log,
-    /// Addresses of known machines that others are said to use.
-    doubts: Doubts,
+    /// Checks of addresses of known machines that others are said to use.
+    conflict_checks: ConflictChecks,
     cards: Cards,
     /// When all leases were looked at, seconds since 1970.
     reviewed: u64,
-    clock: Clock,
+    clock: JumpDetector,
 }
 
-impl Desk {
+impl Handler {
     /// Answers one message.
-    fn answer(&mut self, now: u64, message: &[u8], source: SocketAddrV4, tray: &mut Tray) {
+    fn answer(&mut self, now: u64, message: &[u8], source: SocketAddrV4, batch: &mut WriteBatch) {
         let request = match Request::parse(message) {
             Ok(request) => request,
             Err(error) => return self.log.malformed(&error, source),
@@ -328,51 +334,52 @@ impl Desk {
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
         let stranger = hosts.stranger(request.mac, network.discovery);
-        let ground = Ground { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
-        let arrival = Arrival { source, port: self.port };
-        let outcome = respond(now, &request, arrival, ground, &mut leases.table());
-        leases.counts.count(&outcome.note);
+        let context = NetworkContext { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
+        let packet_info = PacketInfo { source, port: self.port };
+        let outcome = respond(now, &request, packet_info, context, &mut leases.table());
+        leases.counts.count(&outcome.disposition);
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
-        let Outcome { reply, writes, note, .. } = outcome;
-        if let Note::Doubted(address) = note
-            && self.doubts.put(now, index, request.mac, address)
+        let Outcome { reply, writes, disposition, .. } = outcome;
+        if let Disposition::ConflictReported(address) = disposition
+            && self.conflict_checks.start(now, index, request.mac, address)
             && let Err(error) = provoke_arp(network.server, address)
         {
             tracing::debug!(mac = %request.mac, %address, %error, "cannot ask by ARP who has an address");
         }
-        self.leases.saw(request.mac, Message { at: now, network: index, kind: request.kind, note });
+        self.leases
+            .record_message(request.mac, RecentMessage { at: now, network: index, kind: request.kind, disposition });
         let answer = reply.map(|reply| Outgoing { server: network.server, peer: source, reply });
         if writes.is_empty() {
-            tray.ready.extend(answer);
+            batch.ready.extend(answer);
         } else {
-            tray.writes.extend(writes);
-            tray.waiting.extend(answer);
+            batch.writes.extend(writes);
+            batch.waiting.extend(answer);
         }
     }
 
-    /// Decides about the addresses that were looked at. Returns the records of those that others have.
-    fn settle_doubts(&mut self) -> Vec<LeaseWrite> {
+    /// Decides the conflict checks that are due. Returns the records of the addresses that others have.
+    fn finish_conflict_checks(&mut self) -> Vec<LeaseWrite> {
         let now = unix_now();
         let (mut writes, mut own_addresses) = (Vec::new(), None);
-        for doubt in self.doubts.ripe(now) {
-            let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == doubt.network) else { continue };
-            let Some(leases) = self.leases.networks().get(doubt.network) else { continue };
-            let host = self.hosts.by_mac(doubt.mac);
-            let own = [&[doubt.mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
+        for check in self.conflict_checks.due(now) {
+            let Some((_, network)) = self.networks.iter().find(|(index, _)| *index == check.network) else { continue };
+            let Some(leases) = self.leases.networks().get(check.network) else { continue };
+            let host = self.hosts.by_mac(check.mac);
+            let own = [&[check.mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
             // Once for all of them.
             let ours = own_addresses.get_or_insert_with(|| {
                 let all = interfaces().unwrap_or_default();
                 all.into_values().flat_map(|one| one.addresses).collect::<HashSet<Ipv4Addr>>()
             });
-            let taken = is_anothers((self.cards)(doubt.address), &own) || ours.contains(&doubt.address);
-            let write = taken.then(|| set_aside(now, &doubt, &mut leases.table())).flatten();
-            self.log.doubt(network, host.as_deref(), &doubt, write.is_some());
+            let taken = answered_by_another((self.cards)(check.address), &own) || ours.contains(&check.address);
+            let write = taken.then(|| quarantine(now, &check, &mut leases.table())).flatten();
+            self.log.conflict_checked(network, host.as_deref(), &check, write.is_some());
             writes.extend(write);
         }
         writes
     }
 
-    fn finish(&mut self, written: Written, ready: &mut Vec<Outgoing>) {
+    fn finish(&mut self, written: CommitResult, ready: &mut Vec<Outgoing>) {
         match written.result {
             Ok(()) => ready.extend(written.answers),
             Err(error) => self.log.not_stored(&error),
@@ -382,7 +389,7 @@ impl Desk {
     /// Seconds since 1970. When that has jumped, all leases move with it, and their records are to be written anew.
     fn now(&mut self, writes: &mut Vec<LeaseWrite>) -> u64 {
         let now = unix_now();
-        let jump = self.clock.look(now, Instant::now());
+        let jump = self.clock.observe(now, Instant::now());
         if let Some(by) = jump.filter(|_| self.port == Port::Server) {
             tracing::warn!(seconds = by, "the clock jumped: DHCP leases were moved with it");
             writes.extend(self.networks.iter().flat_map(|(index, _)| self.leases.shift(*index, by)));
@@ -390,8 +397,8 @@ impl Desk {
         now
     }
 
-    /// Lets leases end. Returns the records to remove.
-    fn let_leases_end(&mut self, now: u64) -> Vec<LeaseWrite> {
+    /// Expires leases. Returns the records to remove.
+    fn expire_leases(&mut self, now: u64) -> Vec<LeaseWrite> {
         let mut all = Vec::new();
         // Before the first list of hosts is complete, nobody is known.
         let reviews = self.hosts.is_settled() && now.abs_diff(self.reviewed) >= REVIEW;

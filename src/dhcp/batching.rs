@@ -10,23 +10,23 @@ const BUSY: Duration = Duration::from_millis(8);
 const LONGEST: Duration = Duration::from_millis(16);
 /// How long they gather. A flush of the store costs as much as many messages, and so does waking up; the kernel's queue
 /// holds what ten thousand machines could send meanwhile, and no client waits for less than a second.
-const BREATH: Duration = Duration::from_millis(4);
+const GATHER: Duration = Duration::from_millis(4);
 
 /// A bucket that each message fills a little and that time empties.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct Batching {
     filled: Duration,
     since: Option<Instant>,
 }
 
-impl Pace {
+impl Batching {
     /// Notes how many messages the turn that ends now had. Returns how long to wait before the next one.
-    pub fn after(&mut self, now: Instant, messages: usize) -> Option<Duration> {
+    pub fn delay_after(&mut self, now: Instant, messages: usize) -> Option<Duration> {
         let passed = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let added = FEW.saturating_mul(u32::try_from(messages).unwrap_or(u32::MAX));
         self.filled = self.filled.saturating_sub(passed).saturating_add(added).min(LONGEST);
         self.since = Some(now);
-        (self.filled >= BUSY).then_some(BREATH)
+        (self.filled >= BUSY).then_some(GATHER)
     }
 }
 
@@ -36,11 +36,11 @@ mod tests {
 
     #[test]
     fn a_few_clients_are_answered_at_once_and_a_storm_gathers_until_it_is_over() {
-        let mut pace = Pace::default();
+        let mut batching = Batching::default();
         let mut now = Instant::now();
         let mut turn = |passed: u64, messages: usize| {
             now += Duration::from_micros(passed);
-            pace.after(now, messages).is_some()
+            batching.delay_after(now, messages).is_some()
         };
         // Five hundred messages a second, for ever.
         assert!((0..10_000).all(|_| !turn(2_000, 1)));

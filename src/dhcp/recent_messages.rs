@@ -6,16 +6,16 @@ use dhcproto::v4::MessageType;
 
 use crate::api::MacAddress;
 
-use super::outcome::Note;
+use super::outcome::Disposition;
 
 /// Messages kept of one machine.
 const EACH: usize = 8;
-/// Machines kept; who was silent longest is forgotten.
+/// Machines kept; who asked longest ago is forgotten.
 const MACHINES: usize = 2048;
 
 /// One message.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct RecentMessage {
     /// Seconds since 1970.
     pub at: u64,
     /// Which network, as in the configuration.
@@ -23,20 +23,20 @@ pub struct Message {
     /// What kind.
     pub kind: MessageType,
     /// What came of it.
-    pub note: Note,
+    pub disposition: Disposition,
 }
 
-/// Who was seen last.
+/// The last messages of the machines that asked last.
 #[derive(Debug, Default)]
-pub struct Seen {
-    machines: HashMap<MacAddress, VecDeque<Message>>,
+pub struct RecentMessages {
+    machines: HashMap<MacAddress, VecDeque<RecentMessage>>,
     /// Machines in the order of their first message; cheaper than that of their last, and good enough.
     order: VecDeque<MacAddress>,
 }
 
-impl Seen {
+impl RecentMessages {
     /// Keeps a message.
-    pub fn put(&mut self, mac: MacAddress, message: Message) {
+    pub fn record(&mut self, mac: MacAddress, message: RecentMessage) {
         if !self.machines.contains_key(&mac) {
             if self.order.len() == MACHINES
                 && let Some(oldest) = self.order.pop_front()
@@ -53,29 +53,39 @@ impl Seen {
     }
 
     /// The last messages of a machine, oldest first.
-    pub fn of(&self, mac: MacAddress) -> Vec<Message> {
+    pub fn of_machine(&self, mac: MacAddress) -> Vec<RecentMessage> {
         self.machines.get(&mac).into_iter().flatten().cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::Silence;
+    use super::super::outcome::DropReason;
     use super::*;
 
     #[test]
     fn the_last_messages_of_the_last_machines_are_kept() {
-        let mut seen = Seen::default();
+        let mut recent = RecentMessages::default();
         let mac = |number: usize| MacAddress([2, 0, 0, 0, (number >> 8) as u8, number as u8]);
-        let message = |at| Message { at, network: 0, kind: MessageType::Discover, note: Note::Silent(Silence::Off) };
+        let message = |at| RecentMessage {
+            at,
+            network: 0,
+            kind: MessageType::Discover,
+            disposition: Disposition::Dropped(DropReason::Off),
+        };
         for at in 0..20 {
-            seen.put(mac(0), message(at));
+            recent.record(mac(0), message(at));
         }
-        assert_eq!(seen.of(mac(0)).iter().map(|message| message.at).collect::<Vec<_>>(), (12..20).collect::<Vec<_>>());
+        assert_eq!(
+            recent.of_machine(mac(0)).iter().map(|message| message.at).collect::<Vec<_>>(),
+            (12..20).collect::<Vec<_>>()
+        );
         for number in 1..=MACHINES {
-            seen.put(mac(number), message(0));
+            recent.record(mac(number), message(0));
         }
-        assert!(seen.of(mac(0)).is_empty() && seen.machines.len() == MACHINES && seen.order.len() == MACHINES);
-        assert_eq!(seen.of(mac(MACHINES)).len(), 1);
+        assert!(
+            recent.of_machine(mac(0)).is_empty() && recent.machines.len() == MACHINES && recent.order.len() == MACHINES
+        );
+        assert_eq!(recent.of_machine(mac(MACHINES)).len(), 1);
     }
 }

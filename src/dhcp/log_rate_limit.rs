@@ -11,22 +11,22 @@ const LINES: usize = 100;
 
 /// Lets through one line for each subject and minute, and at most so many in all.
 #[derive(Debug)]
-pub struct Quiet<S> {
+pub struct LogRateLimit<S> {
     said: HashMap<S, ()>,
     since: Option<Instant>,
     dropped: u64,
 }
 
-impl<S> Default for Quiet<S> {
+impl<S> Default for LogRateLimit<S> {
     fn default() -> Self {
         Self { said: HashMap::new(), since: None, dropped: 0 }
     }
 }
 
-impl<S: Eq + Hash> Quiet<S> {
+impl<S: Eq + Hash> LogRateLimit<S> {
     /// Whether a line about the subject may be written now. The second value is how many were left out in the last
     /// minute, once.
-    pub fn may_say(&mut self, now: Instant, subject: S) -> (bool, u64) {
+    pub fn may_log(&mut self, now: Instant, subject: S) -> (bool, u64) {
         let mut dropped = 0;
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= AGAIN) {
             self.said.clear();
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn each_subject_speaks_once_a_minute_and_all_together_not_without_end() {
-        let mut quiet = Quiet::default();
+        let mut limit = LogRateLimit::default();
         let start = Instant::now();
-        assert_eq!(quiet.may_say(start, 1), (true, 0));
-        assert_eq!(quiet.may_say(start, 1), (false, 0));
+        assert_eq!(limit.may_log(start, 1), (true, 0));
+        assert_eq!(limit.may_log(start, 1), (false, 0));
         for subject in 2..=1000 {
-            assert_eq!(quiet.may_say(start, subject).0, subject <= 100, "{subject}");
+            assert_eq!(limit.may_log(start, subject).0, subject <= 100, "{subject}");
         }
-        assert_eq!(quiet.may_say(start + AGAIN, 1), (true, 901));
+        assert_eq!(limit.may_log(start + AGAIN, 1), (true, 901));
     }
 }
