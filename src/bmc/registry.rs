@@ -56,7 +56,7 @@ struct HostKey {
 
 impl HostKey {
     fn of(address: &BmcAddress, places: &[SocketAddr]) -> Self {
-        let plain = |place: &SocketAddr| SocketAddr::new(place.ip().to_canonical(), place.port());
+        let plain = |endpoint: &SocketAddr| SocketAddr::new(endpoint.ip().to_canonical(), endpoint.port());
         let mut places: Vec<_> = places.iter().map(plain).collect();
         places.sort();
         let all = places.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
@@ -67,7 +67,7 @@ impl HostKey {
 
 /// Whether these are the same places, in any order.
 fn same_places(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
-    a.len() == b.len() && a.iter().all(|place| b.contains(place))
+    a.len() == b.len() && a.iter().all(|endpoint| b.contains(endpoint))
 }
 
 #[derive(Default)]
@@ -299,7 +299,7 @@ impl Host {
         if let Some(service) = self.services.iter().find(fits) {
             return Arc::new(RedfishBmc::new(service.client.clone(), system, settings.clone()));
         }
-        let place = redfish::Place {
+        let endpoint = redfish::ServiceEndpoint {
             base: base.clone(),
             peer: address.peer(),
             addresses: places.to_vec(),
@@ -307,7 +307,7 @@ impl Host {
             has_sessions: self.has_sessions.clone(),
         };
         let certificates = tls.get(verify, &settings.extra_roots);
-        let made = redfish::Client::new(place, credentials, certificates, settings.clone());
+        let made = redfish::Client::new(endpoint, credentials, certificates, settings.clone());
         match made {
             Ok(client) => {
                 let client = Arc::new(client);
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_lock_is_shared_by_who_names_the_same_places_alone() {
         let key = |address: &str, places: &[&str]| {
-            let places: Vec<SocketAddr> = places.iter().map(|place| place.parse().expect("a place")).collect();
+            let places: Vec<SocketAddr> = places.iter().map(|endpoint| endpoint.parse().expect("a place")).collect();
             HostKey::of(&BmcAddress::parse(address).expect("an address"), &places)
         };
         let owners = key("ipmi://10.0.0.9", &["10.0.0.9:623"]);

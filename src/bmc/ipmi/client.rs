@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::commands::{self, APP, AuthCapabilities, THIS_CHANNEL, TooShort, cmd};
-use super::exchange::{Exchange, Question, Request};
+use super::exchange::{Exchange, SessionRequest, SessionlessRequest};
 use super::packet::{Ignored, MAX_PACKET};
 use super::rakp::{Handshake, Login, Progress, RakpError};
 use super::session::{Response, Session};
@@ -41,7 +41,7 @@ impl From<BmcError> for CallError {
 }
 
 /// Why no usable answer came.
-enum Silence {
+enum NoResponse {
     Timeout { ignored: u32, last: Option<Ignored> },
     Io(std::io::Error),
 }
@@ -181,14 +181,14 @@ impl Client {
         })
     }
 
-    fn silence(&self, silence: Silence) -> BmcError {
-        match silence {
-            Silence::Io(error) => self.io(error),
-            Silence::Timeout { ignored: 0, .. } => self.unreachable(format!(
+    fn no_response(&self, no_response: NoResponse) -> BmcError {
+        match no_response {
+            NoResponse::Io(error) => self.io(error),
+            NoResponse::Timeout { ignored: 0, .. } => self.unreachable(format!(
                 "no answer to {} requests, {:?} each: check the address, that IPMI over LAN is enabled and that UDP port {} is open",
                 self.tries, self.timeout, self.address.port
             )),
-            Silence::Timeout { ignored, last } => self.protocol(format!(
+            NoResponse::Timeout { ignored, last } => self.protocol(format!(
                 "with {ignored} packets, none of them usable: {}",
                 last.map_or_else(String::new, |reason| reason.to_string())
             )),
@@ -242,32 +242,32 @@ struct Wire<'a> {
 
 impl Wire<'_> {
     /// Sends until an answer is taken; each sending is made anew, so that it has fresh numbers.
-    async fn exchange<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, Silence> {
+    async fn exchange<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, NoResponse> {
         let began = Instant::now();
         let result = self.hear(state, tries).await;
         let outcome = match &result {
             Ok(out) => E::outcome(out),
-            Err(Silence::Timeout { ignored: 0, .. }) => Outcome::Timeout,
-            Err(Silence::Timeout { .. }) => Outcome::Invalid,
-            Err(Silence::Io(_)) => Outcome::Unreachable,
+            Err(NoResponse::Timeout { ignored: 0, .. }) => Outcome::Timeout,
+            Err(NoResponse::Timeout { .. }) => Outcome::Invalid,
+            Err(NoResponse::Io(_)) => Outcome::Unreachable,
         };
         self.client.metrics.asked(Protocol::Ipmi, outcome, began.elapsed());
         result
     }
 
-    async fn hear<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, Silence> {
+    async fn hear<E: Exchange + Send>(&self, state: &mut E, tries: u32) -> Result<E::Out, NoResponse> {
         let (mut ignored, mut last) = (0, None);
         let mut buffer = [0u8; MAX_PACKET];
         for _ in 0..tries {
-            self.socket.send(&state.packet()).await.map_err(Silence::Io)?;
+            self.socket.send(&state.packet()).await.map_err(NoResponse::Io)?;
             let deadline = Instant::now() + self.client.timeout;
             while ignored < MAX_IGNORED {
                 let received = tokio::time::timeout_at(deadline, self.socket.recv(&mut buffer)).await;
                 let len = match received {
                     Err(_) => break,
-                    Ok(result) => result.map_err(Silence::Io)?,
+                    Ok(result) => result.map_err(NoResponse::Io)?,
                 };
-                match state.take(&buffer[..len]) {
+                match state.receive(&buffer[..len]) {
                     Ok(out) => return Ok(out),
                     Err(reason) => {
                         tracing::debug!(bmc = %self.client.peer, %reason, len, "ignored an IPMI packet");
@@ -276,12 +276,12 @@ impl Wire<'_> {
                 }
             }
         }
-        Err(Silence::Timeout { ignored, last })
+        Err(NoResponse::Timeout { ignored, last })
     }
 
     /// A command before there is a session.
-    async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<Response, Silence> {
-        let mut question = Question::new(command, data, rand::rng().random());
+    async fn ask(&self, command: u8, data: &[u8], tries: u32) -> Result<Response, NoResponse> {
+        let mut question = SessionlessRequest::new(command, data, rand::rng().random());
         self.exchange(&mut question, tries).await
     }
 
@@ -290,7 +290,7 @@ impl Wire<'_> {
         let client = self.client;
         let request = [0x80 | THIS_CHANNEL, client.login.privilege as u8];
         let answer =
-            self.ask(cmd::GET_AUTH_CAPABILITIES, &request, client.tries).await.map_err(|s| client.silence(s))?;
+            self.ask(cmd::GET_AUTH_CAPABILITIES, &request, client.tries).await.map_err(|s| client.no_response(s))?;
         if answer.completion == 0 {
             let found = AuthCapabilities::parse(&answer.data).map_err(|e| client.short(e))?;
             if !found.ipmi_2 {
@@ -345,9 +345,9 @@ impl Wire<'_> {
                         failure = Some(error);
                         break;
                     }
-                    Err(silence @ Silence::Timeout { .. }) => {
-                        let quiet = matches!(silence, Silence::Timeout { ignored: 0, .. });
-                        let error = client.silence(silence);
+                    Err(no_response @ NoResponse::Timeout { .. }) => {
+                        let quiet = matches!(no_response, NoResponse::Timeout { ignored: 0, .. });
+                        let error = client.no_response(no_response);
                         match step {
                             // Some controllers say nothing to a suite that they do not have,
                             0 => return Err(HandshakeFailure::NextSuite(error)),
@@ -357,7 +357,7 @@ impl Wire<'_> {
                         }
                         break;
                     }
-                    Err(silence) => return Err(HandshakeFailure::Final(client.silence(silence))),
+                    Err(no_response) => return Err(HandshakeFailure::Final(client.no_response(no_response))),
                 }
             }
         }
@@ -398,8 +398,8 @@ impl Connection<'_> {
         let client = self.wire.client;
         let mut busy = 0;
         loop {
-            let mut request = Request::new(&mut self.session, net_fn, command, data);
-            let answer = self.wire.exchange(&mut request, client.tries).await.map_err(|s| client.silence(s))?;
+            let mut request = SessionRequest::new(&mut self.session, net_fn, command, data);
+            let answer = self.wire.exchange(&mut request, client.tries).await.map_err(|s| client.no_response(s))?;
             match answer.completion {
                 0 => return Ok(answer.data),
                 // Node busy: the one code that asks for patience.
@@ -449,7 +449,7 @@ impl Connection<'_> {
 
     async fn say_goodbye(&mut self) {
         let id = self.session.bmc_id().to_le_bytes();
-        let mut request = Request::new(&mut self.session, APP, cmd::CLOSE_SESSION, &id);
+        let mut request = SessionRequest::new(&mut self.session, APP, cmd::CLOSE_SESSION, &id);
         if self.wire.exchange(&mut request, 1).await.is_err() {
             tracing::debug!(bmc = %self.wire.client.peer, "cannot close an IPMI session: it is left to expire");
         }

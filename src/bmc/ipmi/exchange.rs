@@ -15,7 +15,7 @@ pub(super) trait Exchange {
     /// The packet for one sending, with fresh numbers.
     fn packet(&mut self) -> Vec<u8>;
     /// Takes a packet, or says why it is passed over.
-    fn take(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
+    fn receive(&mut self, bytes: &[u8]) -> Result<Self::Out, Ignored>;
     /// What an answer counts as.
     fn outcome(out: &Self::Out) -> Outcome;
 }
@@ -25,7 +25,7 @@ impl Exchange for Handshake {
     fn packet(&mut self) -> Vec<u8> {
         self.send()
     }
-    fn take(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Progress, Ignored> {
         self.on_packet(bytes)
     }
     fn outcome(progress: &Progress) -> Outcome {
@@ -57,20 +57,20 @@ fn completed(response: &Response) -> Outcome {
 }
 
 /// A command outside a session.
-pub(super) struct Question<'a> {
+pub(super) struct SessionlessRequest<'a> {
     command: u8,
     data: &'a [u8],
     sequence: u8,
     sent: Vec<u8>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> SessionlessRequest<'a> {
     pub(super) fn new(command: u8, data: &'a [u8], sequence: u8) -> Self {
         Self { command, data, sequence, sent: Vec::new() }
     }
 }
 
-impl Exchange for Question<'_> {
+impl Exchange for SessionlessRequest<'_> {
     type Out = Response;
 
     fn packet(&mut self) -> Vec<u8> {
@@ -79,7 +79,7 @@ impl Exchange for Question<'_> {
         packet::encode_v15(&Message::request(APP, self.command, self.sequence, self.data).encode())
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
         let payload = match packet::decode(bytes)? {
             Frame::V15 { session: 0, payload } => payload,
             // Some controllers answer in the RMCP+ form.
@@ -100,7 +100,7 @@ impl Exchange for Question<'_> {
 }
 
 /// A command inside a session.
-pub(super) struct Request<'a> {
+pub(super) struct SessionRequest<'a> {
     session: &'a mut Session,
     net_fn: u8,
     command: u8,
@@ -108,13 +108,13 @@ pub(super) struct Request<'a> {
     started: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> SessionRequest<'a> {
     pub(super) fn new(session: &'a mut Session, net_fn: u8, command: u8, data: &'a [u8]) -> Self {
         Self { session, net_fn, command, data, started: false }
     }
 }
 
-impl Exchange for Request<'_> {
+impl Exchange for SessionRequest<'_> {
     type Out = Response;
 
     fn packet(&mut self) -> Vec<u8> {
@@ -126,7 +126,7 @@ impl Exchange for Request<'_> {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<Response, Ignored> {
         self.session.on_packet(bytes)
     }
 

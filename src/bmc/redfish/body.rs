@@ -306,9 +306,9 @@ mod tests {
         let files = [
             include_str!("client.rs"),
             include_str!("controller.rs"),
-            include_str!("drives.rs"),
+            include_str!("virtual_media.rs"),
             include_str!("inventory.rs"),
-            include_str!("media.rs"),
+            include_str!("virtual_media_model.rs"),
             include_str!("message.rs"),
             include_str!("model.rs"),
             include_str!("probe.rs"),

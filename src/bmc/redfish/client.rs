@@ -36,7 +36,7 @@ const MAX_TOKEN: usize = 4096;
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct RedfishResponse {
     /// Status.
     pub status: StatusCode,
     /// `ETag`, or the `@odata.etag` of the body.
@@ -45,7 +45,7 @@ pub struct Answer {
     pub body: Value,
 }
 
-impl Answer {
+impl RedfishResponse {
     /// What the service complains about.
     pub fn complaint(&self) -> Complaint {
         message::complaint(&self.body)
@@ -80,7 +80,7 @@ enum Login {
 
 /// A service, and what all connections to it share.
 #[derive(Clone)]
-pub struct Place {
+pub struct ServiceEndpoint {
     /// `https://host[:port]`.
     pub base: String,
     /// `host:port`.
@@ -113,12 +113,12 @@ pub struct Client {
 impl Client {
     /// For the service at this place.
     pub fn new(
-        place: Place,
+        endpoint: ServiceEndpoint,
         credentials: &Credentials,
         tls: Result<rustls::ClientConfig, rustls::Error>,
         settings: Arc<Settings>,
     ) -> Result<Self, BmcError> {
-        let Place { base, peer, addresses, exchange, has_sessions } = place;
+        let ServiceEndpoint { base, peer, addresses, exchange, has_sessions } = endpoint;
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
         let url = Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Reads a resource; a status other than 2xx is an error.
-    pub async fn get(&self, path: &str) -> Result<Answer, BmcError> {
+    pub async fn get(&self, path: &str) -> Result<RedfishResponse, BmcError> {
         let answer = self.request(Method::GET, path, None, None).await?;
         if answer.status.is_success() { Ok(answer) } else { Err(self.refused(&format!("GET {path}"), &answer)) }
     }
@@ -165,7 +165,7 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         if_match: Option<&str>,
-    ) -> Result<Answer, BmcError> {
+    ) -> Result<RedfishResponse, BmcError> {
         let mut fresh = false;
         loop {
             let (auth, kind) = self.authorization(&mut fresh).await?;
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// The error for a refusal.
-    pub fn refused(&self, what: &str, answer: &Answer) -> BmcError {
+    pub fn refused(&self, what: &str, answer: &RedfishResponse) -> BmcError {
         BmcError::Protocol { peer: self.peer.clone(), reason: format!("{} to {what}", answer.reason()) }
     }
 
@@ -199,7 +199,7 @@ impl Client {
         BmcError::Credentials { peer: self.peer.clone(), reason, logins }
     }
 
-    fn wrong_password(&self, answer: &Answer, logins: u32) -> BmcError {
+    fn wrong_password(&self, answer: &RedfishResponse, logins: u32) -> BmcError {
         let user = &self.credentials.username;
         self.credentials(format!("wrong user name or password for {user:?} ({})", answer.reason()), logins)
     }
@@ -305,7 +305,7 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<Answer, BmcError> {
+    ) -> Result<RedfishResponse, BmcError> {
         Ok(self.send_full(method, path, body, if_match, headers).await?.0)
     }
 
@@ -317,7 +317,7 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<(Answer, HeaderMap), BmcError> {
+    ) -> Result<(RedfishResponse, HeaderMap), BmcError> {
         let tries = self.settings.http_tries.max(1);
         let mut pause = self.settings.http_backoff.min(MAX_PAUSE);
         for left in (0..tries).rev() {
@@ -347,7 +347,7 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<(Answer, HeaderMap), Failure> {
+    ) -> Result<(RedfishResponse, HeaderMap), Failure> {
         let _one = self.exchange.lock().await;
         let (began, sent) = (Instant::now(), (method.clone(), Shown::of(&headers)));
         let result = self.ask(method, path, body, if_match, headers).await;
@@ -364,7 +364,7 @@ impl Client {
         body: Option<&Value>,
         if_match: Option<&str>,
         headers: HeaderMap,
-    ) -> Result<(Answer, HeaderMap), Failure> {
+    ) -> Result<(RedfishResponse, HeaderMap), Failure> {
         // A literal address never comes by the resolver, and what is this box's own may change.
         self.settings.guard.as_ref().map_or(Ok(()), |guard| guard.url(&self.url)).map_err(Failure::Forbidden)?;
         let (mut url, mut method, mut headers) = (self.url.clone(), method, headers);
@@ -425,7 +425,7 @@ impl Client {
                 etags.push(tag.into());
             }
         }
-        Ok((Answer { status, etags, body }, headers))
+        Ok((RedfishResponse { status, etags, body }, headers))
     }
 
     fn failed(&self, failure: &Failure) -> BmcError {
@@ -510,7 +510,7 @@ impl Shown {
 }
 
 /// What counts as the outcome of a request; nothing where none was sent.
-fn outcome(sent: (Method, Shown), result: &Result<(Answer, HeaderMap), Failure>) -> Option<Outcome> {
+fn outcome(sent: (Method, Shown), result: &Result<(RedfishResponse, HeaderMap), Failure>) -> Option<Outcome> {
     Some(match result {
         Ok((answer, _)) => answered(sent, answer.status),
         Err(failure) if failure.refused().is_some() => return None,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use super::client::{Answer, Client};
+use super::client::{Client, RedfishResponse};
 use super::model::{self, Boot};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::RedfishQuirks;
@@ -95,7 +95,7 @@ impl RedfishBmc {
         Ok(Systems { paths: model::members(&listed), count: model::count(&listed) })
     }
 
-    pub(super) async fn read_system(&self, path: &str) -> Result<Answer, BmcError> {
+    pub(super) async fn read_system(&self, path: &str) -> Result<RedfishResponse, BmcError> {
         let mut answer = self.client.request(Method::GET, path, None, None).await?;
         if answer.status == StatusCode::NOT_FOUND {
             // Some controllers know a member only after its collection was read; and the list helps when it is not there.
@@ -172,10 +172,10 @@ impl RedfishBmc {
     }
 
     /// Repeats a write while the service refuses it with one of the messages that mean "later".
-    pub(super) async fn patient<F, R>(&self, quirks: &RedfishQuirks, mut write: F) -> Result<Answer, BmcError>
+    pub(super) async fn patient<F, R>(&self, quirks: &RedfishQuirks, mut write: F) -> Result<RedfishResponse, BmcError>
     where
         F: FnMut() -> R + Send,
-        R: Future<Output = Result<Answer, BmcError>> + Send,
+        R: Future<Output = Result<RedfishResponse, BmcError>> + Send,
     {
         let start = Instant::now();
         loop {
@@ -234,7 +234,11 @@ impl RedfishBmc {
     }
 
     /// Where the boot override is written: the settings resource if it has one, else the system itself.
-    pub(super) async fn boot_resource(&self, system: &Answer, path: &str) -> Result<(String, Answer), BmcError> {
+    pub(super) async fn boot_resource(
+        &self,
+        system: &RedfishResponse,
+        path: &str,
+    ) -> Result<(String, RedfishResponse), BmcError> {
         let settings = model::link(&system.body["@Redfish.Settings"]["SettingsObject"]);
         if let Some(settings) = settings.filter(|s| s != path) {
             let answer = self.client.request(Method::GET, &settings, None, None).await?;
@@ -252,7 +256,7 @@ impl RedfishBmc {
         body: &Value,
         etags: &[String],
         quirks: &RedfishQuirks,
-    ) -> Result<Answer, BmcError> {
+    ) -> Result<RedfishResponse, BmcError> {
         let mut tags: Vec<Option<String>> = Vec::new();
         if !quirks.no_if_match {
             for tag in etags {

@@ -3,14 +3,14 @@
 mod body;
 pub mod client;
 pub mod controller;
-mod drives;
 mod inventory;
-mod media;
 pub mod message;
 pub mod model;
 mod probe;
 mod tls;
+mod virtual_media;
+mod virtual_media_model;
 
-pub use client::{Client, Place};
+pub use client::{Client, ServiceEndpoint};
 pub use controller::RedfishBmc;
 pub(super) use tls::Configs;

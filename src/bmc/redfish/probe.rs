@@ -1,9 +1,9 @@
 //! What a Redfish service is and can do.
 
 use super::controller::{Found, RedfishBmc};
-use super::media;
 use super::message::clean;
 use super::model::{self, Boot};
+use super::virtual_media_model;
 use crate::bmc::BmcError;
 use crate::bmc::probe::{Drive, Report, health};
 
@@ -46,23 +46,23 @@ impl RedfishBmc {
         let takes = |report: &Report, target: &str| report.boot_devices.iter().any(|one| one == target);
         // Without a property for the URL the firmware boots whatever DHCP names.
         report.uefi_http = takes(&report, "UefiHttp") && boot.get("HttpBootUri").is_some();
-        match self.slots(found).await {
-            Ok(slots) => {
-                let chosen = media::choose(&slots, &found.quirks).map(|slot| slot.path.clone());
-                report.virtual_media = slots
+        match self.virtual_drives(found).await {
+            Ok(drives) => {
+                let chosen = virtual_media_model::choose(&drives, &found.quirks).map(|drive| drive.path.clone());
+                report.virtual_media = drives
                     .into_iter()
-                    .map(|slot| Drive {
-                        chosen: chosen.as_deref() == Some(slot.path.as_str()),
-                        written_by: if slot.insert.is_some() && !found.quirks.media_by_patch {
+                    .map(|drive| Drive {
+                        chosen: chosen.as_deref() == Some(drive.path.as_str()),
+                        written_by: if drive.insert.is_some() && !found.quirks.media_by_patch {
                             "action"
                         } else {
                             "patch"
                         }
                         .into(),
-                        id: slot.id,
-                        path: slot.path,
-                        types: slot.types,
-                        inserted: slot.inserted,
+                        id: drive.id,
+                        path: drive.path,
+                        types: drive.types,
+                        inserted: drive.inserted,
                     })
                     .collect();
             }

@@ -4,8 +4,8 @@ use http::Method;
 use tokio::time::Instant;
 
 use super::controller::{Found, RedfishBmc};
-use super::media::{self, Recipe, Slot};
 use super::model;
+use super::virtual_media_model::{self, MediaWrite, VirtualDrive};
 use crate::bmc::BmcError;
 
 /// Managers and drives looked at.
@@ -13,7 +13,7 @@ const MOST: usize = 8;
 
 impl RedfishBmc {
     /// Every virtual drive of the system: its own, then those of its managers.
-    pub(super) async fn slots(&self, found: &Found) -> Result<Vec<Slot>, BmcError> {
+    pub(super) async fn virtual_drives(&self, found: &Found) -> Result<Vec<VirtualDrive>, BmcError> {
         let system = self.read_system(&found.path).await?.body;
         let mut collections: Vec<String> = model::link(&system["VirtualMedia"]).into_iter().collect();
         let named: Vec<String> =
@@ -24,7 +24,7 @@ impl RedfishBmc {
         for path in managers.iter().take(MOST) {
             let manager = self.client.get(path).await?.body;
             let Some(drives) = model::link(&manager["VirtualMedia"]) else { continue };
-            let is_its = match media::is_manager_of(&manager, &found.path, !named.is_empty()) {
+            let is_its = match virtual_media_model::is_manager_of(&manager, &found.path, !named.is_empty()) {
                 Some(is_its) => is_its,
                 // Of the one system that there is, whatever the manager says.
                 None => match alone {
@@ -38,19 +38,19 @@ impl RedfishBmc {
                 tracing::debug!(bmc = %self.client.peer(), manager = %path, "ignored the virtual drives of a manager: they may be another system's");
             }
         }
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut drives: Vec<VirtualDrive> = Vec::new();
         for collection in collections {
             for path in model::members(&self.client.get(&collection).await?.body).into_iter().take(MOST) {
-                if !slots.iter().any(|slot| slot.path == path) {
-                    slots.push(self.slot(&path).await?);
+                if !drives.iter().any(|drive| drive.path == path) {
+                    drives.push(self.drive(&path).await?);
                 }
             }
         }
-        Ok(slots)
+        Ok(drives)
     }
 
-    async fn slot(&self, path: &str) -> Result<Slot, BmcError> {
-        Ok(Slot::read(path, &self.client.get(path).await?.body))
+    async fn drive(&self, path: &str) -> Result<VirtualDrive, BmcError> {
+        Ok(VirtualDrive::read(path, &self.client.get(path).await?.body))
     }
 
     /// Every manager of the service.
@@ -62,10 +62,10 @@ impl RedfishBmc {
         }
     }
 
-    async fn cd(&self, found: &Found, what: &str) -> Result<Slot, BmcError> {
-        let slots = self.slots(found).await?;
-        media::choose(&slots, &found.quirks).cloned().ok_or_else(|| {
-            let names: Vec<&str> = slots.iter().map(|slot| slot.id.as_str()).collect();
+    async fn cd(&self, found: &Found, what: &str) -> Result<VirtualDrive, BmcError> {
+        let drives = self.virtual_drives(found).await?;
+        virtual_media_model::choose(&drives, &found.quirks).cloned().ok_or_else(|| {
+            let names: Vec<&str> = drives.iter().map(|drive| drive.id.as_str()).collect();
             let has = if names.is_empty() { "none at all".to_owned() } else { names.join(", ") };
             BmcError::Unsupported {
                 peer: self.peer(),
@@ -76,31 +76,31 @@ impl RedfishBmc {
         })
     }
 
-    async fn write(&self, found: &Found, recipe: &Recipe) -> Result<super::client::Answer, BmcError> {
-        if recipe.method == Method::PATCH {
-            let now = self.client.get(&recipe.path).await?;
-            return self.patch(&recipe.path, &recipe.body, &now.etags, &found.quirks).await;
+    async fn write(&self, found: &Found, media_write: &MediaWrite) -> Result<super::client::RedfishResponse, BmcError> {
+        if media_write.method == Method::PATCH {
+            let now = self.client.get(&media_write.path).await?;
+            return self.patch(&media_write.path, &media_write.body, &now.etags, &found.quirks).await;
         }
-        let send = || self.client.request(recipe.method.clone(), &recipe.path, Some(&recipe.body), None);
+        let send = || self.client.request(media_write.method.clone(), &media_write.path, Some(&media_write.body), None);
         self.patient(&found.quirks, send).await
     }
 
     /// Waits until the drive is as wanted; else how it is.
-    async fn await_slot(
+    async fn await_drive(
         &self,
         found: &Found,
         path: &str,
-        wanted: impl Fn(&Slot) -> bool,
-    ) -> Result<Result<(), Slot>, BmcError> {
+        wanted: impl Fn(&VirtualDrive) -> bool,
+    ) -> Result<Result<(), VirtualDrive>, BmcError> {
         let deadline = found.quirks.media_wait.unwrap_or(self.settings.media_deadline);
         let start = Instant::now();
         loop {
-            let slot = self.slot(path).await?;
-            if wanted(&slot) {
+            let drive = self.drive(path).await?;
+            if wanted(&drive) {
                 return Ok(Ok(()));
             }
             if start.elapsed() >= deadline {
-                return Ok(Err(slot));
+                return Ok(Err(drive));
             }
             tokio::time::sleep(self.settings.poll).await;
         }
@@ -109,20 +109,20 @@ impl RedfishBmc {
     /// Puts an image in. A refusal counts although the drive then shows the image: controllers note the wish before
     /// they fail to fulfil it.
     pub(super) async fn insert(&self, found: &Found, url: &str) -> Result<(), BmcError> {
-        let slot = self.cd(found, "insert a virtual CD").await?;
+        let drive = self.cd(found, "insert a virtual CD").await?;
         let start = Instant::now();
         let mut outcome = None;
-        for recipe in media::insertions(&slot, url, &found.quirks) {
-            self.empty(found, &slot.path).await?;
-            let answer = self.write(found, &recipe).await?;
+        for media_write in virtual_media_model::insertions(&drive, url, &found.quirks) {
+            self.empty(found, &drive.path).await?;
+            let answer = self.write(found, &media_write).await?;
             if !answer.status.is_success() {
-                tracing::debug!(bmc = %self.client.peer(), drive = %slot.path, reason = %answer.without(url).reason(), "the BMC refused a virtual CD");
+                tracing::debug!(bmc = %self.client.peer(), drive = %drive.path, reason = %answer.without(url).reason(), "the BMC refused a virtual CD");
                 outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer.without(url)));
                 continue;
             }
-            match self.await_slot(found, &slot.path, |now| now.holds(url)).await? {
+            match self.await_drive(found, &drive.path, |now| now.holds(url)).await? {
                 Ok(()) => {
-                    tracing::info!(bmc = %self.client.peer(), drive = %slot.path, "inserted a virtual CD");
+                    tracing::info!(bmc = %self.client.peer(), drive = %drive.path, "inserted a virtual CD");
                     return Ok(());
                 }
                 Err(now) => {
@@ -131,41 +131,41 @@ impl RedfishBmc {
             }
         }
         // Nothing half-inserted stays: the machine might boot from it.
-        self.empty(found, &slot.path).await?;
+        self.empty(found, &drive.path).await?;
         Err(outcome.unwrap_or_else(|| self.protocol("to no form of inserting a virtual CD".into())))
     }
 
     /// Empties the CD drive.
     pub(super) async fn eject(&self, found: &Found) -> Result<(), BmcError> {
-        let slot = self.cd(found, "eject a virtual CD").await?;
-        self.empty(found, &slot.path).await
+        let drive = self.cd(found, "eject a virtual CD").await?;
+        self.empty(found, &drive.path).await
     }
 
     /// What is in the CD drive.
     pub(super) async fn inserted(&self, found: &Found) -> Result<Option<String>, BmcError> {
-        let slot = self.cd(found, "say what its virtual CD is").await?;
-        let name = slot.image.or(slot.image_name);
-        Ok(slot.inserted.then(|| name.unwrap_or_default()))
+        let drive = self.cd(found, "say what its virtual CD is").await?;
+        let name = drive.image.or(drive.image_name);
+        Ok(drive.inserted.then(|| name.unwrap_or_default()))
     }
 
     async fn empty(&self, found: &Found, path: &str) -> Result<(), BmcError> {
-        let slot = self.slot(path).await?;
-        if !slot.inserted {
+        let drive = self.drive(path).await?;
+        if !drive.inserted {
             return Ok(());
         }
         let start = Instant::now();
         let mut outcome = None;
-        for recipe in media::ejections(&slot, &found.quirks) {
-            let answer = self.write(found, &recipe).await?;
+        for media_write in virtual_media_model::ejections(&drive, &found.quirks) {
+            let answer = self.write(found, &media_write).await?;
             if !answer.status.is_success() {
                 // "Nothing is in it" is said in many ways; what counts is the drive.
-                if !self.slot(path).await?.inserted {
+                if !self.drive(path).await?.inserted {
                     return Ok(());
                 }
                 outcome.get_or_insert(self.client.refused("the ejection of a virtual CD", &answer));
                 continue;
             }
-            match self.await_slot(found, path, |now| !now.inserted).await? {
+            match self.await_drive(found, path, |now| !now.inserted).await? {
                 Ok(()) => return Ok(()),
                 Err(now) => {
                     outcome =

@@ -15,7 +15,7 @@ const MAX_URL: usize = 2048;
 
 /// A virtual drive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
+pub struct VirtualDrive {
     /// Its path.
     pub path: String,
     /// `Id`.
@@ -34,7 +34,7 @@ pub struct Slot {
     pub eject: Option<String>,
 }
 
-impl Slot {
+impl VirtualDrive {
     /// Reads a VirtualMedia resource at this path.
     pub fn read(path: &str, body: &Value) -> Self {
         let text = |key: &str, most: usize| {
@@ -96,19 +96,19 @@ pub fn is_manager_of(manager: &Value, system: &str, named: bool) -> Option<bool>
 }
 
 /// The drive to use: the first that takes CDs, of a kind that the profile prefers.
-pub fn choose<'a>(slots: &'a [Slot], quirks: &RedfishQuirks) -> Option<&'a Slot> {
-    let preferred = |slot: &&Slot| quirks.media_slot.as_ref().is_none_or(|wanted| *wanted == slot.id);
-    let below = |slot: &&Slot| match quirks.media_on_manager {
-        true => slot.path.contains("/Managers/"),
+pub fn choose<'a>(drives: &'a [VirtualDrive], quirks: &RedfishQuirks) -> Option<&'a VirtualDrive> {
+    let preferred = |drive: &&VirtualDrive| quirks.media_slot.as_ref().is_none_or(|wanted| *wanted == drive.id);
+    let below = |drive: &&VirtualDrive| match quirks.media_on_manager {
+        true => drive.path.contains("/Managers/"),
         false => true,
     };
-    let cds = || slots.iter().filter(|slot| slot.is_cd());
+    let cds = || drives.iter().filter(|drive| drive.is_cd());
     cds().filter(below).find(preferred).or_else(|| cds().find(below)).or_else(|| cds().next())
 }
 
 /// One way to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recipe {
+pub struct MediaWrite {
     /// POST of an action, or PATCH of the drive.
     pub method: Method,
     /// Path.
@@ -119,7 +119,7 @@ pub struct Recipe {
 
 /// The writes that put an image in, best first. What a controller refuses, another needs: properties beside the
 /// image, none, the transfer protocol, or a PATCH instead of the action.
-pub fn insertions(slot: &Slot, url: &str, quirks: &RedfishQuirks) -> Vec<Recipe> {
+pub fn insertions(drive: &VirtualDrive, url: &str, quirks: &RedfishQuirks) -> Vec<MediaWrite> {
     let protocol = if url.starts_with("https:") { "HTTPS" } else { "HTTP" };
     let full = json!({ "Image": url, "Inserted": true, "WriteProtected": true });
     let bare = json!({ "Image": url });
@@ -132,25 +132,25 @@ pub fn insertions(slot: &Slot, url: &str, quirks: &RedfishQuirks) -> Vec<Recipe>
         bodies = vec![bare.clone()];
     }
     let mut out = Vec::new();
-    if let Some(target) = slot.insert.as_ref().filter(|_| !quirks.media_by_patch) {
-        out.extend(bodies.into_iter().map(|body| Recipe { method: Method::POST, path: target.clone(), body }));
+    if let Some(target) = drive.insert.as_ref().filter(|_| !quirks.media_by_patch) {
+        out.extend(bodies.into_iter().map(|body| MediaWrite { method: Method::POST, path: target.clone(), body }));
     }
     if out.is_empty() {
         let switched = json!({ "Image": url, "Inserted": true });
         let bodies = if quirks.media_image_only { vec![bare] } else { vec![switched, full, bare] };
-        out.extend(bodies.into_iter().map(|body| Recipe { method: Method::PATCH, path: slot.path.clone(), body }));
+        out.extend(bodies.into_iter().map(|body| MediaWrite { method: Method::PATCH, path: drive.path.clone(), body }));
     }
     out
 }
 
 /// The writes that empty a drive, best first.
-pub fn ejections(slot: &Slot, quirks: &RedfishQuirks) -> Vec<Recipe> {
+pub fn ejections(drive: &VirtualDrive, quirks: &RedfishQuirks) -> Vec<MediaWrite> {
     let mut out = Vec::new();
-    if let Some(target) = slot.eject.as_ref().filter(|_| !quirks.media_by_patch) {
-        out.push(Recipe { method: Method::POST, path: target.clone(), body: json!({}) });
+    if let Some(target) = drive.eject.as_ref().filter(|_| !quirks.media_by_patch) {
+        out.push(MediaWrite { method: Method::POST, path: target.clone(), body: json!({}) });
     }
     for body in [json!({ "Image": null, "Inserted": false }), json!({ "Image": null })] {
-        out.push(Recipe { method: Method::PATCH, path: slot.path.clone(), body });
+        out.push(MediaWrite { method: Method::PATCH, path: drive.path.clone(), body });
     }
     out
 }
@@ -161,8 +161,8 @@ mod tests {
 
     const URL: &str = "http://10.0.0.1/boot/iso/abc.iso";
 
-    fn slot(path: &str, body: Value) -> Slot {
-        Slot::read(path, &body)
+    fn drive(path: &str, body: Value) -> VirtualDrive {
+        VirtualDrive::read(path, &body)
     }
 
     #[test]
@@ -181,11 +181,11 @@ mod tests {
             (json!({}), false, false),
             (json!({ "Inserted": "yes", "Image": 7, "MediaTypes": "CD", "Actions": [] }), false, false),
         ] {
-            let read = slot("/v/Cd", body.clone());
+            let read = drive("/v/Cd", body.clone());
             assert_eq!((read.inserted, read.holds(URL)), (inserted, holds), "{body}");
         }
         let foreign = json!({ "Actions": { "#VirtualMedia.InsertMedia": { "target": "http://evil/x" } } });
-        assert_eq!(slot("/v/Cd", foreign).insert, None);
+        assert_eq!(drive("/v/Cd", foreign).insert, None);
     }
 
     #[test]
@@ -210,40 +210,46 @@ mod tests {
 
     #[test]
     fn the_first_cd_is_taken_unless_a_profile_names_another() {
-        let of = |path: &str, id: &str, types: &[&str]| slot(path, json!({ "Id": id, "MediaTypes": types }));
-        let slots = [
+        let of = |path: &str, id: &str, types: &[&str]| drive(path, json!({ "Id": id, "MediaTypes": types }));
+        let drives = [
             of("/redfish/v1/Systems/1/VirtualMedia/F", "F", &["Floppy", "USBStick"]),
             of("/redfish/v1/Systems/1/VirtualMedia/1", "1", &["CD", "DVD", "USBStick"]),
             of("/redfish/v1/Systems/1/VirtualMedia/2", "2", &["DVD"]),
             of("/redfish/v1/Managers/1/VirtualMedia/CD", "CD", &["CD"]),
         ];
         let plain = RedfishQuirks::default();
-        let path = |quirks: &RedfishQuirks| choose(&slots, quirks).map(|slot| slot.path.clone()).unwrap_or_default();
+        let path = |quirks: &RedfishQuirks| choose(&drives, quirks).map(|drive| drive.path.clone()).unwrap_or_default();
         assert!(path(&plain).ends_with("Systems/1/VirtualMedia/1"));
         assert!(path(&RedfishQuirks { media_slot: Some("2".into()), ..plain.clone() }).ends_with("/2"));
         assert!(path(&RedfishQuirks { media_slot: Some("9".into()), ..plain.clone() }).ends_with("/1"));
         assert!(
             path(&RedfishQuirks { media_on_manager: true, ..plain.clone() }).ends_with("Managers/1/VirtualMedia/CD")
         );
-        assert_eq!(choose(&slots[..1], &plain), None);
+        assert_eq!(choose(&drives[..1], &plain), None);
     }
 
     #[test]
     fn writes_follow_what_the_drive_offers_and_what_its_profile_says() {
         let action = |name: &str| json!({ "target": format!("/v/Cd/Actions/{name}") });
-        let with = slot(
+        let with = drive(
             "/v/Cd",
             json!({ "Actions": { "#VirtualMedia.InsertMedia": action("Insert"),
             "#VirtualMedia.EjectMedia": action("Eject") } }),
         );
-        let without = slot("/v/Cd", json!({}));
+        let without = drive("/v/Cd", json!({}));
         let plain = RedfishQuirks::default();
-        let keys = |recipes: &[Recipe]| -> Vec<String> {
-            let key = |recipe: &Recipe| {
-                let body: Vec<&String> = recipe.body.as_object().map(|body| body.keys().collect()).unwrap_or_default();
-                format!("{} {} {}", recipe.method, recipe.path, body.iter().map(|key| &key[..5]).collect::<String>())
+        let keys = |media_writes: &[MediaWrite]| -> Vec<String> {
+            let key = |media_write: &MediaWrite| {
+                let body: Vec<&String> =
+                    media_write.body.as_object().map(|body| body.keys().collect()).unwrap_or_default();
+                format!(
+                    "{} {} {}",
+                    media_write.method,
+                    media_write.path,
+                    body.iter().map(|key| &key[..5]).collect::<String>()
+                )
             };
-            recipes.iter().map(key).collect()
+            media_writes.iter().map(key).collect()
         };
         assert_eq!(
             keys(&insertions(&with, URL, &plain)),
