@@ -110,7 +110,7 @@ pub struct Client {
 
 /// Where calls leave this machine.
 #[derive(Clone, Debug)]
-pub enum Exit {
+pub enum Egress {
     /// By one of these interfaces, the first being the best; the routing table decides while the list is empty.
     Interfaces(watch::Receiver<Vec<String>>),
     /// From this address of the machine.
@@ -120,7 +120,7 @@ pub enum Exit {
 }
 
 struct Shared {
-    exit: Exit,
+    egress: Egress,
     server: Url,
     tls: rustls::ClientConfig,
     timing: Timing,
@@ -154,22 +154,22 @@ impl Client {
         interfaces: watch::Receiver<Vec<String>>,
         timing: Timing,
     ) -> Result<Self, CallError> {
-        Self::leaving_by(server, ca, Exit::Interfaces(interfaces), timing)
+        Self::leaving_by(server, ca, Egress::Interfaces(interfaces), timing)
     }
 
-    /// As [`Client::new`], with calls that leave the machine as `exit` says.
+    /// As [`Client::new`], with calls that leave the machine as `egress` says.
     ///
     /// # Errors
     /// When the HTTP client cannot be made from these.
-    pub fn leaving_by(server: Url, ca: [u8; 32], exit: Exit, timing: Timing) -> Result<Self, CallError> {
+    pub fn leaving_by(server: Url, ca: [u8; 32], egress: Egress, timing: Timing) -> Result<Self, CallError> {
         let tls = tls::client_config(ca).map_err(|error| local(&error))?;
-        let interface = exit.interfaces().into_iter().next();
-        let http = http_client(&tls, &exit, interface.as_deref())?;
+        let interface = egress.interfaces().into_iter().next();
+        let http = http_client(&tls, &egress, interface.as_deref())?;
         let route = Mutex::new(Route { interface, http });
         let revoked = CancellationToken::new();
         let bearer = Mutex::default();
         let outage = Mutex::default();
-        Ok(Self { shared: Arc::new(Shared { exit, server, tls, timing, route, bearer, outage, revoked }) })
+        Ok(Self { shared: Arc::new(Shared { egress, server, tls, timing, route, bearer, outage, revoked }) })
     }
 
     /// Cancelled when any call was answered with 401.
@@ -323,7 +323,7 @@ impl Client {
 
     /// Makes the next call go out by the next interface that has an address.
     fn change_interface(&self) {
-        let interfaces = self.shared.exit.interfaces();
+        let interfaces = self.shared.egress.interfaces();
         let mut route = self.shared.route.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match interfaces.iter().position(|name| Some(name) == route.interface.as_ref()) {
             Some(index) => interfaces.get((index + 1) % interfaces.len()),
@@ -332,7 +332,7 @@ impl Client {
         if next == route.interface.as_ref() {
             return;
         }
-        match http_client(&self.shared.tls, &self.shared.exit, next.map(String::as_str)) {
+        match http_client(&self.shared.tls, &self.shared.egress, next.map(String::as_str)) {
             Ok(http) => *route = Route { interface: next.cloned(), http },
             Err(error) => tracing::warn!(interface = next, %error, "cannot call the appliance by another interface"),
         }
@@ -385,7 +385,7 @@ impl Client {
     }
 }
 
-impl Exit {
+impl Egress {
     fn interfaces(&self) -> Vec<String> {
         match self {
             Self::Interfaces(interfaces) => interfaces.borrow().clone(),
@@ -394,7 +394,11 @@ impl Exit {
     }
 }
 
-fn http_client(tls: &rustls::ClientConfig, exit: &Exit, interface: Option<&str>) -> Result<reqwest::Client, CallError> {
+fn http_client(
+    tls: &rustls::ClientConfig,
+    egress: &Egress,
+    interface: Option<&str>,
+) -> Result<reqwest::Client, CallError> {
     let mut builder = reqwest::Client::builder()
         .tls_backend_preconfigured(tls.clone())
         .http1_only()
@@ -405,10 +409,10 @@ fn http_client(tls: &rustls::ClientConfig, exit: &Exit, interface: Option<&str>)
         .tcp_keepalive(Duration::from_secs(15))
         .tcp_user_timeout(Duration::from_secs(30))
         .user_agent(concat!("slipway-agent/", env!("CARGO_PKG_VERSION")));
-    builder = match exit {
-        Exit::Interfaces(_) => builder,
-        Exit::Address(address) => builder.local_address(*address),
-        Exit::Proxy(proxy) => {
+    builder = match egress {
+        Egress::Interfaces(_) => builder,
+        Egress::Address(address) => builder.local_address(*address),
+        Egress::Proxy(proxy) => {
             let proxy = reqwest::Proxy::all(format!("http://{proxy}")).map_err(|error| local(&error))?;
             builder.proxy(proxy)
         }

@@ -36,14 +36,14 @@ pub struct Log {
 }
 
 struct Ring {
-    lines: VecDeque<Line>,
+    lines: VecDeque<LogLine>,
     /// Lines that there ever were.
     total: u64,
     secret: Option<String>,
 }
 
 #[derive(Clone)]
-struct Line {
+struct LogLine {
     text: String,
     /// Of use only when everything is wanted.
     detail: bool,
@@ -81,7 +81,7 @@ impl Log {
         if ring.lines.len() == RING_LINES {
             ring.lines.pop_front();
         }
-        ring.lines.push_back(Line { text: text.clone(), detail });
+        ring.lines.push_back(LogLine { text: text.clone(), detail });
         ring.total += 1;
         text
     }

@@ -4,7 +4,6 @@
 //! is given. Whatever it waits for is told on every console of the machine; whatever it ends with, it reboots or
 //! powers off, and the firmware asks the appliance anew what to boot.
 
-pub mod button;
 pub mod client;
 pub mod cmdline;
 pub mod disk;
@@ -14,6 +13,7 @@ pub mod inventory;
 pub mod kexec;
 pub mod log;
 pub mod net;
+pub mod power_button;
 pub mod session;
 pub mod steps;
 pub mod tls;
@@ -35,7 +35,7 @@ use log::{Consoles, Log};
 use crate::network_data::Plan;
 use crate::protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
 use net::{Network, Wanted};
-use session::End;
+use session::SessionEnd;
 
 /// How long a message stays on the screen before the machine goes down because of it.
 const READING_TIME: Duration = Duration::from_secs(300);
@@ -112,7 +112,7 @@ fn work(log: Log, consoles: Consoles) -> Verdict {
         Err(error) => return fault(&format!("the agent cannot start: {error}")),
     };
     let pressed = CancellationToken::new();
-    runtime.spawn(button::watch("/".into(), pressed.clone()));
+    runtime.spawn(power_button::watch("/".into(), pressed.clone()));
     let verdict = runtime.block_on(async {
         tokio::select! {
             verdict = agent(log, consoles) => verdict,
@@ -192,21 +192,25 @@ async fn bring_up(boot: &Boot, appliance: Option<Ipv4Addr>, plan: Option<Plan>) 
     }
 }
 
-fn verdict(end: End, boot: &Boot, consoles: &Consoles) -> Verdict {
+fn verdict(end: SessionEnd, boot: &Boot, consoles: &Consoles) -> Verdict {
     let server = &boot.server;
     let at_once = |down| Verdict { down, say: Vec::new(), wait: Duration::ZERO };
     match end {
-        End::Reboot => at_once(Down::Reboot),
-        End::Kexec => at_once(Down::Kexec),
-        End::PowerOff => at_once(Down::PowerOff),
-        End::Revoked(reason) => {
+        SessionEnd::Reboot => at_once(Down::Reboot),
+        SessionEnd::Kexec => at_once(Down::Kexec),
+        SessionEnd::PowerOff => at_once(Down::PowerOff),
+        SessionEnd::Revoked(reason) => {
             consoles.banner(&[&format!("The appliance at {server} has ended this session: {reason}")]);
             at_once(Down::Reboot)
         }
-        End::Refused(reason) => Verdict::because(&format!("THE APPLIANCE AT {server} REFUSES THIS MACHINE"), &reason),
-        End::Untrusted(reason) => {
+        SessionEnd::Refused(reason) => {
+            Verdict::because(&format!("THE APPLIANCE AT {server} REFUSES THIS MACHINE"), &reason)
+        }
+        SessionEnd::Untrusted(reason) => {
             Verdict::because(&format!("THE SERVER AT {server} IS NOT THE APPLIANCE THAT STARTED THIS MACHINE"), &reason)
         }
-        End::Unreachable(reason) => Verdict::because(&format!("THE APPLIANCE AT {server} DOES NOT ANSWER"), &reason),
+        SessionEnd::Unreachable(reason) => {
+            Verdict::because(&format!("THE APPLIANCE AT {server} DOES NOT ANSWER"), &reason)
+        }
     }
 }

@@ -24,7 +24,7 @@ const MAX_MESSAGE: usize = 4000;
 
 /// How a session ended, and so what the machine does next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SessionEnd {
     /// The appliance wants a reboot.
     Reboot,
     /// The appliance wants the installed system started, which is loaded.
@@ -116,15 +116,15 @@ pub trait Executor: Send + Sync + 'static {
 }
 
 /// Opens a session and does its steps until it ends. Returns in bounded time once the appliance stops answering.
-pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> End {
+pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> SessionEnd {
     let opened = client.retry("a session", || client.open(hello)).await;
     let session = match opened {
         Ok(session) => session,
-        Err(error) => return End::from(error),
+        Err(error) => return SessionEnd::from(error),
     };
     tracing::info!(host = session.host, generation = session.generation, "session opened");
     executor.opened(&session);
-    let shipper = Shipper { client: client.clone(), log: log.clone(), sent: Arc::default() };
+    let shipper = LogShipper { client: client.clone(), log: log.clone(), sent: Arc::default() };
     let mut runner = Runner { client, session, executor, log, shipper: shipper.clone(), last: None };
     let end = tokio::select! {
         steps = runner.steps() => steps,
@@ -132,20 +132,20 @@ pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor
     };
     match end {
         Ok(end) => end,
-        Err(error) => End::from(error),
+        Err(error) => SessionEnd::from(error),
     }
 }
 
 /// Sends the log to the appliance as it grows. Cheap to clone; clones go on where another stopped.
 #[derive(Clone)]
-struct Shipper {
+struct LogShipper {
     client: Client,
     log: Log,
     /// Lines sent. Locked while a piece is on its way, so that no line goes twice.
     sent: Arc<tokio::sync::Mutex<u64>>,
 }
 
-impl Shipper {
+impl LogShipper {
     async fn keep_sending(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(SHIP_EVERY).await;
@@ -174,7 +174,7 @@ impl Shipper {
     }
 }
 
-impl From<CallError> for End {
+impl From<CallError> for SessionEnd {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Unreachable(reason) => Self::Unreachable(reason),
@@ -191,7 +191,7 @@ struct Runner<'a> {
     session: Session,
     executor: Arc<dyn Executor>,
     log: &'a Log,
-    shipper: Shipper,
+    shipper: LogShipper,
     /// Outcome of the last step. Its id is what the next step comes after.
     last: Option<StepOutcome>,
 }
@@ -204,7 +204,7 @@ enum Stop {
 }
 
 impl Runner<'_> {
-    async fn steps(&mut self) -> Result<End, CallError> {
+    async fn steps(&mut self) -> Result<SessionEnd, CallError> {
         loop {
             let client = &self.client;
             let after = self.last.as_ref().map(|outcome| outcome.step.as_str()).unwrap_or_default();
@@ -232,7 +232,7 @@ impl Runner<'_> {
     }
 
     /// Does one step; `Some` when the machine is to go down after it.
-    async fn step(&mut self, step: Step) -> Result<Option<End>, CallError> {
+    async fn step(&mut self, step: Step) -> Result<Option<SessionEnd>, CallError> {
         let name = step.action.kind();
         tracing::info!(step = step.id, "step {name} started");
         if step.generation != self.session.generation {
@@ -244,15 +244,15 @@ impl Runner<'_> {
             return Ok(None);
         }
         let (outcome, end) = match step.action {
-            Action::Reboot => (Ok(Done::new("rebooting")), Some(End::Reboot)),
-            Action::PowerOff => (Ok(Done::new("powering off")), Some(End::PowerOff)),
+            Action::Reboot => (Ok(Done::new("rebooting")), Some(SessionEnd::Reboot)),
+            Action::PowerOff => (Ok(Done::new("powering off")), Some(SessionEnd::PowerOff)),
             Action::CollectLogs => (self.send_log().await?, None),
             Action::Kexec { .. } => match self.execute(&step).await? {
-                Some(Ok(done)) => (Ok(done), Some(End::Kexec)),
+                Some(Ok(done)) => (Ok(done), Some(SessionEnd::Kexec)),
                 // The firmware boots the root disk too: that is only slower.
                 Some(Err(error)) => {
                     let message = format!("the installed system is started through the firmware: {error}");
-                    (Ok(Done::new(message)), Some(End::Reboot))
+                    (Ok(Done::new(message)), Some(SessionEnd::Reboot))
                 }
                 None => return Ok(self.taken_back(step.id)),
             },
@@ -263,7 +263,7 @@ impl Runner<'_> {
         };
         match self.finish(&step, outcome).await {
             // It was taken, only its answer was lost: the host has gone on and waits for the machine to go down.
-            Err(CallError::Revoked(reason)) if matches!(end, Some(End::PowerOff | End::Reboot)) => {
+            Err(CallError::Revoked(reason)) if matches!(end, Some(SessionEnd::PowerOff | SessionEnd::Reboot)) => {
                 tracing::info!(reason, "the appliance has the outcome of {name} already");
             }
             told => told?,
@@ -272,7 +272,7 @@ impl Runner<'_> {
     }
 
     /// A step that the appliance does not want any more has no outcome to tell.
-    fn taken_back(&mut self, step: String) -> Option<End> {
+    fn taken_back(&mut self, step: String) -> Option<SessionEnd> {
         let message = "taken back by the appliance".to_owned();
         self.last = Some(StepOutcome { step, message, ..StepOutcome::default() });
         None

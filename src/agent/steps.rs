@@ -114,7 +114,7 @@ impl Node {
         progress.report("fetching the manifest", None, None);
         let manifest = client.manifest(digest).await.map_err(|error| StepError(error.to_string()))?;
         let told = progress.clone();
-        let summary = write::write_image(Arc::new(Chunks(client.clone())), &manifest, &disk, move |now| {
+        let summary = write::write_image(Arc::new(ApplianceChunks(client.clone())), &manifest, &disk, move |now| {
             told.report("writing the image", Some(now.done), Some(now.total));
         })
         .await?;
@@ -247,10 +247,10 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Chunks from the appliance. The client has tried for as long as it is worth trying.
-struct Chunks(Client);
+struct ApplianceChunks(Client);
 
 #[async_trait]
-impl ChunkSource for Chunks {
+impl ChunkSource for ApplianceChunks {
     async fn chunk(&self, sha256: &str) -> Result<Bytes, SourceError> {
         self.0.chunk(sha256).await.map_err(|error| SourceError { message: error.to_string(), fatal: true })
     }

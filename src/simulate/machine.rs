@@ -15,10 +15,10 @@ use super::node::{Node, hardware};
 use super::plan::{Delays, Download, Faults, Way};
 use super::relay::{Asker, Identity, Relay};
 use super::wire::Wire;
-use crate::agent::client::{Client, Exit, Timing};
+use crate::agent::client::{Client, Egress, Timing};
 use crate::agent::cmdline;
 use crate::agent::log::Log;
-use crate::agent::session::{self, End};
+use crate::agent::session::{self, SessionEnd};
 use crate::api::MacAddress;
 use crate::bmc::BootDevice;
 use crate::bmc::sim::Machine;
@@ -209,11 +209,14 @@ impl Simulated {
         rack.counts.session();
         self.disk.ramdisk();
         match session::run(client, &hello, Arc::new(node), &Log::default()).await {
-            End::PowerOff => PowerCommand::Off,
+            SessionEnd::PowerOff => PowerCommand::Off,
             // A simulated system has no kernel: it starts through the firmware.
-            End::Kexec | End::Reboot | End::Revoked(_) | End::Refused(_) | End::Untrusted(_) | End::Unreachable(_) => {
-                PowerCommand::Reset
-            }
+            SessionEnd::Kexec
+            | SessionEnd::Reboot
+            | SessionEnd::Revoked(_)
+            | SessionEnd::Refused(_)
+            | SessionEnd::Untrusted(_)
+            | SessionEnd::Unreachable(_) => PowerCommand::Reset,
         }
     }
 
@@ -224,15 +227,15 @@ impl Simulated {
         own: Option<Ipv4Addr>,
         network: &mut Dice,
         ends: &CancellationToken,
-    ) -> std::io::Result<Exit> {
+    ) -> std::io::Result<Egress> {
         let any = Ipv4Addr::UNSPECIFIED;
         if wire.loss == 0.0 {
-            return Ok(Exit::Address(IpAddr::V4(own.unwrap_or(any))));
+            return Ok(Egress::Address(IpAddr::V4(own.unwrap_or(any))));
         }
         let listener = TcpListener::bind((own.unwrap_or(Ipv4Addr::LOCALHOST), 0)).await?;
         let address = listener.local_addr()?;
         let wire = Wire { source: own, ..wire.clone() };
         tokio::spawn(wire.proxy(listener, network.child(), ends.clone()));
-        Ok(Exit::Proxy(address))
+        Ok(Egress::Proxy(address))
     }
 }

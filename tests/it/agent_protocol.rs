@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 use slipway::agent::client::{Client, Timing};
 use slipway::agent::log::Log;
-use slipway::agent::session::{Done, End, Executor, Job, StepError, run};
+use slipway::agent::session::{Done, Executor, Job, SessionEnd, StepError, run};
 use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
 use slipway::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
 use tokio::sync::{Notify, watch};
@@ -116,7 +116,7 @@ fn client(url: &str, pin: [u8; 32], timing: Timing) -> Client {
 }
 
 struct Running {
-    end: tokio::task::JoinHandle<End>,
+    end: tokio::task::JoinHandle<SessionEnd>,
     fake: Arc<Fake>,
     log: Log,
 }
@@ -133,7 +133,7 @@ impl Running {
         Self::start_as(client(&appliance.url(), appliance.pin(), quick()), TOKEN)
     }
 
-    async fn end(self) -> End {
+    async fn end(self) -> SessionEnd {
         tokio::time::timeout(Duration::from_secs(60), self.end).await.expect("an end in time").expect("no panic")
     }
 
@@ -166,7 +166,7 @@ async fn every_step_is_done_once_and_told_and_the_reboot_comes_last() {
     let running = Running::start(&appliance);
     running.log.push("a line of the node's log");
     let fake = running.fake.clone();
-    assert_eq!(running.end().await, End::Reboot);
+    assert_eq!(running.end().await, SessionEnd::Reboot);
     assert_eq!(*fake.host.lock().unwrap(), "default/node-7");
     assert_eq!(fake.runs.load(Ordering::SeqCst), 4, "inspect, write-image, set-boot-entry, write-config-drive");
 
@@ -195,17 +195,17 @@ async fn a_server_of_another_ca_is_refused_before_anything_is_said() {
     let other = Appliance::start(Vec::new()).await;
     let running = Running::start_as(client(&appliance.url(), other.pin(), quick()), TOKEN);
     let end = running.end().await;
-    assert!(matches!(&end, End::Untrusted(reason) if reason.contains("slipway.ca")), "{end:?}");
+    assert!(matches!(&end, SessionEnd::Untrusted(reason) if reason.contains("slipway.ca")), "{end:?}");
     assert_eq!(appliance.book().calls, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_not_good_ends_the_session_with_the_appliances_reason() {
     let appliance = Appliance::start(vec![reboot()]).await;
-    let refused = End::Refused("the boot token was used before".into());
+    let refused = SessionEnd::Refused("the boot token was used before".into());
     let wrong = Running::start_as(client(&appliance.url(), appliance.pin(), quick()), "some other token");
     assert_eq!(wrong.end().await, refused);
-    assert_eq!(Running::start(&appliance).end().await, End::Reboot);
+    assert_eq!(Running::start(&appliance).end().await, SessionEnd::Reboot);
     assert_eq!(Running::start(&appliance).end().await, refused, "good once");
     assert_eq!(appliance.book().outcomes.len(), 1);
 }
@@ -219,7 +219,7 @@ async fn an_appliance_that_is_restarted_in_the_middle_is_told_all_the_same() {
     running.fake.end.notify_one();
     appliance.start_again().await;
     let fake = running.fake.clone();
-    assert_eq!(running.end().await, End::Reboot);
+    assert_eq!(running.end().await, SessionEnd::Reboot);
     let book = appliance.book();
     let told: Vec<&str> = book.outcomes.iter().map(|outcome| outcome.step.as_str()).collect();
     assert_eq!(told, ["1", "2", "the-end"]);
@@ -232,7 +232,7 @@ async fn faults_of_the_appliance_are_waited_out() {
     let appliance = Appliance::start(vec![step("1", Action::Inspect), reboot()]).await;
     let faults = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS, StatusCode::BAD_GATEWAY];
     appliance.book().faults = faults.into();
-    assert_eq!(Running::start(&appliance).end().await, End::Reboot);
+    assert_eq!(Running::start(&appliance).end().await, SessionEnd::Reboot);
     assert_eq!(appliance.book().outcomes.len(), 2);
 }
 
@@ -242,7 +242,7 @@ async fn an_appliance_that_never_answers_ends_the_session_with_the_reason() {
     appliance.stop();
     let timing = Timing { unreachable: Duration::from_millis(100), ..quick() };
     let end = Running::start_as(client(&appliance.url(), appliance.pin(), timing), TOKEN).end().await;
-    assert!(matches!(end, End::Unreachable(_)), "{end:?}");
+    assert!(matches!(end, SessionEnd::Unreachable(_)), "{end:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,7 +252,7 @@ async fn the_end_of_the_session_cancels_the_running_step() {
     running.step_started().await;
     appliance.book().revoked = true;
     let fake = running.fake.clone();
-    assert_eq!(running.end().await, End::Revoked("another boot has taken over".into()));
+    assert_eq!(running.end().await, SessionEnd::Revoked("another boot has taken over".into()));
     assert!(fake.cancelled.load(Ordering::SeqCst));
     assert!(appliance.book().outcomes.is_empty());
 }
@@ -263,12 +263,12 @@ async fn the_end_of_the_session_is_heard_while_waiting_for_a_step() {
     let running = Running::start(&appliance);
     poll("the first call for a step", async || (!appliance.book().asked_after.is_empty()).then_some(())).await;
     appliance.book().revoked = true;
-    assert!(matches!(running.end().await, End::Revoked(_)));
+    assert!(matches!(running.end().await, SessionEnd::Revoked(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_goes_down_though_the_answer_to_its_last_word_is_lost() {
-    for (action, end) in [(Action::PowerOff, End::PowerOff), (Action::Reboot, End::Reboot)] {
+    for (action, end) in [(Action::PowerOff, SessionEnd::PowerOff), (Action::Reboot, SessionEnd::Reboot)] {
         let appliance = Appliance::start(vec![step("1", action)]).await;
         appliance.book().lost = true;
         assert_eq!(Running::start(&appliance).end().await, end);
@@ -283,7 +283,7 @@ async fn a_step_that_is_taken_back_is_cancelled_and_the_next_one_done() {
     running.step_started().await;
     appliance.book().gone = true;
     let fake = running.fake.clone();
-    assert_eq!(running.end().await, End::Reboot);
+    assert_eq!(running.end().await, SessionEnd::Reboot);
     assert!(fake.cancelled.load(Ordering::SeqCst));
     let book = appliance.book();
     let told: Vec<&str> = book.outcomes.iter().map(|outcome| outcome.step.as_str()).collect();
@@ -297,7 +297,7 @@ async fn a_step_without_progress_is_cancelled_and_fails() {
     // Long beside the pace of its reports, also on a machine that is busy with something else.
     let timing = Timing { stalled: Duration::from_secs(2), ..quick() };
     let running = Running::start_as(client(&appliance.url(), appliance.pin(), timing), TOKEN);
-    assert_eq!(running.end().await, End::PowerOff);
+    assert_eq!(running.end().await, SessionEnd::PowerOff);
     let book = appliance.book();
     assert!(!book.outcomes[0].succeeded && book.outcomes[0].message.contains("no progress"), "{:?}", book.outcomes);
     assert!(book.events.len() > 1, "the appliance hears that the step is alive");
@@ -307,8 +307,8 @@ async fn a_step_without_progress_is_cancelled_and_fails() {
 async fn an_installed_system_starts_by_kexec_or_through_the_firmware() {
     let hints = RootDeviceHints { device_name: Some("/dev/sdz".into()), ..RootDeviceHints::default() };
     for (root_device_hints, end, message) in [
-        (None, End::Kexec, "starting /vmlinuz"),
-        (Some(hints), End::Reboot, "the installed system is started through the firmware: no kernel was found"),
+        (None, SessionEnd::Kexec, "starting /vmlinuz"),
+        (Some(hints), SessionEnd::Reboot, "the installed system is started through the firmware: no kernel was found"),
     ] {
         let appliance = Appliance::start(vec![step("1", Action::Kexec { root_device_hints })]).await;
         assert_eq!(Running::start(&appliance).end().await, end);
@@ -322,7 +322,7 @@ async fn an_installed_system_starts_by_kexec_or_through_the_firmware() {
 async fn an_image_that_is_not_there_fails_its_step_with_the_reason() {
     let action = Action::WriteImage { digest: DIGEST.into(), root_device_hints: None };
     let appliance = Appliance::start(vec![step("1", action), reboot()]).await;
-    assert_eq!(Running::start(&appliance).end().await, End::Reboot);
+    assert_eq!(Running::start(&appliance).end().await, SessionEnd::Reboot);
     let book = appliance.book();
     assert_eq!(book.outcomes[0].message, "no such image (HTTP 404)");
     assert!(!book.outcomes[0].succeeded);

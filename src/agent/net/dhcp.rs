@@ -167,7 +167,7 @@ impl Client {
 
     /// Takes a UDP payload that reached port 68. What is not an answer to this client's question is ignored.
     pub fn receive(&mut self, now: Duration, payload: &[u8]) -> Actions {
-        let Some(answer) = Answer::parse(payload, self.mac, self.xid) else { return Actions::default() };
+        let Some(answer) = ServerMessage::parse(payload, self.mac, self.xid) else { return Actions::default() };
         match (&mut self.state, answer.kind) {
             (State::Selecting { held, .. }, 2) => {
                 let Some(lease) = answer.lease() else { return Actions::default() };
@@ -260,7 +260,7 @@ impl Client {
 }
 
 /// A server's answer; options that cannot be read count as absent.
-struct Answer<'a> {
+struct ServerMessage<'a> {
     kind: u8,
     address: Ipv4Addr,
     next_server: Ipv4Addr,
@@ -268,7 +268,7 @@ struct Answer<'a> {
     areas: Vec<&'a [u8]>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ServerMessage<'a> {
     /// `None` unless it is an answer to this hardware address and transaction.
     fn parse(bytes: &'a [u8], mac: MacAddress, xid: u32) -> Option<Self> {
         let options = bytes.get(OPTIONS..)?;

@@ -4,10 +4,10 @@
 //! firmware booted from is preferred. Where network data says how the network is, that is done instead.
 
 pub mod dhcp;
-mod fixed;
 pub mod link;
 mod nic;
 pub mod packet;
+mod static_network;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -143,7 +143,7 @@ impl Network {
             }
         });
         if let Some(plan) = wanted.plan {
-            tokio::spawn(fixed::run(context.clone(), plan));
+            tokio::spawn(static_network::run(context.clone(), plan));
         }
         tokio::spawn(watch_interfaces(context));
         Ok(network)

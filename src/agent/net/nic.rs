@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dhcp::{Actions, Change, Client, Lease, Transmit};
-use super::fixed::{self, Role};
 use super::link::{Interface, Links};
 use super::packet::{BROADCAST, ETHERTYPE_IPV4, ETHERTYPE_LLDP, PacketSocket, broadcast_datagram, client_payload};
+use super::static_network::{self, Role};
 use super::{Nic, Nics, Status, Wanted};
 use crate::agent::inventory::lldp::{self, Neighbour};
 
@@ -71,7 +71,7 @@ pub async fn run(context: Context, interface: Interface) {
         tokio::time::sleep(RETRY).await;
     }
     tokio::spawn(hear_neighbour(context.clone(), interface.clone()));
-    match context.wanted.plan.as_ref().map(|plan| fixed::role(plan, interface.mac)) {
+    match context.wanted.plan.as_ref().map(|plan| static_network::role(plan, interface.mac)) {
         Some(Role::Unused) => context.tell(&interface, Status::Unused),
         Some(Role::Planned) => {}
         None | Some(Role::Dhcp) => ask(&context, &interface).await,
