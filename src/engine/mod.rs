@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 pub use fence::Fence;
-use scrape::Scrapes;
+use scrape::MetricsEndpoint;
 
 use crate::api::Kind;
 use crate::config::EngineConfig;
@@ -163,7 +163,7 @@ impl External {
     /// What the API's port answers besides the agents: health, metrics, and where the API is. `ready` is whether every host
     /// is known.
     pub fn router(&self, ready: watch::Receiver<bool>, meters: Meters) -> Router {
-        let scrapes = Scrapes::new(self.client(), meters);
+        let scrapes = MetricsEndpoint::new(self.client(), meters);
         let metrics = async move |headers: HeaderMap| scrapes.answer(&headers).await;
         let endpoint = self.endpoint();
         let readiness = async move || match *ready.borrow() {

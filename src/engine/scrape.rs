@@ -32,7 +32,7 @@ const TOKEN_MAX: usize = 16 << 10;
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Scrapes(Arc<Inner>);
+pub(super) struct MetricsEndpoint(Arc<Inner>);
 
 struct Inner {
     client: Client,
@@ -68,7 +68,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl Scrapes {
+impl MetricsEndpoint {
     pub(super) fn new(client: Client, meters: Meters) -> Self {
         let (asking, readers) = (Semaphore::new(ASKED_AT_ONCE), Mutex::default());
         Self(Arc::new(Inner { client, meters, asking, readers }))
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     /// An API server that knows two tokens, of which one may read metrics.
-    fn scrapes(asked: &Arc<AtomicUsize>) -> Scrapes {
+    fn scrapes(asked: &Arc<AtomicUsize>) -> MetricsEndpoint {
         let asked = asked.clone();
         let service = service_fn(move |request: Request<Body>| {
             asked.fetch_add(1, Ordering::SeqCst);
@@ -188,7 +188,7 @@ mod tests {
             }
         });
         let meters = |registry: &mut Registry| registry.register("slipway_tries", "Tries", Counter::<u64>::default());
-        Scrapes::new(Client::new(service, "default"), Arc::new(meters))
+        MetricsEndpoint::new(Client::new(service, "default"), Arc::new(meters))
     }
 
     #[tokio::test]
