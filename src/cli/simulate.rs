@@ -11,7 +11,7 @@ use super::failure::{Failure, usage};
 use super::progress::Progress;
 use crate::appliance;
 use crate::config::Span;
-use crate::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan, Share, Way};
+use crate::simulate::plan::{Appliance, BmcKind, BootMethod, Delays, Download, Faults, Goal, Plan, Probability};
 use crate::simulate::{self, report};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Options {
     /// How machines boot the ramdisk [default: each way in turn; for hosts from a file, as their BMC address and boot mode
     /// say]
     #[arg(long, value_enum, value_name = "WAY")]
-    boot: Option<Way>,
+    boot: Option<BootMethod>,
     /// Put all BMCs on this address, each on a port of its own [default: one address of 127.81.0.0/16 for each]
     #[arg(long, value_name = "ADDRESS")]
     bmc_address: Option<IpAddr>,
@@ -95,19 +95,19 @@ struct DelayOptions {
 struct FaultOptions {
     /// Share of BMC answers that are errors
     #[arg(long, value_name = "SHARE", default_value = "0")]
-    bmc_failures: Share,
+    bmc_failures: Probability,
     /// Share of writes that BMCs confirm but do not do
     #[arg(long, value_name = "SHARE", default_value = "0")]
-    bmc_lies: Share,
+    bmc_lies: Probability,
     /// Share of packets that are lost: DHCP messages, TCP segments of boot HTTP and of the agents
     #[arg(long, value_name = "SHARE", default_value = "0")]
-    packet_loss: Share,
+    packet_loss: Probability,
     /// Share of boots that hang in the firmware
     #[arg(long, value_name = "SHARE", default_value = "0")]
-    stuck: Share,
+    stuck: Probability,
     /// Share of image writes that a power failure interrupts
     #[arg(long, value_name = "SHARE", default_value = "0")]
-    power_loss: Share,
+    power_loss: Probability,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -149,7 +149,7 @@ fn dhcp(text: &str) -> Result<SocketAddrV4, String> {
 
 impl Options {
     fn plan(self) -> anyhow::Result<Plan> {
-        if self.bmc == BmcKind::Ipmi && self.boot.is_some_and(Way::needs_redfish) {
+        if self.bmc == BmcKind::Ipmi && self.boot.is_some_and(BootMethod::needs_redfish) {
             return Err(usage("--boot virtual-media and boot-url are ordered by Redfish: --bmc redfish"));
         }
         let appliance = match (self.appliance.relay, self.appliance.dhcp) {

@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::dice::{Purpose, seed};
-use super::plan::{Plan, Way};
+use super::plan::{BootMethod, Plan};
+use super::rng::{Purpose, seed};
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::{Account, Chance, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
@@ -32,7 +32,7 @@ pub struct SimulatedBmc {
 pub async fn start(
     plan: &Plan,
     number: usize,
-    (redfish, way): (bool, Way),
+    (redfish, way): (bool, BootMethod),
     account: Account,
     tasks: &mut JoinSet<()>,
     token: &CancellationToken,
@@ -53,9 +53,9 @@ pub async fn start(
         let sim = RedfishSim::new(vec![machine.clone()], account, RedfishOptions::default());
         tasks.spawn(async move { drop(sim.run(listener, None, token).await) });
         let scheme = match way {
-            Way::VirtualMedia => "redfish-virtualmedia+http",
-            Way::BootUrl => "redfish-uefihttp+http",
-            Way::UefiPxe | Way::BiosPxe | Way::UefiHttp | Way::Ipxe => "redfish+http",
+            BootMethod::VirtualMedia => "redfish-virtualmedia+http",
+            BootMethod::BootUrl => "redfish-uefihttp+http",
+            BootMethod::UefiPxe | BootMethod::BiosPxe | BootMethod::UefiHttp | BootMethod::Ipxe => "redfish+http",
         };
         format!("{scheme}://{local}/redfish/v1/Systems/{}", machine.profile.name)
     } else {

@@ -26,7 +26,7 @@ pub enum Content {
 
 /// What happened to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum DiskEvent {
     /// The ramdisk started.
     Ramdisk,
     /// The system on the disk was started: this one.
@@ -48,7 +48,7 @@ pub struct Disk(Mutex<Record>);
 #[derive(Debug, Default)]
 struct Record {
     content: Content,
-    deeds: Vec<Deed>,
+    events: Vec<DiskEvent>,
 }
 
 impl Disk {
@@ -62,13 +62,13 @@ impl Disk {
     }
 
     /// What happened so far, the first 1,024 of it.
-    pub fn deeds(&self) -> Vec<Deed> {
-        self.record().deeds.clone()
+    pub fn events(&self) -> Vec<DiskEvent> {
+        self.record().events.clone()
     }
 
     /// The ramdisk starts.
     pub(super) fn ramdisk(&self) {
-        self.record().note(Deed::Ramdisk);
+        self.record().note(DiskEvent::Ramdisk);
     }
 
     /// What is on it is started.
@@ -78,17 +78,17 @@ impl Disk {
             counts.start_system();
         }
         let content = record.content.clone();
-        record.note(Deed::System(content));
+        record.note(DiskEvent::System(content));
     }
 
     /// It is erased: begins, and ends when the answer is told so.
     pub(super) fn erase(&self) -> Change<'_> {
-        self.change(Deed::Erase, Content::Blank)
+        self.change(DiskEvent::Erase, Content::Blank)
     }
 
     /// An image is written.
     pub(super) fn write(&self, digest: &str) -> Change<'_> {
-        self.change(Deed::Write(digest.to_owned()), Content::Image(digest.to_owned()))
+        self.change(DiskEvent::Write(digest.to_owned()), Content::Image(digest.to_owned()))
     }
 
     /// A config drive goes beside the image. Without one it has no place.
@@ -100,22 +100,22 @@ impl Disk {
         if !matches!(record.content, Content::Image(_)) {
             return Err("there is no image on the disk");
         }
-        record.note(Deed::ConfigDrive);
+        record.note(DiskEvent::ConfigDrive);
         Ok(())
     }
 
-    fn change(&self, deed: Deed, then: Content) -> Change<'_> {
+    fn change(&self, event: DiskEvent, then: Content) -> Change<'_> {
         let mut record = self.record();
         record.content = Content::Torn;
-        record.note(deed);
+        record.note(event);
         Change { disk: self, then }
     }
 }
 
 impl Record {
-    fn note(&mut self, deed: Deed) {
-        if self.deeds.len() < MOST {
-            self.deeds.push(deed);
+    fn note(&mut self, event: DiskEvent) {
+        if self.events.len() < MOST {
+            self.events.push(event);
         }
     }
 }
@@ -133,7 +133,7 @@ impl Change<'_> {
         let mut record = self.disk.record();
         if matches!(self.then, Content::Image(_)) {
             counts.write_image();
-            record.note(Deed::Written);
+            record.note(DiskEvent::Written);
         }
         record.content = self.then;
     }
@@ -157,17 +157,17 @@ mod tests {
         disk.start(&counts);
         let image = Content::Image("a1".into());
         assert_eq!(disk.content(), image);
-        let write = || Deed::Write("a1".into());
-        let deeds = [
-            Deed::Erase,
+        let write = || DiskEvent::Write("a1".into());
+        let events = [
+            DiskEvent::Erase,
             write(),
-            Deed::System(Content::Torn),
+            DiskEvent::System(Content::Torn),
             write(),
-            Deed::Written,
-            Deed::ConfigDrive,
-            Deed::System(image),
+            DiskEvent::Written,
+            DiskEvent::ConfigDrive,
+            DiskEvent::System(image),
         ];
-        assert_eq!(disk.deeds(), deeds);
+        assert_eq!(disk.events(), events);
         let counted = counts.read(0);
         assert_eq!((counted.images_written, counted.systems_started), (1, 1));
     }

@@ -17,7 +17,7 @@ use crate::runtime::{self, Change};
 
 /// Of a BareMetalHost what is followed.
 #[derive(Clone, Debug, Deserialize)]
-struct Seen {
+struct WatchedHost {
     metadata: ObjectMeta,
     #[serde(default)]
     status: Status,
@@ -42,7 +42,7 @@ struct Provisioning {
     state: ProvisioningState,
 }
 
-impl Resource for Seen {
+impl Resource for WatchedHost {
     type DynamicType = ();
     type Scope = <BareMetalHost as Resource>::Scope;
 
@@ -155,7 +155,7 @@ impl Hosts {
 
     /// Follows the hosts of a namespace until the token is cancelled.
     pub async fn follow(self, client: Client, namespace: String, token: CancellationToken) {
-        let observe = move |change: &Change<'_, Seen>| match change {
+        let observe = move |change: &Change<'_, WatchedHost>| match change {
             Change::Put(seen) => self.see(seen),
             Change::Gone((_, name)) => self.forget(name),
             Change::Listed => {}
@@ -163,7 +163,7 @@ impl Hosts {
         runtime::watch(Api::namespaced(client, &namespace), observe, token).await;
     }
 
-    fn see(&self, seen: &Seen) {
+    fn see(&self, seen: &WatchedHost) {
         if seen.labels().get(LABEL) != Some(&self.run) {
             // Somebody else's, of the same name: the run's own is gone.
             return self.forget(&seen.name_any());
@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    fn seen(name: &str, state: &str, errors: i64) -> Seen {
+    fn seen(name: &str, state: &str, errors: i64) -> WatchedHost {
         let error = (errors > 0).then_some("registration error");
         serde_json::from_value(json!({
             "metadata": { "name": name, "labels": { LABEL: "run" } },

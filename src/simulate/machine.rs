@@ -8,13 +8,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
-use super::dice::{Dice, Purpose};
 use super::disk::Disk;
+use super::lossy_link::LossyLink;
 use super::netboot::{self, Booted};
 use super::node::{Node, hardware};
-use super::plan::{Delays, Download, Faults, Way};
-use super::relay::{Asker, Identity, Relay};
-use super::wire::Wire;
+use super::plan::{BootMethod, Delays, Download, Faults};
+use super::relay::{DhcpProgram, Identity, Relay};
+use super::rng::{Purpose, SeededRng};
 use crate::agent::client::{Client, Egress, Timing};
 use crate::agent::cmdline;
 use crate::agent::log::Log;
@@ -55,7 +55,7 @@ pub struct Simulated {
     /// Hardware address of the interface that it boots from.
     pub mac: MacAddress,
     /// How it comes to its ramdisk.
-    pub way: Way,
+    pub boot_method: BootMethod,
     /// Its address, when it needs no DHCP.
     pub address: Option<Ipv4Addr>,
     /// Its power.
@@ -75,8 +75,8 @@ pub fn mac(seed: u64, number: usize) -> MacAddress {
 impl Simulated {
     /// Lives until the token is cancelled.
     pub async fn live(self, token: CancellationToken) {
-        let mut network = Dice::of(self.rack.seed, self.number, Purpose::Network);
-        let mut luck = Dice::of(self.rack.seed, self.number, Purpose::Machine);
+        let mut network = SeededRng::of(self.rack.seed, self.number, Purpose::Network);
+        let mut luck = SeededRng::of(self.rack.seed, self.number, Purpose::Machine);
         let mut seen = 0;
         loop {
             let power = tokio::select! {
@@ -94,23 +94,23 @@ impl Simulated {
     }
 
     /// One start. Ends when the power is to change, and otherwise never.
-    async fn boot(&self, boot: Boot, network: &mut Dice, luck: &mut Dice) {
+    async fn boot(&self, boot: Boot, network: &mut SeededRng, luck: &mut SeededRng) {
         let rack = &self.rack;
         rack.counts.boot();
-        let uuid = Dice::of(rack.seed, self.number, Purpose::Content).bytes(16).try_into().unwrap_or_default();
+        let uuid = SeededRng::of(rack.seed, self.number, Purpose::Content).bytes(16).try_into().unwrap_or_default();
         let who = Identity { mac: self.mac, uuid };
-        let wire = Wire { source: None, loss: rack.faults.packet_loss, counts: rack.counts.clone() };
+        let link = LossyLink { source: None, loss: rack.faults.packet_loss, counts: rack.counts.clone() };
         tokio::time::sleep(luck.about(rack.delays.firmware)).await;
         if luck.happens(rack.faults.stuck) {
             rack.counts.get_stuck();
             return std::future::pending().await;
         }
         loop {
-            match self.start(boot.device, who, &wire, network).await {
+            match self.start(boot.device, who, &link, network).await {
                 Booted::Disk => return self.system(who, network).await,
                 Booted::Ramdisk { command_line, address } => {
                     tokio::time::sleep(luck.about(rack.delays.ramdisk)).await;
-                    let command = self.agent(who, &wire, &command_line, address, network, luck).await;
+                    let command = self.agent(who, &link, &command_line, address, network, luck).await;
                     return self.machine.power(command);
                 }
                 Booted::Nowhere => tokio::time::sleep(ANEW).await,
@@ -119,26 +119,39 @@ impl Simulated {
     }
 
     /// What the firmware does, by the boot override or in its own order: CD, network, disk.
-    async fn start(&self, device: Option<BootDevice>, who: Identity, wire: &Wire, network: &mut Dice) -> Booted {
+    async fn start(
+        &self,
+        device: Option<BootDevice>,
+        who: Identity,
+        link: &LossyLink,
+        network: &mut SeededRng,
+    ) -> Booted {
         let rack = &self.rack;
-        let by = netboot::By { way: self.way, relay: &rack.relay, tftp_port: rack.tftp_port, download: rack.download };
-        let medium = match (device, self.way) {
+        let by = netboot::NetbootContext {
+            boot_method: self.boot_method,
+            relay: &rack.relay,
+            tftp_port: rack.tftp_port,
+            download: rack.download,
+        };
+        let medium = match (device, self.boot_method) {
             (Some(BootDevice::Disk), _) => return Booted::Disk,
-            (Some(BootDevice::Cd), _) | (None, Way::VirtualMedia) => self.machine.media(),
+            (Some(BootDevice::Cd), _) | (None, BootMethod::VirtualMedia) => self.machine.media(),
             (Some(BootDevice::UefiHttp), _) => self.machine.http_uri(),
-            (None, Way::BootUrl) => return Booted::Disk,
-            (Some(BootDevice::Pxe) | None, _) => return netboot::boot(by, who, wire, network).await,
+            (None, BootMethod::BootUrl) => return Booted::Disk,
+            (Some(BootDevice::Pxe) | None, _) => return netboot::boot(by, who, link, network).await,
         };
         let Some(url) = medium else {
             return if device.is_none() { Booted::Disk } else { Booted::Nowhere };
         };
-        let mut wire = wire.clone();
+        let mut link = link.clone();
         if device == Some(BootDevice::UefiHttp) {
             // The URL is the BMC's word, the address is DHCP's.
-            let Some(lease) = rack.relay.acquire(who, Asker::HttpBoot, network).await else { return Booted::Nowhere };
-            wire.source = Some(lease.address).filter(Ipv4Addr::is_loopback);
+            let Some(lease) = rack.relay.acquire(who, DhcpProgram::HttpBoot, network).await else {
+                return Booted::Nowhere;
+            };
+            link.source = Some(lease.address).filter(Ipv4Addr::is_loopback);
         }
-        match netboot::from_url(&url, &wire, rack.download, network).await {
+        match netboot::from_url(&url, &link, rack.download, network).await {
             Booted::Nowhere if device.is_none() => Booted::Disk,
             booted @ Booted::Ramdisk { .. } if device == Some(BootDevice::UefiHttp) => {
                 rack.counts.url();
@@ -153,9 +166,9 @@ impl Simulated {
     }
 
     /// The installed system gets its address and runs.
-    async fn system(&self, who: Identity, network: &mut Dice) {
+    async fn system(&self, who: Identity, network: &mut SeededRng) {
         self.disk.start(&self.rack.counts);
-        while self.address.is_none() && self.rack.relay.acquire(who, Asker::System, network).await.is_none() {}
+        while self.address.is_none() && self.rack.relay.acquire(who, DhcpProgram::System, network).await.is_none() {}
         std::future::pending().await
     }
 
@@ -163,17 +176,17 @@ impl Simulated {
     async fn agent(
         &self,
         who: Identity,
-        wire: &Wire,
+        link: &LossyLink,
         command_line: &str,
         address: Option<Ipv4Addr>,
-        network: &mut Dice,
-        luck: &mut Dice,
+        network: &mut SeededRng,
+        luck: &mut SeededRng,
     ) -> PowerCommand {
         let rack = &self.rack;
         let Ok(boot) = cmdline::Boot::parse(command_line) else { return PowerCommand::Reset };
         let address = match address {
             Some(address) => address,
-            None => match rack.relay.acquire(who, Asker::System, network).await {
+            None => match rack.relay.acquire(who, DhcpProgram::System, network).await {
                 Some(lease) => lease.address,
                 None => return PowerCommand::Reset,
             },
@@ -182,7 +195,7 @@ impl Simulated {
         // Ends with this boot, as what runs in it.
         let ends = CancellationToken::new();
         let _guard = ends.clone().drop_guard();
-        let exit = match self.exit(wire, own, network, &ends).await {
+        let exit = match self.exit(link, own, network, &ends).await {
             Ok(exit) => exit,
             Err(_) => return PowerCommand::Reset,
         };
@@ -194,7 +207,7 @@ impl Simulated {
             version: concat!(env!("CARGO_PKG_VERSION"), " simulated").to_owned(),
             mac_addresses: vec![self.mac.to_string()],
             uuid: uuid::Uuid::from_bytes(who.uuid).to_string(),
-            uefi: self.way.firmware().is_uefi(),
+            uefi: self.boot_method.firmware().is_uefi(),
         };
         let node = Node {
             machine: self.machine.clone(),
@@ -203,7 +216,7 @@ impl Simulated {
             delays: rack.delays,
             faults: rack.faults,
             download: rack.download,
-            dice: Mutex::new(luck.child()),
+            rng: Mutex::new(luck.child()),
             counts: rack.counts.clone(),
         };
         rack.counts.session();
@@ -223,19 +236,19 @@ impl Simulated {
     /// How the agent's calls leave: from the machine's own address, through the network that loses packets.
     async fn exit(
         &self,
-        wire: &Wire,
+        link: &LossyLink,
         own: Option<Ipv4Addr>,
-        network: &mut Dice,
+        network: &mut SeededRng,
         ends: &CancellationToken,
     ) -> std::io::Result<Egress> {
         let any = Ipv4Addr::UNSPECIFIED;
-        if wire.loss == 0.0 {
+        if link.loss == 0.0 {
             return Ok(Egress::Address(IpAddr::V4(own.unwrap_or(any))));
         }
         let listener = TcpListener::bind((own.unwrap_or(Ipv4Addr::LOCALHOST), 0)).await?;
         let address = listener.local_addr()?;
-        let wire = Wire { source: own, ..wire.clone() };
-        tokio::spawn(wire.proxy(listener, network.child(), ends.clone()));
+        let link = LossyLink { source: own, ..link.clone() };
+        tokio::spawn(link.proxy(listener, network.child(), ends.clone()));
         Ok(Egress::Proxy(address))
     }
 }

@@ -4,16 +4,16 @@
 //! | file | what it is |
 //! |---|---|
 //! | [`plan`] | what is asked for: how many machines, delays, faults |
-//! | [`dice`] | chance, the same for the same seed |
-//! | [`own`] | an appliance of its own, as a process with a temporary folder |
+//! | [`rng`] | chance, the same for the same seed |
+//! | [`appliance_process`] | an appliance of its own, as a process with a temporary folder |
 //! | [`bmcs`] | a BMC for each machine, on an address or a port of its own |
 //! | [`disk`] | a machine's disk, and what was done to it |
 //! | [`rack`] | the machines of a run |
 //! | [`relay`] | DHCP as it comes through a relay |
-//! | [`wire`] | HTTP over a network that loses packets |
+//! | [`lossy_link`] | HTTP over a network that loses packets |
 //! | [`netboot`] | what firmware and iPXE do: addresses, the boot program, the script, its files |
 //! | [`tftp`] | the boot program by TFTP |
-//! | [`medium`] | a virtual CD, read by HTTP |
+//! | [`virtual_cd`] | a virtual CD, read by HTTP |
 //! | [`node`] | what the ramdisk does: the agent's own session with steps that only take time |
 //! | [`machine`] | one machine's life: power, boots, agent |
 //! | [`objects`] | the BareMetalHosts and Secrets that it makes and removes |
@@ -23,23 +23,23 @@
 //! Everything that the appliance sees is the real protocol: DHCP datagrams with a relay's address, HTTP, TLS pinned to
 //! its CA with [`crate::agent::client`], IPMI and Redfish of [`crate::bmc::sim`], the API as any client has it.
 
+pub mod appliance_process;
 mod bmcs;
 pub mod counts;
-mod dice;
 pub mod disk;
 mod follow;
+mod lossy_link;
 mod machine;
-mod medium;
 mod netboot;
 mod node;
 pub mod objects;
-pub mod own;
 pub mod plan;
 pub mod rack;
 mod relay;
 pub mod report;
+mod rng;
 mod run;
 mod tftp;
-mod wire;
+mod virtual_cd;
 
 pub use run::{Running, run};

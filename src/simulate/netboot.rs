@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use http::Method;
 use reqwest::Url;
 
-use super::dice::Dice;
-use super::medium;
-use super::plan::{Download, Way};
-use super::relay::{Asker, Identity, Relay};
-use super::tftp::{self, Manner};
-use super::wire::Wire;
+use super::lossy_link::LossyLink;
+use super::plan::{BootMethod, Download};
+use super::relay::{DhcpProgram, Identity, Relay};
+use super::rng::SeededRng;
+use super::tftp::{self, TftpOptions};
+use super::virtual_cd;
 
 /// Tries of a download, as the boot script has it.
 const TRIES: usize = 3;
@@ -45,9 +45,9 @@ struct Script {
 
 /// What network boot goes by.
 #[derive(Clone, Copy)]
-pub struct By<'a> {
+pub struct NetbootContext<'a> {
     /// How firmware comes to its boot program.
-    pub way: Way,
+    pub boot_method: BootMethod,
     /// The way to DHCP.
     pub relay: &'a Relay,
     /// Port of the TFTP server.
@@ -57,9 +57,9 @@ pub struct By<'a> {
 }
 
 /// Boots over the network as firmware with iPXE does.
-pub async fn boot(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Booted {
-    match program(by, who, wire, dice).await {
-        Program::Loaded => ipxe(by, who, wire, dice).await,
+pub async fn boot(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Booted {
+    match program(context, who, link, rng).await {
+        Program::Loaded => ipxe(context, who, link, rng).await,
         Program::None => Booted::Disk,
         Program::Failed => Booted::Nowhere,
     }
@@ -73,36 +73,37 @@ enum Program {
     Failed,
 }
 
-async fn program(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Program {
-    let firmware = by.way.firmware();
-    let asker = if by.way == Way::UefiHttp { Asker::HttpBoot } else { Asker::Pxe(firmware) };
-    let Some(lease) = by.relay.acquire(who, asker, dice).await else { return Program::Failed };
-    let wire = own(wire, lease.address);
+async fn program(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Program {
+    let firmware = context.boot_method.firmware();
+    let asker =
+        if context.boot_method == BootMethod::UefiHttp { DhcpProgram::HttpBoot } else { DhcpProgram::Pxe(firmware) };
+    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return Program::Failed };
+    let link = own(link, lease.address);
     let Some(file) = lease.file else { return Program::None };
-    if by.way == Way::Ipxe {
+    if context.boot_method == BootMethod::Ipxe {
         return Program::Loaded;
     }
-    let whole = by.download != Download::Head;
-    let fetched = if asker == Asker::HttpBoot {
+    let whole = context.download != Download::Head;
+    let fetched = if asker == DhcpProgram::HttpBoot {
         // HTTP boot takes no answer that is not marked for it (UEFI 2.10, 24.7.2).
         if lease.class.as_deref() != Some("HTTPClient") {
             return Program::None;
         }
         let Ok(url) = file.parse::<Url>() else { return Program::Failed };
-        let (method, part) = part_of(by.download);
-        wire.fetch(method, &url, part, dice).await.map(|fetched| fetched.bytes)
+        let (method, part) = part_of(context.download);
+        link.fetch(method, &url, part, rng).await.map(|fetched| fetched.bytes)
     } else {
-        let manner = if firmware.is_uefi() { Manner::UEFI } else { Manner::BIOS };
-        let server = SocketAddr::from((lease.server, by.tftp_port));
-        tftp::fetch(&wire, server, &file, manner, whole, dice).await
+        let manner = if firmware.is_uefi() { TftpOptions::UEFI } else { TftpOptions::BIOS };
+        let server = SocketAddr::from((lease.server, context.tftp_port));
+        tftp::fetch(&link, server, &file, manner, whole, rng).await
     };
     match fetched {
         Ok(bytes) => {
-            wire.counts.fetched(bytes);
-            if asker == Asker::HttpBoot {
-                wire.counts.http_program()
+            link.counts.fetched(bytes);
+            if asker == DhcpProgram::HttpBoot {
+                link.counts.http_program()
             } else {
-                wire.counts.tftp_program()
+                link.counts.tftp_program()
             }
             Program::Loaded
         }
@@ -113,24 +114,24 @@ async fn program(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Pro
     }
 }
 
-/// The wire as it is with this address.
-fn own(wire: &Wire, address: Ipv4Addr) -> Wire {
-    Wire { source: Some(address).filter(Ipv4Addr::is_loopback), ..wire.clone() }
+/// The link as it is with this address.
+fn own(link: &LossyLink, address: Ipv4Addr) -> LossyLink {
+    LossyLink { source: Some(address).filter(Ipv4Addr::is_loopback), ..link.clone() }
 }
 
-async fn ipxe(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Booted {
-    let asker = Asker::Ipxe(by.way.firmware());
-    let Some(lease) = by.relay.acquire(who, asker, dice).await else { return Booted::Nowhere };
+async fn ipxe(context: NetbootContext<'_>, who: Identity, link: &LossyLink, rng: &mut SeededRng) -> Booted {
+    let asker = DhcpProgram::Ipxe(context.boot_method.firmware());
+    let Some(lease) = context.relay.acquire(who, asker, rng).await else { return Booted::Nowhere };
     let Some(file) = lease.file else { return Booted::Disk };
     let uuid = uuid::Uuid::from_bytes(who.uuid).to_string();
     let Ok(url) = file.replace("${uuid}", &uuid).parse::<Url>() else { return Booted::Nowhere };
-    let wire = own(wire, lease.address);
+    let link = own(link, lease.address);
     for _ in 0..TRIES {
-        let Ok(fetched) = wire.fetch(Method::GET, &url, None, dice).await else { continue };
-        wire.counts.script();
-        wire.counts.fetched(fetched.bytes);
+        let Ok(fetched) = link.fetch(Method::GET, &url, None, rng).await else { continue };
+        link.counts.script();
+        link.counts.fetched(fetched.bytes);
         let Some(script) = read(&String::from_utf8_lossy(&fetched.text)) else { return Booted::Disk };
-        if load(&wire, &script.files, by.download, dice).await {
+        if load(&link, &script.files, context.download, rng).await {
             return Booted::Ramdisk { command_line: script.command_line, address: None };
         }
     }
@@ -138,9 +139,9 @@ async fn ipxe(by: By<'_>, who: Identity, wire: &Wire, dice: &mut Dice) -> Booted
 }
 
 /// Boots from a virtual CD, or from the URL that the BMC was given.
-pub async fn from_url(url: &str, wire: &Wire, download: Download, dice: &mut Dice) -> Booted {
+pub async fn from_url(url: &str, link: &LossyLink, download: Download, rng: &mut SeededRng) -> Booted {
     let Ok(url) = url.parse::<Url>() else { return Booted::Nowhere };
-    match medium::boot(wire, &url, download, dice).await {
+    match virtual_cd::boot(link, &url, download, rng).await {
         Ok(orders) => Booted::Ramdisk { command_line: orders.command_line, address: orders.network.and_then(fixed) },
         Err(error) => {
             tracing::debug!(%error, %url, "cannot boot from the virtual CD");
@@ -168,13 +169,13 @@ fn part_of(download: Download) -> (Method, Option<std::ops::Range<u64>>) {
 }
 
 /// Fetches kernel and initrd, as far as wanted.
-async fn load(wire: &Wire, files: &[Url], download: Download, dice: &mut Dice) -> bool {
+async fn load(link: &LossyLink, files: &[Url], download: Download, rng: &mut SeededRng) -> bool {
     let (method, part) = part_of(download);
     for url in files {
         let mut loaded = false;
         for _ in 0..TRIES {
-            if let Ok(fetched) = wire.fetch(method.clone(), url, part.clone(), dice).await {
-                wire.counts.fetched(fetched.bytes);
+            if let Ok(fetched) = link.fetch(method.clone(), url, part.clone(), rng).await {
+                link.counts.fetched(fetched.bytes);
                 loaded = true;
                 break;
             }

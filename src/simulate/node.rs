@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::counts::Counts;
-use super::dice::Dice;
 use super::disk::Disk;
 use super::plan::{Delays, Download, Faults};
+use super::rng::SeededRng;
 use crate::agent::session::{Done, Executor, Job, StepError};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
@@ -39,18 +39,18 @@ pub struct Node {
     /// What is fetched of images.
     pub download: Download,
     /// What decides.
-    pub dice: Mutex<Dice>,
+    pub rng: Mutex<SeededRng>,
     /// What is counted.
     pub counts: Arc<Counts>,
 }
 
 impl Node {
-    fn dice<T>(&self, draw: impl FnOnce(&mut Dice) -> T) -> T {
-        draw(&mut self.dice.lock().unwrap_or_else(PoisonError::into_inner))
+    fn rng<T>(&self, draw: impl FnOnce(&mut SeededRng) -> T) -> T {
+        draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn work(&self, job: &Job) -> Result<Done, StepError> {
-        let takes = self.dice(|dice| dice.about(self.delays.step));
+        let takes = self.rng(|rng| rng.about(self.delays.step));
         match &job.action {
             Action::Inspect => {
                 tokio::time::sleep(takes).await;
@@ -78,7 +78,7 @@ impl Node {
     async fn write_image(&self, job: &Job, digest: &str, takes: Duration) -> Result<Done, StepError> {
         let failed = |error: crate::agent::client::CallError| StepError(error.to_string());
         let manifest = job.client.manifest(digest).await.map_err(failed)?;
-        let fails_at = self.dice(|dice| dice.happens(self.faults.power_loss).then(|| dice.part()));
+        let fails_at = self.rng(|rng| rng.happens(self.faults.power_loss).then(|| rng.part()));
         let every = match self.download {
             Download::Head => usize::MAX,
             Download::Sample => SAMPLE,

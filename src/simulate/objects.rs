@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// A host with its credentials.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct HostWithSecret {
     /// The host.
     pub host: BareMetalHost,
     /// What its BMC takes.
@@ -44,7 +44,7 @@ pub struct Made {
     pub network: Option<Secret>,
 }
 
-impl Made {
+impl HostWithSecret {
     /// Gives the ramdisk a fixed address, by network data.
     pub(super) fn fix_address(&mut self, mac: MacAddress, address: Ipv4Addr) {
         let name = format!("{}-network", self.host.name_any());
@@ -78,7 +78,7 @@ impl Made {
 }
 
 /// A made-up host.
-pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>) -> Made {
+pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>) -> HostWithSecret {
     let name = format!("sim-{number:05}");
     let metadata =
         |name: String| ObjectMeta { name: Some(name), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
@@ -98,14 +98,14 @@ pub fn host(number: usize, namespace: &str, password: &str, image: Option<Image>
         ..BareMetalHostSpec::default()
     };
     let host = BareMetalHost { metadata: metadata(name), spec, status: None };
-    Made { host, account, secret: Some(secret), network: None }
+    HostWithSecret { host, account, secret: Some(secret), network: None }
 }
 
 /// Hosts and their Secrets from manifests. What is made of them keeps all but BMC address and status.
 ///
 /// # Errors
 /// When the text has no hosts, or a host's credentials are not in it.
-pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> {
+pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<HostWithSecret>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| anyhow::anyhow!("{error}"))?;
     let of = |kind: &'static str| documents.iter().filter(move |document| document["kind"] == kind).cloned();
     let mut secrets = Vec::new();
@@ -131,7 +131,8 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
             &user.with_context(|| format!("Secret {wanted}: no username"))?,
             &password.with_context(|| format!("Secret {wanted}: no password"))?,
         );
-        let first = !all.iter().any(|made: &Made| made.secret.as_ref().is_some_and(|s| s.name_any() == wanted));
+        let first =
+            !all.iter().any(|made: &HostWithSecret| made.secret.as_ref().is_some_and(|s| s.name_any() == wanted));
         let secret = first.then(|| {
             let mut secret = secret.clone();
             secret.metadata = fresh(&secret.metadata, namespace);
@@ -140,10 +141,11 @@ pub fn from_manifests(text: &str, namespace: &str) -> anyhow::Result<Vec<Made>> 
         let network = host.spec.preprovisioning_network_data_name.as_deref().and_then(|wanted| {
             let mut found = secrets.iter().find(|secret| secret.name_any() == wanted)?.clone();
             found.metadata = fresh(&found.metadata, namespace);
-            let first = !all.iter().any(|made: &Made| made.network.as_ref().is_some_and(|s| s.name_any() == wanted));
+            let first =
+                !all.iter().any(|made: &HostWithSecret| made.network.as_ref().is_some_and(|s| s.name_any() == wanted));
             first.then_some(found)
         });
-        all.push(Made { host, account, secret, network });
+        all.push(HostWithSecret { host, account, secret, network });
     }
     if all.is_empty() {
         anyhow::bail!("there is no BareMetalHost in it");
@@ -191,13 +193,14 @@ impl Objects {
     ///
     /// # Errors
     /// When it has any host, or anything of a name that is to be made; or what the API answers.
-    pub(super) async fn look(&self, made: &[Made]) -> anyhow::Result<()> {
+    pub(super) async fn look(&self, made: &[HostWithSecret]) -> anyhow::Result<()> {
         let all = Api::<BareMetalHost>::all(self.client.clone());
         let hosts = metadata(&all, &ListParams::default()).await.context("the server's hosts cannot be listed")?;
         alone(&hosts)?;
         let there = metadata(&self.secrets(), &ListParams::default()).await;
         let there = there.with_context(|| format!("the Secrets of namespace {} cannot be listed", self.namespace))?;
-        let wanted: HashSet<String> = made.iter().flat_map(Made::secrets).map(ResourceExt::name_any).collect();
+        let wanted: HashSet<String> =
+            made.iter().flat_map(HostWithSecret::secrets).map(ResourceExt::name_any).collect();
         let taken: Vec<_> = there.into_iter().filter(|secret| wanted.contains(&secret.name_any())).collect();
         unused(&taken)
     }
@@ -222,7 +225,7 @@ impl Objects {
     ///
     /// # Errors
     /// The first answer that is none of success.
-    pub async fn make(&self, made: &[Made]) -> anyhow::Result<()> {
+    pub async fn make(&self, made: &[HostWithSecret]) -> anyhow::Result<()> {
         stream::iter(made)
             .map(Ok::<_, anyhow::Error>)
             .try_for_each_concurrent(AT_ONCE, |one| async move {
@@ -291,8 +294,8 @@ impl Objects {
     ///
     /// # Errors
     /// The first answer that is none of success.
-    pub async fn delete_secrets(&self, made: &[Made]) -> anyhow::Result<()> {
-        let names: Vec<String> = made.iter().flat_map(Made::secrets).map(ResourceExt::name_any).collect();
+    pub async fn delete_secrets(&self, made: &[HostWithSecret]) -> anyhow::Result<()> {
+        let names: Vec<String> = made.iter().flat_map(HostWithSecret::secrets).map(ResourceExt::name_any).collect();
         self.delete_ours("Secret", &self.secrets(), &names).await
     }
 

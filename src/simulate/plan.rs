@@ -21,7 +21,7 @@ pub struct Plan {
     /// Address of all BMCs, each at a port of its own; none: each at an address of 127.81.0.0/16.
     pub bmc_address: Option<IpAddr>,
     /// How machines come to their ramdisk; none: in every way, in turn.
-    pub boot: Option<Way>,
+    pub boot: Option<BootMethod>,
     /// How long things take.
     pub delays: Delays,
     /// What goes wrong.
@@ -69,7 +69,7 @@ pub enum Appliance {
 
 /// How a machine comes to its ramdisk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Way {
+pub enum BootMethod {
     /// UEFI firmware asks DHCP and fetches iPXE by TFTP
     UefiPxe,
     /// BIOS: the network card's ROM asks DHCP and fetches iPXE by TFTP
@@ -84,7 +84,7 @@ pub enum Way {
     Ipxe,
 }
 
-impl Way {
+impl BootMethod {
     /// Whether only Redfish can order it.
     pub fn needs_redfish(self) -> bool {
         matches!(self, Self::VirtualMedia | Self::BootUrl)
@@ -102,7 +102,7 @@ impl Way {
 impl Plan {
     /// Whether a machine's BMC speaks Redfish, and how it comes to its ramdisk. A host that says so itself, by the
     /// scheme of its BMC's address or its boot mode, is taken at its word.
-    pub fn ways(&self, number: usize, host: &BareMetalHostSpec) -> (bool, Way) {
+    pub fn ways(&self, number: usize, host: &BareMetalHostSpec) -> (bool, BootMethod) {
         let (redfish, turn) = match self.bmc {
             BmcKind::Redfish => (true, number),
             BmcKind::Ipmi => (false, number),
@@ -112,12 +112,14 @@ impl Plan {
         let legacy = host.boot_mode == Some(BootMode::Legacy);
         let way = match (self.boot, said.map(|address| address.capabilities().boot)) {
             (Some(way), _) => way,
-            (None, Some(BootInterface::VirtualMedia)) => Way::VirtualMedia,
-            (None, Some(BootInterface::UefiHttp)) => Way::BootUrl,
-            (None, Some(BootInterface::Pxe)) if legacy => Way::BiosPxe,
-            (None, Some(BootInterface::Pxe)) => Way::UefiPxe,
-            (None, None) if redfish => [Way::VirtualMedia, Way::UefiHttp, Way::BootUrl, Way::UefiPxe][turn % 4],
-            (None, None) => [Way::UefiPxe, Way::BiosPxe][turn % 2],
+            (None, Some(BootInterface::VirtualMedia)) => BootMethod::VirtualMedia,
+            (None, Some(BootInterface::UefiHttp)) => BootMethod::BootUrl,
+            (None, Some(BootInterface::Pxe)) if legacy => BootMethod::BiosPxe,
+            (None, Some(BootInterface::Pxe)) => BootMethod::UefiPxe,
+            (None, None) if redfish => {
+                [BootMethod::VirtualMedia, BootMethod::UefiHttp, BootMethod::BootUrl, BootMethod::UefiPxe][turn % 4]
+            }
+            (None, None) => [BootMethod::UefiPxe, BootMethod::BiosPxe][turn % 2],
         };
         (redfish || way.needs_redfish(), way)
     }
@@ -205,9 +207,9 @@ impl Goal {
 
 /// A probability, written `1%` or `0.01`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share(pub f64);
+pub struct Probability(pub f64);
 
-impl FromStr for Share {
+impl FromStr for Probability {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -226,7 +228,7 @@ mod tests {
     use super::*;
     use crate::api::metal3::BmcDetails;
 
-    fn plan(bmc: BmcKind, boot: Option<Way>) -> Plan {
+    fn plan(bmc: BmcKind, boot: Option<BootMethod>) -> Plan {
         Plan {
             machines: 1,
             seed: 1,
@@ -251,25 +253,31 @@ mod tests {
         let made_up = BareMetalHostSpec::default();
         let mixed = plan(BmcKind::Mixed, None);
         let ways: Vec<_> = (1..=8).map(|number| mixed.ways(number, &made_up)).collect();
-        for way in [Way::UefiPxe, Way::BiosPxe, Way::UefiHttp, Way::VirtualMedia, Way::BootUrl] {
+        for way in [
+            BootMethod::UefiPxe,
+            BootMethod::BiosPxe,
+            BootMethod::UefiHttp,
+            BootMethod::VirtualMedia,
+            BootMethod::BootUrl,
+        ] {
             assert!(ways.iter().any(|(_, gone)| *gone == way), "{way:?}: {ways:?}");
         }
         assert_eq!(ways.iter().filter(|(redfish, _)| *redfish).count(), 4);
         assert!(ways.iter().all(|(redfish, way)| *redfish || !way.needs_redfish()));
         let ipmi = plan(BmcKind::Ipmi, None);
         assert!((1..=8).all(|number| !ipmi.ways(number, &made_up).1.needs_redfish()));
-        let all = plan(BmcKind::Mixed, Some(Way::VirtualMedia));
-        assert!((1..=3).all(|number| all.ways(number, &made_up) == (true, Way::VirtualMedia)));
+        let all = plan(BmcKind::Mixed, Some(BootMethod::VirtualMedia));
+        assert!((1..=3).all(|number| all.ways(number, &made_up) == (true, BootMethod::VirtualMedia)));
         let host = |address: &str, boot_mode| BareMetalHostSpec {
             bmc: Some(BmcDetails { address: address.into(), ..BmcDetails::default() }),
             boot_mode,
             ..BareMetalHostSpec::default()
         };
         for (address, mode, way) in [
-            ("idrac-virtualmedia://10.0.0.1/redfish/v1/Systems/1", None, Way::VirtualMedia),
-            ("redfish-uefihttp://10.0.0.1/redfish/v1/Systems/1", None, Way::BootUrl),
-            ("ipmi://10.0.0.1", Some(BootMode::Legacy), Way::BiosPxe),
-            ("redfish://10.0.0.1/redfish/v1/Systems/1", None, Way::UefiPxe),
+            ("idrac-virtualmedia://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::VirtualMedia),
+            ("redfish-uefihttp://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::BootUrl),
+            ("ipmi://10.0.0.1", Some(BootMode::Legacy), BootMethod::BiosPxe),
+            ("redfish://10.0.0.1/redfish/v1/Systems/1", None, BootMethod::UefiPxe),
         ] {
             assert_eq!(mixed.ways(1, &host(address, mode)).1, way, "{address}");
         }
@@ -278,10 +286,10 @@ mod tests {
     #[test]
     fn shares_are_percents_or_parts() {
         for (text, share) in [("1%", 0.01), ("0.5 %", 0.005), ("0.25", 0.25), ("0", 0.0), ("100%", 1.0)] {
-            assert_eq!(text.parse(), Ok(Share(share)), "{text}");
+            assert_eq!(text.parse(), Ok(Probability(share)), "{text}");
         }
         for text in ["", "%", "101%", "-1%", "2", "one", "nan", "inf"] {
-            assert!(text.parse::<Share>().is_err(), "{text}");
+            assert!(text.parse::<Probability>().is_err(), "{text}");
         }
     }
 }

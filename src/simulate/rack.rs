@@ -12,8 +12,8 @@ use super::bmcs;
 use super::counts::{Counted, Counts};
 use super::disk::Disk;
 use super::machine::{Rack, Simulated, mac};
-use super::objects::Made;
-use super::plan::{Plan, Way};
+use super::objects::HostWithSecret;
+use super::plan::{BootMethod, Plan};
 use super::relay::Relay;
 use crate::api::metal3::BootMode;
 use crate::bmc::sim::Machine;
@@ -28,7 +28,7 @@ fn fixed_address(number: usize) -> Ipv4Addr {
 
 /// One machine, as who looks at the rack sees it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct RackMachine {
     /// Its host's name.
     pub name: String,
     /// Its power and its boots.
@@ -41,7 +41,7 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Machines {
     /// Each of them.
-    pub all: Vec<Seen>,
+    pub all: Vec<RackMachine>,
     counts: Arc<Counts>,
     _tasks: JoinSet<()>,
 }
@@ -65,7 +65,7 @@ impl Machines {
     pub async fn start(
         plan: &Plan,
         network: Network,
-        made: &mut [Made],
+        made: &mut [HostWithSecret],
         token: &CancellationToken,
     ) -> anyhow::Result<Self> {
         let counts = Arc::new(Counts::default());
@@ -85,8 +85,8 @@ impl Machines {
         let mut all = Vec::new();
         for (index, one) in made.iter_mut().enumerate() {
             let number = index + 1;
-            let (redfish, way) = plan.ways(number, &one.host.spec);
-            let bmc = bmcs::start(plan, number, (redfish, way), one.account.clone(), &mut tasks, token).await?;
+            let (redfish, boot_method) = plan.ways(number, &one.host.spec);
+            let bmc = bmcs::start(plan, number, (redfish, boot_method), one.account.clone(), &mut tasks, token).await?;
             let name = one.host.name_any();
             let spec = &mut one.host.spec;
             let mac = match spec.boot_mac_address.as_deref() {
@@ -94,23 +94,23 @@ impl Machines {
                 None => mac(plan.seed, number),
             };
             spec.boot_mac_address = Some(mac.to_string());
-            if way == Way::BiosPxe {
+            if boot_method == BootMethod::BiosPxe {
                 spec.boot_mode = Some(BootMode::Legacy);
             }
             // On loopback every address is this machine's: such a machine needs no DHCP at all.
-            let lone = way == Way::VirtualMedia && spec.preprovisioning_network_data_name.is_none();
+            let lone = boot_method == BootMethod::VirtualMedia && spec.preprovisioning_network_data_name.is_none();
             let address = (lone && network.relay.is_loopback()).then(|| fixed_address(number));
             if let Some(address) = address {
                 one.fix_address(mac, address);
             }
             let spec = &mut one.host.spec;
             spec.bmc.get_or_insert_default().address = bmc.address;
-            let seen = Seen { name: name.clone(), machine: bmc.machine.clone(), disk: Arc::default() };
+            let seen = RackMachine { name: name.clone(), machine: bmc.machine.clone(), disk: Arc::default() };
             let machine = Simulated {
                 number,
                 name,
                 mac,
-                way,
+                boot_method,
                 address,
                 machine: bmc.machine,
                 disk: seen.disk.clone(),

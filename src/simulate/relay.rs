@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
-use super::dice::Dice;
+use super::rng::SeededRng;
 use crate::api::MacAddress;
 use crate::boot::Firmware;
 
@@ -31,7 +31,7 @@ const RELAY_DATA: [u8; 2] = [19, 0];
 
 /// Which program asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum DhcpProgram {
     /// The firmware's PXE client.
     Pxe(Firmware),
     /// The HTTP boot client of UEFI firmware.
@@ -111,14 +111,14 @@ impl Relay {
     }
 
     /// Gets an address: DISCOVER, OFFER, REQUEST, ACK. `None` when nobody answers.
-    pub async fn acquire(&self, who: Identity, asker: Asker, dice: &mut Dice) -> Option<Lease> {
+    pub async fn acquire(&self, who: Identity, asker: DhcpProgram, rng: &mut SeededRng) -> Option<Lease> {
         loop {
-            let offer = self.ask(who, asker, MessageType::Discover, None, dice).await?;
+            let offer = self.ask(who, asker, MessageType::Discover, None, rng).await?;
             let server = match offer.opts().get(OptionCode::ServerIdentifier) {
                 Some(DhcpOption::ServerIdentifier(server)) => *server,
                 _ => return None,
             };
-            let answer = self.ask(who, asker, MessageType::Request, Some((offer.yiaddr(), server)), dice).await?;
+            let answer = self.ask(who, asker, MessageType::Request, Some((offer.yiaddr(), server)), rng).await?;
             if answer.opts().msg_type() == Some(MessageType::Ack) {
                 self.counts.exchange();
                 return Some(Lease {
@@ -134,12 +134,12 @@ impl Relay {
     async fn ask(
         &self,
         who: Identity,
-        asker: Asker,
+        asker: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
     ) -> Option<Message> {
-        let xid = dice.number();
+        let xid = rng.number();
         let bytes = self.message(xid, who, asker, kind, offered)?;
         let (sender, mut answers) = mpsc::channel(1);
         let _waiting = Waiting::new(self, xid, sender);
@@ -147,13 +147,13 @@ impl Relay {
             if attempt > 0 {
                 self.counts.ask_again();
             }
-            if !self.loses(dice) {
+            if !self.loses(rng) {
                 // A full buffer is a lost packet.
                 self.socket.send_to(&bytes, self.server).await.ok();
             }
             let until = Instant::now() + FIRST_PAUSE * 2u32.pow(attempt);
             while let Ok(Some(answer)) = tokio::time::timeout_at(until, answers.recv()).await {
-                if !self.loses(dice)
+                if !self.loses(rng)
                     && let Ok(message) = Message::decode(&mut Decoder::new(&answer))
                     && fits(kind, &message)
                 {
@@ -164,8 +164,8 @@ impl Relay {
         None
     }
 
-    fn loses(&self, dice: &mut Dice) -> bool {
-        let lost = dice.happens(self.loss);
+    fn loses(&self, rng: &mut SeededRng) -> bool {
+        let lost = rng.happens(self.loss);
         if lost {
             self.counts.lose();
         }
@@ -176,7 +176,7 @@ impl Relay {
         &self,
         xid: u32,
         who: Identity,
-        asker: Asker,
+        asker: DhcpProgram,
         kind: MessageType,
         offered: Option<(Ipv4Addr, Ipv4Addr)>,
     ) -> Option<Vec<u8>> {
@@ -190,9 +190,9 @@ impl Relay {
         let uuid = [&[0][..], &who.uuid].concat();
         // Options 93, 94, 97 and 60 are those of PXE (RFC 4578).
         let asks = match asker {
-            Asker::Pxe(firmware) | Asker::Ipxe(firmware) => Some(("PXEClient", firmware)),
-            Asker::HttpBoot => Some(("HTTPClient", Firmware::UefiX64Http)),
-            Asker::System => None,
+            DhcpProgram::Pxe(firmware) | DhcpProgram::Ipxe(firmware) => Some(("PXEClient", firmware)),
+            DhcpProgram::HttpBoot => Some(("HTTPClient", Firmware::UefiX64Http)),
+            DhcpProgram::System => None,
         };
         match asks {
             Some((class, firmware)) => {
@@ -207,7 +207,7 @@ impl Relay {
             }
             None => other(55, vec![1, 3, 6, 12, 15, 28, 42]),
         }
-        if let Asker::Ipxe(_) = asker {
+        if let DhcpProgram::Ipxe(_) = asker {
             other(77, b"iPXE".to_vec());
         }
         other(82, RELAY_DATA.to_vec());

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::appliance_process::Usage;
 use super::counts::Counted;
 use super::follow::{Host, Tally};
-use super::own::Usage;
 use super::plan::Goal;
 
 /// Slowest hosts, and hosts that did not arrive, that are named.

@@ -9,13 +9,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::dice::{Dice, Purpose};
+use super::appliance_process::{ApplianceProcess, serve_image};
 use super::follow::{Hosts, Tally};
-use super::objects::{self, Made, Objects};
-use super::own::{Own, serve_image};
+use super::objects::{self, HostWithSecret, Objects};
 use super::plan::{Appliance, Goal, Plan};
 use super::rack::{Machines, Network};
 use super::report::{self, Missing, Reached, Summary};
+use super::rng::{Purpose, SeededRng};
 use crate::api::metal3::Image;
 
 /// How often progress is told.
@@ -50,14 +50,14 @@ pub async fn run(
     let _ends = token.clone().drop_guard();
     let deadline = Instant::now() + plan.deadline;
     tell(&Running { line: "starting", arrived: 0, hosts: plan.machines });
-    let mut site = Site::open(plan).await?;
-    let set = Set::make(plan, &site, &token).await?;
+    let mut site = RunningAppliance::open(plan).await?;
+    let set = Fleet::make(plan, &site, &token).await?;
     if site.own.is_none() {
         site.objects.look(&set.made).await?;
     }
     let fresh = site.objects.make_namespace().await.context("namespace")?;
     let done = set.drive(plan, &mut site, deadline, &stop, &mut tell).await;
-    let usage = site.own.as_ref().and_then(Own::usage);
+    let usage = site.own.as_ref().and_then(ApplianceProcess::usage);
     let reconciles = metrics(&site.client).await.as_deref().and_then(report::reconciles);
     let mut left = None;
     if !plan.keep {
@@ -67,7 +67,7 @@ pub async fn run(
     if let Some(own) = site.own.take() {
         own.end().await;
     }
-    let Driven { goals, missing, tally } = match (done, &left) {
+    let Outcome { goals, missing, tally } = match (done, &left) {
         (Err(error), Some(_)) => return Err(error.context("not all is removed")),
         (done, _) => done?,
     };
@@ -99,8 +99,8 @@ fn stages(until: Goal) -> &'static [Goal] {
 }
 
 /// The appliance.
-struct Site {
-    own: Option<Own>,
+struct RunningAppliance {
+    own: Option<ApplianceProcess>,
     client: kube::Client,
     objects: Objects,
     /// Tells what this run makes from all else.
@@ -108,12 +108,12 @@ struct Site {
     network: Network,
 }
 
-impl Site {
+impl RunningAppliance {
     async fn open(plan: &Plan) -> anyhow::Result<Self> {
         let (own, client, network) = match &plan.appliance {
             Appliance::Own { config } => {
                 let program = std::env::current_exe().context("this program")?;
-                let own = Own::start(&program, config.as_deref(), plan.seed, plan.keep).await?;
+                let own = ApplianceProcess::start(&program, config.as_deref(), plan.seed, plan.keep).await?;
                 let (client, network) = (own.client.clone(), own.network);
                 (Some(own), client, network)
             }
@@ -133,23 +133,23 @@ impl Site {
 }
 
 /// How far the hosts came.
-struct Driven {
+struct Outcome {
     goals: Vec<Reached>,
     missing: Vec<Missing>,
     tally: Tally,
 }
 
 /// The machines and their hosts.
-struct Set {
-    made: Vec<Made>,
+struct Fleet {
+    made: Vec<HostWithSecret>,
     names: Vec<String>,
     hosts: Hosts,
     machines: Machines,
     _watching: JoinSet<()>,
 }
 
-impl Set {
-    async fn make(plan: &Plan, site: &Site, token: &CancellationToken) -> anyhow::Result<Self> {
+impl Fleet {
+    async fn make(plan: &Plan, site: &RunningAppliance, token: &CancellationToken) -> anyhow::Result<Self> {
         let mut made = wanted(plan, token).await?;
         made.iter_mut().for_each(|one| one.mark(&site.run));
         let machines = Machines::start(plan, site.network, &mut made, token).await?;
@@ -163,11 +163,11 @@ impl Set {
     async fn drive(
         &self,
         plan: &Plan,
-        site: &mut Site,
+        site: &mut RunningAppliance,
         deadline: Instant,
         stop: &CancellationToken,
         tell: &mut impl FnMut(&Running<'_>),
-    ) -> anyhow::Result<Driven> {
+    ) -> anyhow::Result<Outcome> {
         let (mut goals, mut missing) = (Vec::new(), Vec::new());
         for goal in stages(plan.until) {
             let began = Instant::now();
@@ -207,11 +207,11 @@ impl Set {
                 break;
             }
         }
-        Ok(Driven { goals, missing, tally: self.hosts.tally() })
+        Ok(Outcome { goals, missing, tally: self.hosts.tally() })
     }
 
     /// Removes what was made. In an appliance of its own that ends with it.
-    async fn clean(&self, site: &Site, namespace: Option<&str>) -> anyhow::Result<()> {
+    async fn clean(&self, site: &RunningAppliance, namespace: Option<&str>) -> anyhow::Result<()> {
         if site.own.is_some() {
             return Ok(());
         }
@@ -232,7 +232,7 @@ impl Set {
 }
 
 /// The hosts that are to be made.
-async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<Made>> {
+async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<HostWithSecret>> {
     if let Some(file) = &plan.hosts {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         return objects::from_manifests(&text, &plan.namespace).with_context(|| file.display().to_string());
@@ -246,7 +246,7 @@ async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<Ma
         (None, _) => Some(serve_image(plan.seed, token.clone()).await?),
     };
     let password: String =
-        Dice::of(plan.seed, 2, Purpose::Content).bytes(8).iter().map(|byte| format!("{byte:02x}")).collect();
+        SeededRng::of(plan.seed, 2, Purpose::Content).bytes(8).iter().map(|byte| format!("{byte:02x}")).collect();
     Ok((1..=plan.machines).map(|number| objects::host(number, &plan.namespace, &password, image.clone())).collect())
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
-use super::dice::Dice;
-use super::wire::Wire;
+use super::lossy_link::LossyLink;
+use super::rng::SeededRng;
 
 /// First wait for an answer; doubles with every repetition.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
@@ -21,14 +21,14 @@ const LARGEST: u64 = 64 << 20;
 
 /// How a kind of firmware asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manner {
+pub struct TftpOptions {
     /// Bytes of a block that it wants.
     pub block_size: u16,
     /// Blocks between two acknowledgements that it wants; none asks for nothing and gets one at a time.
     pub window: Option<u16>,
 }
 
-impl Manner {
+impl TftpOptions {
     /// OVMF and what is made of it: packets that fill a frame, four at a time.
     pub const UEFI: Self = Self { block_size: 1468, window: Some(4) };
     /// The ROM of a network card: one packet at a time.
@@ -40,20 +40,20 @@ impl Manner {
 /// # Errors
 /// When the server refuses, does not answer, or answers what was not asked for.
 pub async fn fetch(
-    wire: &Wire,
+    link: &LossyLink,
     server: SocketAddr,
     name: &str,
-    manner: Manner,
+    manner: TftpOptions,
     whole: bool,
-    dice: &mut Dice,
+    rng: &mut SeededRng,
 ) -> io::Result<usize> {
-    let probe = Transfer::ask(wire, server, name, manner, true, dice).await?;
+    let probe = Transfer::ask(link, server, name, manner, true, rng).await?;
     let Some(size) = probe.granted.size else { return Err(wrong("the server does not tell the size".into())) };
-    probe.end(dice).await;
+    probe.end(rng).await;
     if !whole {
         return Ok(0);
     }
-    let got = Transfer::ask(wire, server, name, manner, false, dice).await?.receive(dice).await?;
+    let got = Transfer::ask(link, server, name, manner, false, rng).await?.receive(rng).await?;
     if got as u64 != size {
         return Err(wrong(format!("{name}: {got} bytes came, {size} were told")));
     }
@@ -81,7 +81,7 @@ enum Packet<'p> {
 
 /// A transfer whose options are granted.
 struct Transfer<'w> {
-    wire: &'w Wire,
+    link: &'w LossyLink,
     socket: UdpSocket,
     /// The server's port of this transfer.
     peer: SocketAddr,
@@ -91,29 +91,29 @@ struct Transfer<'w> {
 impl<'w> Transfer<'w> {
     /// Asks until the options are granted.
     async fn ask(
-        wire: &'w Wire,
+        link: &'w LossyLink,
         server: SocketAddr,
         name: &str,
-        manner: Manner,
+        manner: TftpOptions,
         size: bool,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
     ) -> io::Result<Self> {
-        let socket = UdpSocket::bind((wire.source.unwrap_or(Ipv4Addr::UNSPECIFIED), 0)).await?;
+        let socket = UdpSocket::bind((link.source.unwrap_or(Ipv4Addr::UNSPECIFIED), 0)).await?;
         let request = request(name, manner, size);
         let mut buffer = [0; LONGEST];
         for wait in waits() {
-            if !wire.loses(dice) {
+            if !link.loses(rng) {
                 socket.send_to(&request, server).await?;
             }
             let until = Instant::now() + wait;
             while let Ok(received) = tokio::time::timeout_at(until, socket.recv_from(&mut buffer)).await {
                 // An unreachable server shows as an error, and may be back at the next try.
                 let Ok((length, peer)) = received else { break };
-                if peer.ip() != server.ip() || wire.loses(dice) {
+                if peer.ip() != server.ip() || link.loses(rng) {
                     continue;
                 }
                 match parse(&buffer[..length], manner)? {
-                    Some(Packet::Granted(granted)) => return Ok(Self { wire, socket, peer, granted }),
+                    Some(Packet::Granted(granted)) => return Ok(Self { link, socket, peer, granted }),
                     Some(Packet::Data(..)) => return Err(wrong("the server passed over every option".into())),
                     None => {}
                 }
@@ -123,31 +123,32 @@ impl<'w> Transfer<'w> {
     }
 
     /// Wants no more, as firmware says that has learnt the size.
-    async fn end(&self, dice: &mut Dice) {
+    async fn end(&self, rng: &mut SeededRng) {
         // Best effort: the server gives up by itself otherwise.
-        let _unheard = self.send(b"\0\x05\0\0User aborted the transfer\0", dice).await;
+        let _unheard = self.send(b"\0\x05\0\0User aborted the transfer\0", rng).await;
     }
 
-    async fn send(&self, packet: &[u8], dice: &mut Dice) -> io::Result<()> {
-        if self.wire.loses(dice) {
+    async fn send(&self, packet: &[u8], rng: &mut SeededRng) -> io::Result<()> {
+        if self.link.loses(rng) {
             return Ok(());
         }
         self.socket.send_to(packet, self.peer).await.map(drop)
     }
 
     /// Takes all blocks; gives the bytes.
-    async fn receive(self, dice: &mut Dice) -> io::Result<usize> {
-        let manner = Manner { block_size: u16::try_from(self.granted.block_size).unwrap_or(u16::MAX), window: None };
+    async fn receive(self, rng: &mut SeededRng) -> io::Result<usize> {
+        let manner =
+            TftpOptions { block_size: u16::try_from(self.granted.block_size).unwrap_or(u16::MAX), window: None };
         let mut buffer = [0; LONGEST];
         let (mut bytes, mut last, mut since) = (0, 0u16, 0);
         'window: loop {
             for wait in waits() {
                 let [high, low] = last.to_be_bytes();
-                self.send(&[0, 4, high, low], dice).await?;
+                self.send(&[0, 4, high, low], rng).await?;
                 let until = Instant::now() + wait;
                 while let Ok(received) = tokio::time::timeout_at(until, self.socket.recv_from(&mut buffer)).await {
                     let (length, peer) = received?;
-                    if peer != self.peer || self.wire.loses(dice) {
+                    if peer != self.peer || self.link.loses(rng) {
                         continue;
                     }
                     let Some(Packet::Data(number, data)) = parse(&buffer[..length], manner)? else { continue };
@@ -168,7 +169,7 @@ impl<'w> Transfer<'w> {
                     }
                     if data.len() < self.granted.block_size {
                         let [high, low] = last.to_be_bytes();
-                        self.send(&[0, 4, high, low], dice).await?;
+                        self.send(&[0, 4, high, low], rng).await?;
                         return Ok(bytes);
                     }
                     if since == self.granted.window {
@@ -188,7 +189,7 @@ fn waits() -> impl Iterator<Item = Duration> {
 }
 
 /// A read request with options.
-fn request(name: &str, manner: Manner, size: bool) -> Vec<u8> {
+fn request(name: &str, manner: TftpOptions, size: bool) -> Vec<u8> {
     let mut packet = b"\0\x01".to_vec();
     let mut text = |text: &str| {
         packet.extend_from_slice(text.as_bytes());
@@ -210,7 +211,7 @@ fn request(name: &str, manner: Manner, size: bool) -> Vec<u8> {
 }
 
 /// Reads a packet. `None` is one that says nothing to us.
-fn parse(packet: &[u8], asked: Manner) -> io::Result<Option<Packet<'_>>> {
+fn parse(packet: &[u8], asked: TftpOptions) -> io::Result<Option<Packet<'_>>> {
     match packet {
         [0, 3, high, low, data @ ..] => Ok(Some(Packet::Data(u16::from_be_bytes([*high, *low]), data))),
         [0, 5, _, code, text @ ..] => {
@@ -223,7 +224,7 @@ fn parse(packet: &[u8], asked: Manner) -> io::Result<Option<Packet<'_>>> {
 }
 
 /// What an OACK grants: nothing that was not asked for, and nothing larger.
-fn granted(options: &[u8], asked: Manner) -> io::Result<Granted> {
+fn granted(options: &[u8], asked: TftpOptions) -> io::Result<Granted> {
     let mut granted = Granted { size: None, block_size: 512, window: 1 };
     let mut words = options.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
     while let (Some(key), Some(value)) = (words.next(), words.next()) {
@@ -251,18 +252,18 @@ mod tests {
     use super::*;
     use crate::boot::BootFiles;
     use crate::simulate::counts::Counts;
-    use crate::simulate::dice::Purpose;
+    use crate::simulate::rng::Purpose;
 
     #[test]
     fn what_is_granted_was_asked_for() {
         let read = |words: &str, manner| granted(words.replace(' ', "\0").as_bytes(), manner);
         let all = Granted { size: Some(70_000), block_size: 1468, window: 4 };
-        assert_eq!(read("tsize 70000 blksize 1468 windowsize 4 ", Manner::UEFI).unwrap(), all);
-        assert_eq!(read("", Manner::UEFI).unwrap(), Granted { size: None, block_size: 512, window: 1 });
+        assert_eq!(read("tsize 70000 blksize 1468 windowsize 4 ", TftpOptions::UEFI).unwrap(), all);
+        assert_eq!(read("", TftpOptions::UEFI).unwrap(), Granted { size: None, block_size: 512, window: 1 });
         for bad in ["blksize 1469 ", "blksize x ", "windowsize 5 ", "windowsize 0 ", "multicast 1 "] {
-            assert!(read(bad, Manner::UEFI).is_err(), "{bad}");
+            assert!(read(bad, TftpOptions::UEFI).is_err(), "{bad}");
         }
-        assert!(read("windowsize 2 ", Manner::BIOS).is_err());
+        assert!(read("windowsize 2 ", TftpOptions::BIOS).is_err());
     }
 
     #[tokio::test]
@@ -277,16 +278,16 @@ mod tests {
         let token = CancellationToken::new();
         let serving = tokio::spawn(server.run(token.clone()));
         let counts = Arc::new(Counts::default());
-        let mut dice = Dice::of(3, 1, Purpose::Network);
+        let mut rng = SeededRng::of(3, 1, Purpose::Network);
         for loss in [0.0, 0.05] {
-            let wire = Wire { source: None, loss, counts: counts.clone() };
+            let link = LossyLink { source: None, loss, counts: counts.clone() };
             for (name, manner, length) in
-                [("snponly.efi", Manner::UEFI, 1468 * 100), ("undionly.kpxe", Manner::BIOS, 72_001)]
+                [("snponly.efi", TftpOptions::UEFI, 1468 * 100), ("undionly.kpxe", TftpOptions::BIOS, 72_001)]
             {
-                let got = fetch(&wire, address, name, manner, true, &mut dice).await.unwrap();
+                let got = fetch(&link, address, name, manner, true, &mut rng).await.unwrap();
                 assert_eq!(got, length, "{name}");
             }
-            let error = fetch(&wire, address, "vmlinuz", Manner::UEFI, true, &mut dice).await.unwrap_err();
+            let error = fetch(&link, address, "vmlinuz", TftpOptions::UEFI, true, &mut rng).await.unwrap_err();
             assert!(error.to_string().contains("code 1"), "{error}");
         }
         assert!(counts.read(0).packets_lost > 0);

@@ -20,11 +20,11 @@ use serde_json::json;
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use slipway::api::slipway::{BootIntent, Image};
 use slipway::config::Config;
-use slipway::simulate::disk::{Content, Deed};
-use slipway::simulate::objects::{self, Made, Objects};
-use slipway::simulate::own::{Own, serve_image};
+use slipway::simulate::appliance_process::{ApplianceProcess, serve_image};
+use slipway::simulate::disk::{Content, DiskEvent};
+use slipway::simulate::objects::{self, HostWithSecret, Objects};
 use slipway::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan};
-use slipway::simulate::rack::{Machines, Seen};
+use slipway::simulate::rack::{Machines, RackMachine};
 use slipway::store::{Store, StoreOptions};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -122,7 +122,7 @@ fn states_at_death(config: &Path) -> States {
 
 /// The appliance, and what is known of it.
 struct Site {
-    own: Own,
+    own: ApplianceProcess,
     _following: AbortOnDropHandle<()>,
     states: watch::Receiver<Option<States>>,
     machines: Machines,
@@ -216,7 +216,7 @@ impl Site {
             println!("{}: {:?}\n  {:?}", host.name_any(), host.status, intent.map(|it| (&it.spec, &it.status)));
         }
         for seen in &self.machines.all {
-            println!("{}: on {}, {:?}", seen.name, seen.machine.is_on(), seen.disk.deeds());
+            println!("{}: on {}, {:?}", seen.name, seen.machine.is_on(), seen.disk.events());
         }
         panic!("{what}: not in time: {states:?}");
     }
@@ -240,23 +240,29 @@ fn bare() -> BareMetalHost {
 
 /// What happened to a disk and what was started from it; starts of the ramdisk apart. What was broken off with the power
 /// is begun again, and counts once.
-fn done_to(seen: &Seen) -> Vec<Deed> {
-    let mut deeds: Vec<_> = seen.disk.deeds().into_iter().filter(|deed| *deed != Deed::Ramdisk).collect();
-    deeds.dedup();
-    deeds
+fn done_to(seen: &RackMachine) -> Vec<DiskEvent> {
+    let mut events: Vec<_> = seen.disk.events().into_iter().filter(|event| *event != DiskEvent::Ramdisk).collect();
+    events.dedup();
+    events
 }
 
 /// What must have happened to a machine that got an image.
-fn installed(digest: &str) -> Vec<Deed> {
+fn installed(digest: &str) -> Vec<DiskEvent> {
     let image = Content::Image(digest.to_owned());
-    vec![Deed::Erase, Deed::Write(digest.to_owned()), Deed::Written, Deed::ConfigDrive, Deed::System(image)]
+    vec![
+        DiskEvent::Erase,
+        DiskEvent::Write(digest.to_owned()),
+        DiskEvent::Written,
+        DiskEvent::ConfigDrive,
+        DiskEvent::System(image),
+    ]
 }
 
 /// After its image is on the disk, no ramdisk starts until it is to be taken away.
-fn rests(seen: &Seen) -> bool {
-    let deeds = seen.disk.deeds();
-    let written = deeds.iter().position(|deed| *deed == Deed::Written).unwrap_or(deeds.len());
-    !deeds[written..].contains(&Deed::Ramdisk)
+fn rests(seen: &RackMachine) -> bool {
+    let events = seen.disk.events();
+    let written = events.iter().position(|event| *event == DiskEvent::Written).unwrap_or(events.len());
+    !events[written..].contains(&DiskEvent::Ramdisk)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,8 +297,8 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     let image = |number: usize| images[number % 2].clone();
 
     let program = Path::new(env!("CARGO_BIN_EXE_slipway"));
-    let own = Own::start(program, Some(&config), plan.seed, false).await.unwrap();
-    let mut made: Vec<Made> = (0..plan.machines)
+    let own = ApplianceProcess::start(program, Some(&config), plan.seed, false).await.unwrap();
+    let mut made: Vec<HostWithSecret> = (0..plan.machines)
         .map(|number| objects::host(number, NAMESPACE, "secret", (number < PROMPT).then(|| image(number))))
         .collect();
     let foreign = made.last_mut().unwrap();
@@ -324,7 +330,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     };
     let runs = |machines: &Machines, names: &[String]| {
         let mut wanted = machines.all.iter().filter(|seen| names.contains(&seen.name));
-        wanted.all(|seen| seen.machine.is_on() && matches!(seen.disk.deeds().last(), Some(Deed::System(_))))
+        wanted.all(|seen| seen.machine.is_on() && matches!(seen.disk.events().last(), Some(DiskEvent::System(_))))
     };
     site.until("made", BY_CHANCE, |states, machines| {
         all_are(states, &prompt, "provisioned") && all_are(states, &late, "available") && runs(machines, &prompt)
@@ -358,7 +364,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
         match expected(&seen.name) {
             Some(expected) => {
                 assert_eq!(done_to(seen), expected, "{} was to be written once, and started once", seen.name);
-                assert!(rests(seen), "{}: {:?}", seen.name, seen.disk.deeds());
+                assert!(rests(seen), "{}: {:?}", seen.name, seen.disk.events());
             }
             None => assert_eq!(seen.disk.content(), Content::Former, "{}", seen.name),
         }
@@ -377,13 +383,14 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     for seen in &site.machines.all {
         match expected(&seen.name) {
             Some(mut expected) => {
-                expected.push(Deed::Erase);
+                expected.push(DiskEvent::Erase);
                 assert_eq!(done_to(seen), expected, "{} was to be erased once more", seen.name);
                 assert!(!seen.machine.is_on(), "{} is off before it is forgotten", seen.name);
             }
             None => {
-                let touched = seen.disk.deeds().iter().any(|deed| !matches!(deed, Deed::System(Content::Former)));
-                assert!(!touched, "{}: {:?}", seen.name, seen.disk.deeds());
+                let touched =
+                    seen.disk.events().iter().any(|event| !matches!(event, DiskEvent::System(Content::Former)));
+                assert!(!touched, "{}: {:?}", seen.name, seen.disk.events());
             }
         }
     }

@@ -6,13 +6,13 @@ use std::process::{Command, Output};
 use kube::Api;
 use kube::api::ListParams;
 use slipway::api::slipway::Image;
-use slipway::simulate::own::Own;
+use slipway::simulate::appliance_process::ApplianceProcess;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_said_plainly_and_a_failed_import_leaves_nothing() {
     slipway::appliance::install_tls_provider();
     let program = env!("CARGO_BIN_EXE_slipway");
-    let own = Own::start(Path::new(program), None, 1, false).await.unwrap();
+    let own = ApplianceProcess::start(Path::new(program), None, 1, false).await.unwrap();
     let image = |arguments: &str| -> Output {
         let mut command = Command::new(program);
         command.arg("image").args(arguments.split_whitespace()).arg("--config").arg(&own.config);

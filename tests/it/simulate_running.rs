@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 use slipway::api::metal3::BareMetalHost;
-use slipway::simulate::own::Own;
+use slipway::simulate::appliance_process::ApplianceProcess;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -48,7 +48,7 @@ spec:
 struct Site {
     folder: tempfile::TempDir,
     kubeconfig: PathBuf,
-    own: Own,
+    own: ApplianceProcess,
 }
 
 /// What a command did.
@@ -65,7 +65,8 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.toml");
         std::fs::write(&settings, SETTINGS).unwrap();
-        let own = Own::start(Path::new(env!("CARGO_BIN_EXE_slipway")), Some(&settings), 1, false).await.unwrap();
+        let own =
+            ApplianceProcess::start(Path::new(env!("CARGO_BIN_EXE_slipway")), Some(&settings), 1, false).await.unwrap();
         let output = slipway(&["kubeconfig", "--config", own.config.to_str().unwrap()], None).await;
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, output.out).unwrap();

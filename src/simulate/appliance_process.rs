@@ -15,8 +15,8 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::dice::{Dice, Purpose};
 use super::rack::Network;
+use super::rng::{Purpose, SeededRng};
 use crate::api::metal3::{ChecksumType, Image};
 use crate::boot::{INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST};
 
@@ -36,7 +36,7 @@ const PROGRAMS: [(&str, usize); 3] = [(IPXE_BIOS, 72 << 10), (IPXE_UEFI, 256 << 
 const LOADER: usize = 1 << 20;
 
 /// A running appliance.
-pub struct Own {
+pub struct ApplianceProcess {
     /// Ends with it unless it is kept.
     _folder: Option<tempfile::TempDir>,
     log: PathBuf,
@@ -62,7 +62,7 @@ pub struct Usage {
     pub peak_mb: f64,
 }
 
-impl Own {
+impl ApplianceProcess {
     /// Starts one from this program. Settings come from `config`, but folder, addresses and networks are its own.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ fn free_udp() -> anyhow::Result<u16> {
 /// Files that are as large as a small kernel, its ramdisk and the programs that load them. Nothing runs them.
 fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder)?;
-    let content = Dice::of(seed, 0, Purpose::Content).bytes(BOOT_FILE);
+    let content = SeededRng::of(seed, 0, Purpose::Content).bytes(BOOT_FILE);
     for (name, length) in PROGRAMS {
         std::fs::write(folder.join(name), content.get(..length).unwrap_or(&content))?;
     }
@@ -280,7 +280,7 @@ fn make_boot_files(folder: &Path, seed: u64) -> anyhow::Result<()> {
 /// # Errors
 /// When no port can be had.
 pub async fn serve_image(seed: u64, token: CancellationToken) -> anyhow::Result<Image> {
-    let content = bytes::Bytes::from(Dice::of(seed, 1, Purpose::Content).bytes(IMAGE));
+    let content = bytes::Bytes::from(SeededRng::of(seed, 1, Purpose::Content).bytes(IMAGE));
     let sum: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let url = format!("http://{}/simulated.raw", listener.local_addr()?);

@@ -1,7 +1,7 @@
 //! Repeatable random numbers.
 //!
-//! Chance that can be repeated: each machine has dice of its own for each purpose, so that what happens to one does not
-//! change what happens to another.
+//! Random numbers that can be repeated: each machine has a generator of its own for each purpose, so that what happens to one
+//! does not change what happens to another.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ pub enum Purpose {
     Content,
 }
 
-/// A source of chance.
+/// A generator of random numbers.
 #[derive(Clone, Debug)]
-pub struct Dice(StdRng);
+pub struct SeededRng(StdRng);
 
-/// The seed of a machine's dice for a purpose.
+/// The seed of a machine's generator for a purpose.
 pub fn seed(seed: u64, machine: usize, purpose: Purpose) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(seed.to_le_bytes());
@@ -36,13 +36,13 @@ pub fn seed(seed: u64, machine: usize, purpose: Purpose) -> [u8; 32] {
     hash.finalize().into()
 }
 
-impl Dice {
-    /// The dice of a machine for a purpose.
+impl SeededRng {
+    /// The generator of a machine for a purpose.
     pub fn of(of: u64, machine: usize, purpose: Purpose) -> Self {
         Self(StdRng::from_seed(seed(of, machine, purpose)))
     }
 
-    /// Dice of their own for a part of it.
+    /// A generator for a part of it.
     pub fn child(&mut self) -> Self {
         Self(StdRng::seed_from_u64(self.0.random()))
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_machine_has_the_same_luck_with_the_same_seed_and_no_two_have_the_same() {
-        let luck = |seed, machine, purpose| Dice::of(seed, machine, purpose).bytes(16);
+        let luck = |seed, machine, purpose| SeededRng::of(seed, machine, purpose).bytes(16);
         assert_eq!(luck(1, 2, Purpose::Bmc), luck(1, 2, Purpose::Bmc));
         let all = [
             luck(1, 2, Purpose::Bmc),
@@ -92,10 +92,10 @@ mod tests {
         for (index, one) in all.iter().enumerate() {
             assert!(!all[..index].contains(one));
         }
-        let mut dice = Dice::of(1, 1, Purpose::Machine);
-        let often = (0..10_000).filter(|_| dice.happens(0.25)).count();
+        let mut rng = SeededRng::of(1, 1, Purpose::Machine);
+        let often = (0..10_000).filter(|_| rng.happens(0.25)).count();
         assert!((2300..2700).contains(&often), "{often}");
         let second = Duration::from_secs(1);
-        assert!((0..1000).all(|_| (second * 4 / 5..=second * 6 / 5).contains(&dice.about(second))));
+        assert!((0..1000).all(|_| (second * 4 / 5..=second * 6 / 5).contains(&rng.about(second))));
     }
 }

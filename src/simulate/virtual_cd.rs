@@ -10,9 +10,9 @@ use std::ops::Range;
 use http::Method;
 use reqwest::Url;
 
-use super::dice::Dice;
+use super::lossy_link::LossyLink;
 use super::plan::Download;
-use super::wire::Wire;
+use super::rng::SeededRng;
 use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
 const SECTOR: u64 = 2048;
@@ -32,7 +32,7 @@ const EFI_PLATFORM: u8 = 0xef;
 
 /// What a medium told the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orders {
+pub struct MediumContents {
     /// The kernel's command line, and what the archive adds to it.
     pub command_line: String,
     /// The machine's network data.
@@ -43,31 +43,31 @@ pub struct Orders {
 ///
 /// # Errors
 /// When it cannot be read, or nothing on it boots.
-pub async fn boot(wire: &Wire, url: &Url, download: Download, dice: &mut Dice) -> io::Result<Orders> {
-    let mut medium = Medium { wire, url, pieces: BTreeMap::new() };
-    let loader = medium.efi_image(dice).await?;
-    let first = medium.read(loader..loader + 512, dice).await?;
+pub async fn boot(link: &LossyLink, url: &Url, download: Download, rng: &mut SeededRng) -> io::Result<MediumContents> {
+    let mut medium = VirtualCd { link, url, pieces: BTreeMap::new() };
+    let loader = medium.efi_image(rng).await?;
+    let first = medium.read(loader..loader + 512, rng).await?;
     if !first.ends_with(&[0x55, 0xaa]) {
         return Err(wrong("what El Torito names is no file system"));
     }
-    let root = medium.root(dice).await?;
-    let config = medium.find(root, GRUB_CONFIG, dice).await?;
-    let config = medium.small(config, dice).await?;
+    let root = medium.root(rng).await?;
+    let config = medium.find(root, GRUB_CONFIG, rng).await?;
+    let config = medium.small(config, rng).await?;
     let config = String::from_utf8_lossy(&config).into_owned();
     let line = |command: &str| config.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(' '));
     let (kernel, args) = line("linux").map(|line| line.split_once(' ').unwrap_or((line, ""))).ok_or_else(no_kernel)?;
     let archives: Vec<&str> = line("initrd").ok_or_else(no_kernel)?.split_whitespace().collect();
     let (orders, initrds) = archives.split_last().ok_or_else(no_kernel)?;
     for path in std::iter::once(&kernel).chain(initrds) {
-        let file = medium.find(root, path, dice).await?;
-        medium.load(file, download, dice).await?;
+        let file = medium.find(root, path, rng).await?;
+        medium.load(file, download, rng).await?;
     }
-    let archive = medium.find(root, orders, dice).await?;
-    let archive = medium.small(archive, dice).await?;
+    let archive = medium.find(root, orders, rng).await?;
+    let archive = medium.small(archive, rng).await?;
     let mut files = entries(&archive)?;
     let words = files.remove(ARGS_FILE).ok_or_else(|| wrong("the medium is nobody's: it has no orders"))?;
     let command_line = format!("{} {}", args.trim(), String::from_utf8_lossy(&words).trim());
-    Ok(Orders { command_line, network: files.remove(NETWORK_FILE) })
+    Ok(MediumContents { command_line, network: files.remove(NETWORK_FILE) })
 }
 
 fn wrong(reason: &str) -> io::Error {
@@ -81,22 +81,22 @@ fn no_kernel() -> io::Error {
 /// A part of the medium.
 type Part = Range<u64>;
 
-struct Medium<'m> {
-    wire: &'m Wire,
+struct VirtualCd<'m> {
+    link: &'m LossyLink,
     url: &'m Url,
     /// What was read, by its place in units of [`AHEAD`].
     pieces: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Medium<'_> {
+impl VirtualCd<'_> {
     /// Asks for a part of the file.
-    async fn ask(&self, part: Part, dice: &mut Dice) -> io::Result<super::wire::Fetched> {
+    async fn ask(&self, part: Part, rng: &mut SeededRng) -> io::Result<super::lossy_link::Fetched> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.wire.fetch(Method::GET, self.url, Some(part.clone()), dice).await {
+            match self.link.fetch(Method::GET, self.url, Some(part.clone()), rng).await {
                 Ok(fetched) => {
-                    self.wire.counts.fetched(fetched.bytes);
+                    self.link.counts.fetched(fetched.bytes);
                     return Ok(fetched);
                 }
                 Err(error) if tries == TRIES => return Err(error),
@@ -105,11 +105,11 @@ impl Medium<'_> {
         }
     }
 
-    async fn read(&mut self, part: Part, dice: &mut Dice) -> io::Result<Vec<u8>> {
+    async fn read(&mut self, part: Part, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for number in part.start / AHEAD..part.end.div_ceil(AHEAD) {
             if !self.pieces.contains_key(&number) {
-                let piece = self.ask(number * AHEAD..(number + 1) * AHEAD, dice).await?.text;
+                let piece = self.ask(number * AHEAD..(number + 1) * AHEAD, rng).await?.text;
                 self.pieces.insert(number, piece);
             }
             let piece = self.pieces.get(&number).map(Vec::as_slice).unwrap_or_default();
@@ -120,17 +120,17 @@ impl Medium<'_> {
         Ok(bytes)
     }
 
-    async fn sector(&mut self, number: u64, dice: &mut Dice) -> io::Result<Vec<u8>> {
-        self.read(number * SECTOR..(number + 1) * SECTOR, dice).await
+    async fn sector(&mut self, number: u64, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
+        self.read(number * SECTOR..(number + 1) * SECTOR, rng).await
     }
 
     /// Where the file system for UEFI firmware begins (El Torito 1.0, sections 2.0 to 2.4).
-    async fn efi_image(&mut self, dice: &mut Dice) -> io::Result<u64> {
-        let record = self.sector(17, dice).await?;
+    async fn efi_image(&mut self, rng: &mut SeededRng) -> io::Result<u64> {
+        let record = self.sector(17, rng).await?;
         if !record.starts_with(b"\0CD001\x01EL TORITO SPECIFICATION") {
             return Err(wrong("the medium is not bootable: it has no boot record"));
         }
-        let catalogue = self.sector(u64::from(little(&record[0x47..0x4b])), dice).await?;
+        let catalogue = self.sector(u64::from(little(&record[0x47..0x4b])), rng).await?;
         let mut platform = catalogue[1];
         for entry in catalogue.chunks_exact(32).skip(1) {
             match entry[0] {
@@ -143,8 +143,8 @@ impl Medium<'_> {
     }
 
     /// The root directory (ECMA-119, 8.4).
-    async fn root(&mut self, dice: &mut Dice) -> io::Result<(u64, u64)> {
-        let descriptor = self.sector(16, dice).await?;
+    async fn root(&mut self, rng: &mut SeededRng) -> io::Result<(u64, u64)> {
+        let descriptor = self.sector(16, rng).await?;
         if !descriptor.starts_with(b"\x01CD001\x01") {
             return Err(wrong("the medium has no ISO 9660 file system"));
         }
@@ -153,31 +153,31 @@ impl Medium<'_> {
     }
 
     /// Where a file is, by its path.
-    async fn find(&mut self, root: (u64, u64), path: &str, dice: &mut Dice) -> io::Result<Part> {
+    async fn find(&mut self, root: (u64, u64), path: &str, rng: &mut SeededRng) -> io::Result<Part> {
         let mut at = root;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let (offset, length) = (at.0, at.1.min(DIRECTORY));
-            let directory = self.read(offset..offset + length, dice).await?;
+            let directory = self.read(offset..offset + length, rng).await?;
             at = named(&directory, name).ok_or_else(|| wrong(&format!("the medium has no {path}")))?;
         }
         Ok(at.0..at.0 + at.1)
     }
 
-    async fn small(&mut self, file: Part, dice: &mut Dice) -> io::Result<Vec<u8>> {
+    async fn small(&mut self, file: Part, rng: &mut SeededRng) -> io::Result<Vec<u8>> {
         if file.end - file.start > MOST {
             return Err(wrong("a file on the medium is larger than it should be"));
         }
-        self.read(file, dice).await
+        self.read(file, rng).await
     }
 
     /// Reads a large file, as far as wanted.
-    async fn load(&mut self, file: Part, download: Download, dice: &mut Dice) -> io::Result<()> {
+    async fn load(&mut self, file: Part, download: Download, rng: &mut SeededRng) -> io::Result<()> {
         let end = match download {
             Download::Head => return Ok(()),
             Download::Sample => file.end.min(file.start + SAMPLE),
             Download::All => file.end,
         };
-        let fetched = self.ask(file.start..end, dice).await?;
+        let fetched = self.ask(file.start..end, rng).await?;
         if fetched.bytes as u64 != end - file.start {
             return Err(wrong("a part of the medium came short"));
         }
@@ -253,9 +253,9 @@ mod tests {
     use super::*;
     use crate::boot::iso::{self, apply};
     use crate::simulate::counts::Counts;
-    use crate::simulate::dice::Purpose;
+    use crate::simulate::rng::Purpose;
 
-    async fn boots(image: &[u8], download: Download, loss: f64) -> (io::Result<Orders>, u64) {
+    async fn boots(image: &[u8], download: Download, loss: f64) -> (io::Result<MediumContents>, u64) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.iso");
         std::fs::write(&file, image).unwrap();
@@ -264,8 +264,8 @@ mod tests {
         let router = Router::new().route("/a.iso", get_service(ServeFile::new(&file)));
         let serving = tokio::spawn(async move { axum::serve(listener, router).await });
         let counts = Arc::new(Counts::default());
-        let wire = Wire { source: None, loss, counts: counts.clone() };
-        let orders = boot(&wire, &url, download, &mut Dice::of(1, 1, Purpose::Network)).await;
+        let link = LossyLink { source: None, loss, counts: counts.clone() };
+        let orders = boot(&link, &url, download, &mut SeededRng::of(1, 1, Purpose::Network)).await;
         serving.abort();
         (orders, counts.read(0).bytes)
     }
@@ -277,7 +277,8 @@ mod tests {
         assert!(blank.unwrap_err().to_string().contains("nobody's"));
         let orders = iso::Orders { args: "slipway.token=t\n".into(), network: Some(b"{}".to_vec()) };
         apply(&layout.patches("console=ttyS0", &orders).unwrap(), 0, &mut image);
-        let wanted = Orders { command_line: "console=ttyS0 slipway.token=t".into(), network: Some(b"{}".to_vec()) };
+        let wanted =
+            MediumContents { command_line: "console=ttyS0 slipway.token=t".into(), network: Some(b"{}".to_vec()) };
         for (download, loss, most) in
             [(Download::Head, 0.0, 400_000), (Download::Sample, 0.05, 600_000), (Download::All, 0.0, 1_200_000)]
         {

@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::counts::Counts;
-use super::dice::Dice;
+use super::rng::SeededRng;
 
 /// Least time until a segment is sent again, and a connection's first one (RFC 6298).
 const AGAIN: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ const PIECE: usize = 16 << 10;
 
 /// A machine's side of the network.
 #[derive(Clone)]
-pub struct Wire {
+pub struct LossyLink {
     /// The machine's address, when it is one that connections can come from.
     pub source: Option<Ipv4Addr>,
     /// Part of the packets that are lost.
@@ -50,18 +50,18 @@ pub struct Wire {
     pub counts: Arc<Counts>,
 }
 
-impl Wire {
+impl LossyLink {
     /// Whether a datagram gets lost; counts it.
-    pub fn loses(&self, dice: &mut Dice) -> bool {
-        let lost = dice.happens(self.loss);
+    pub fn loses(&self, rng: &mut SeededRng) -> bool {
+        let lost = rng.happens(self.loss);
         if lost {
             self.counts.lose();
         }
         lost
     }
 
-    async fn connect(&self, to: SocketAddr, dice: &mut Dice) -> io::Result<Lossy> {
-        if self.loses(dice) {
+    async fn connect(&self, to: SocketAddr, rng: &mut SeededRng) -> io::Result<LossyStream> {
+        if self.loses(rng) {
             tokio::time::sleep(CONNECT_AGAIN).await;
         }
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -70,7 +70,7 @@ impl Wire {
         }
         let stream = tokio::time::timeout(PATIENCE, socket.connect(to)).await.map_err(io::Error::other)??;
         stream.set_nodelay(true)?;
-        Ok(Lossy { stream, loss: self.loss, dice: dice.child(), counts: self.counts.clone(), late: None })
+        Ok(LossyStream { stream, loss: self.loss, rng: rng.child(), counts: self.counts.clone(), late: None })
     }
 
     /// One HTTP request to a URL with an IP address, for a part of the body when one is given.
@@ -82,13 +82,13 @@ impl Wire {
         method: Method,
         url: &Url,
         part: Option<Range<u64>>,
-        dice: &mut Dice,
+        rng: &mut SeededRng,
     ) -> io::Result<Fetched> {
         let fail = |reason: String| io::Error::new(io::ErrorKind::InvalidData, format!("{url}: {reason}"));
         let host = url.host_str().and_then(|host| host.parse().ok()).ok_or_else(|| fail("no IP address".into()))?;
         let port = url.port_or_known_default().ok_or_else(|| fail("no port".into()))?;
         let exchange = async {
-            let stream = self.connect(SocketAddr::new(host, port), dice).await?;
+            let stream = self.connect(SocketAddr::new(host, port), rng).await?;
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
             let path = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
@@ -114,7 +114,7 @@ impl Wire {
     }
 
     /// An HTTP proxy for the agent's client, which then has this network under it: CONNECT and nothing else.
-    pub async fn proxy(self, listener: TcpListener, mut dice: Dice, token: CancellationToken) {
+    pub async fn proxy(self, listener: TcpListener, mut rng: SeededRng, token: CancellationToken) {
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
@@ -123,12 +123,12 @@ impl Wire {
                 accepted = listener.accept() => accepted,
             };
             let Ok((client, _)) = accepted else { continue };
-            let (wire, dice) = (self.clone(), dice.child());
-            connections.spawn(async move { wire.tunnel(client, dice).await });
+            let (link, rng) = (self.clone(), rng.child());
+            connections.spawn(async move { link.tunnel(client, rng).await });
         }
     }
 
-    async fn tunnel(&self, mut client: TcpStream, mut dice: Dice) -> io::Result<()> {
+    async fn tunnel(&self, mut client: TcpStream, mut rng: SeededRng) -> io::Result<()> {
         client.set_nodelay(true)?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -140,7 +140,7 @@ impl Wire {
         let head = String::from_utf8_lossy(&head);
         let to = head.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()?.parse().ok());
         let Some(to) = to else { return Err(io::ErrorKind::InvalidData.into()) };
-        let mut server = self.connect(to, &mut dice).await?;
+        let mut server = self.connect(to, &mut rng).await?;
         client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
         tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, PIECE, PIECE).await?;
         Ok(())
@@ -169,16 +169,16 @@ async fn read(answer: Response<Incoming>) -> io::Result<Fetched> {
 }
 
 /// A connection whose segments may be lost.
-pub struct Lossy {
+pub struct LossyStream {
     stream: TcpStream,
     loss: f64,
-    dice: Dice,
+    rng: SeededRng,
     counts: Arc<Counts>,
     /// What was lost is under way again until then.
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl Lossy {
+impl LossyStream {
     /// Ready when nothing is lost now.
     fn poll_way(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(late) = &mut self.late else { return Poll::Ready(()) };
@@ -189,11 +189,11 @@ impl Lossy {
 
     /// A segment passes: it may be lost.
     fn pass(&mut self) -> io::Result<()> {
-        if self.loss == 0.0 || !self.dice.happens(self.loss) {
+        if self.loss == 0.0 || !self.rng.happens(self.loss) {
             return Ok(());
         }
         self.counts.lose();
-        if self.dice.happens(BREAKS) {
+        if self.rng.happens(BREAKS) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         self.late = Some(Box::pin(tokio::time::sleep(AGAIN)));
@@ -201,7 +201,7 @@ impl Lossy {
     }
 }
 
-impl AsyncRead for Lossy {
+impl AsyncRead for LossyStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -218,7 +218,7 @@ impl AsyncRead for Lossy {
     }
 }
 
-impl AsyncWrite for Lossy {
+impl AsyncWrite for LossyStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_way(context));
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
