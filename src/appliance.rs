@@ -251,14 +251,14 @@ async fn begin(
         library: &library,
         sources: &sources,
         leases: leases.as_ref(),
-        cards: Arc::new(move || boot::neighbour::remembered(cards.clone())),
+        cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     })
     .into();
     let token = || shutdown.clone();
     let external = External::open(&config.engine).await?;
     let copies = backup::schedule::Meters::default();
-    let lanes = boot::Lanes::default();
-    let boot_metrics = boot::Metrics::new(lanes.clone());
+    let downloads = boot::DownloadScheduler::default();
+    let boot_metrics = boot::Metrics::new(downloads.clone());
     let mut views = HashSet::new();
     let mut audit = None;
     let counted: Meters = {
@@ -318,7 +318,7 @@ async fn begin(
         tokens.clone(),
         library.clone(),
         logs.clone(),
-        lanes.clone(),
+        downloads.clone(),
     )
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone())
@@ -348,12 +348,12 @@ async fn begin(
     let api = apiserver::tls::serve_knowing(api_listener, pki.server_config()?, router, token(), limits, callers);
     services.spawn(named("API", api));
 
-    let site = boot::Site::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
+    let site = boot::BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
         .context("boot.kernel_args")?
-        .on(grounds(config, leases.as_ref(), &index))
+        .with_networks(boot_networks(config, leases.as_ref(), &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
-    let router = boot::router(site, index.clone(), tokens, files, lanes).merge(boot::live::router(
+    let router = boot::router(site, index.clone(), tokens, files, downloads).merge(boot::live::router(
         index.clone(),
         library.clone(),
         ranks.clone(),
@@ -406,7 +406,7 @@ fn backup_source(config: &Config, store: &Store, views: &HashSet<String>) -> bac
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
-fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> boot::Grounds {
+fn boot_networks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> boot::BootNetworks {
     let explained = leases.cloned().map(|leases| {
         let hosts = hosts.clone();
         let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = Arc::new(move |mac| leases.explain(mac, &hosts));
@@ -414,9 +414,9 @@ fn grounds(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) ->
     });
     let leases = leases.filter(|_| config.engine.kubeconfig.is_none()).cloned();
     let networks = config.networks.clone();
-    boot::Grounds {
+    boot::BootNetworks {
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
-        holders: Some(Arc::new(move |address| dhcp::holder(&networks, leases.as_ref(), address))),
+        lease_owner: Some(Arc::new(move |address| dhcp::lease_owner(&networks, leases.as_ref(), address))),
         neighbours: Some(neighbours(config)),
         dhcp: explained,
     }

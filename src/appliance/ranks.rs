@@ -29,7 +29,7 @@ pub(super) fn ranks(
     let interfaces = dhcp::interfaces().unwrap_or_default();
     let own: HashSet<IpAddr> =
         interfaces.values().flat_map(|interface| &interface.addresses).map(|address| (*address).into()).collect();
-    let cards = neighbour::remembered(checked(config));
+    let cards = neighbour::cached(checked(config));
     Arc::new(move |address| {
         if own.contains(&address) || [LOCAL, LOCAL_V6].contains(&address) {
             return Rank::Own;

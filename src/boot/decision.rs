@@ -122,7 +122,7 @@ pub enum Boot {
 
 /// What is done about a machine that no host has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Stranger {
+pub enum UnknownMachine {
     /// Nothing.
     #[default]
     Ignored,
@@ -144,16 +144,16 @@ pub struct Decision {
 }
 
 /// Decides what a client boots. The answer to a finished machine is its local disk, and so it is to an unknown one,
-/// unless `stranger` lets it report itself.
-pub fn decide(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger) -> Decision {
+/// unless `unknown` lets it report itself.
+pub fn decide(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine) -> Decision {
     let mut reasons = Vec::new();
-    let boot = walk(client, host, stranger, &mut reasons);
+    let boot = choose(client, host, unknown, &mut reasons);
     Decision { boot, reasons }
 }
 
 /// The decision as text, for `slipway explain boot`. Holds no secret.
-pub fn explain(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger) -> String {
-    let decision = decide(client, host, stranger);
+pub fn explain(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine) -> String {
+    let decision = decide(client, host, unknown);
     let asks = match client.kind {
         ClientKind::Pxe => "the firmware's PXE client",
         ClientKind::HttpBoot => "the firmware's HTTP boot client",
@@ -179,8 +179,8 @@ pub fn explain(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger
     text
 }
 
-fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reasons: &mut Vec<String>) -> Boot {
-    let Some(host) = host else { return unknown(client, stranger, reasons) };
+fn choose(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine, reasons: &mut Vec<String>) -> Boot {
+    let Some(host) = host else { return decide_unknown(client, unknown, reasons) };
     reasons.push(format!("{} belongs to BareMetalHost {}/{}", client.mac, host.namespace, host.name));
     if client.kind == ClientKind::System {
         reasons.push("the client is a running system and asks for an address only".into());
@@ -199,8 +199,8 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
             Boot::LocalDisk
         }
         // Its ticket is a secret that its BMC alone was told; a script by the MAC address would go to anybody.
-        BootTarget::Ramdisk if host.way != BootInterface::Pxe => {
-            let way = if host.way == BootInterface::UefiHttp { "by a URL" } else { "from a virtual CD" };
+        BootTarget::Ramdisk if host.boot_interface != BootInterface::Pxe => {
+            let way = if host.boot_interface == BootInterface::UefiHttp { "by a URL" } else { "from a virtual CD" };
             reasons.push(format!(
                 "boot intent {generation} is the ramdisk, which its BMC makes it boot {way}: from the network it has its local disk"
             ));
@@ -216,7 +216,7 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
             reasons.push(format!("boot intent {generation} is the ramdisk, but there is none for {}", client.firmware));
             Boot::LocalDisk
         }
-        BootTarget::Ramdisk if host.standing.paused => {
+        BootTarget::Ramdisk if host.ownership.paused => {
             reasons.push(format!("boot intent {generation} is the ramdisk, but the host is paused: local disk"));
             Boot::LocalDisk
         }
@@ -244,29 +244,29 @@ fn walk(client: &BootClient, host: Option<&BootHost>, stranger: &Stranger, reaso
     }
 }
 
-fn unknown(client: &BootClient, stranger: &Stranger, reasons: &mut Vec<String>) -> Boot {
+fn decide_unknown(client: &BootClient, unknown: &UnknownMachine, reasons: &mut Vec<String>) -> Boot {
     let nobody = format!("no BareMetalHost has the MAC address {}", client.mac);
-    match stranger {
-        Stranger::Ignored => reasons.push(format!("{nobody}: local disk")),
-        Stranger::TooMany(limit) => {
+    match unknown {
+        UnknownMachine::Ignored => reasons.push(format!("{nobody}: local disk")),
+        UnknownMachine::TooMany(limit) => {
             reasons.push(nobody);
             reasons.push(format!(
                 "{limit} discovered hosts wait to be accepted or inspected, which is discovery.limit: local disk until one is through or deleted"
             ));
         }
-        Stranger::Reported(host) => {
+        UnknownMachine::Reported(host) => {
             reasons.push(nobody);
             reasons.push(format!("it reported itself before and is another address of {host}: local disk"));
         }
-        Stranger::Discovered if client.kind == ClientKind::System => {
+        UnknownMachine::Discovered if client.kind == ClientKind::System => {
             reasons.push(nobody);
             reasons.push("the client is a running system and asks for an address only".into());
         }
-        Stranger::Discovered if !client.firmware.is_supported() => {
+        UnknownMachine::Discovered if !client.firmware.is_supported() => {
             reasons.push(nobody);
             reasons.push(format!("discovery is on, but there is no ramdisk for {}", client.firmware));
         }
-        Stranger::Discovered => {
+        UnknownMachine::Discovered => {
             reasons.push(nobody);
             reasons.push("discovery is on in its network: the ramdisk, to report itself".into());
             return Boot::Discovery;
@@ -283,12 +283,12 @@ mod tests {
         BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Default::default(),
+            ownership: Default::default(),
             name: "web-1".into(),
             uid: "u".into(),
             macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
             intent,
-            way: Default::default(),
+            boot_interface: Default::default(),
             discovery: Default::default(),
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         let client =
             BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind: ClientKind::Ipxe };
         let intent = IndexedIntent { generation: 7, target: BootTarget::Ramdisk, session_open: false, live_iso: None };
-        insta::assert_snapshot!(explain(&client, Some(&host(Some(intent))), &Stranger::Discovered), @r"
+        insta::assert_snapshot!(explain(&client, Some(&host(Some(intent))), &UnknownMachine::Discovered), @r"
         02:00:00:00:00:01 asks: iPXE, UEFI x86-64
           - 02:00:00:00:00:01 belongs to BareMetalHost default/web-1
           - boot intent 7 is the ramdisk
@@ -382,7 +382,7 @@ mod tests {
         ];
         for (host, kind, firmware, boot, reason) in rows {
             let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware, kind };
-            let decision = decide(&client, host.as_ref(), &Stranger::Ignored);
+            let decision = decide(&client, host.as_ref(), &UnknownMachine::Ignored);
             assert_eq!(decision.boot, boot, "{kind:?} {firmware:?} {host:?}");
             let last = decision.reasons.last().expect("a reason");
             assert!(last.contains(reason), "{last}");
@@ -401,8 +401,8 @@ mod tests {
         ] {
             let intent = IndexedIntent { generation: 7, target, session_open: false, live_iso: Some("d1".into()) };
             let mut host = host(Some(intent));
-            host.standing.paused = paused;
-            assert_eq!(decide(&client, Some(&host), &Stranger::Ignored).boot, boot, "{target:?} {paused}");
+            host.ownership.paused = paused;
+            assert_eq!(decide(&client, Some(&host), &UnknownMachine::Ignored).boot, boot, "{target:?} {paused}");
         }
     }
 
@@ -413,13 +413,14 @@ mod tests {
             for kind in [ClientKind::Pxe, ClientKind::HttpBoot, ClientKind::Ipxe] {
                 let intent = |target, live_iso| IndexedIntent { generation: 7, target, session_open: false, live_iso };
                 let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware: Firmware::UefiX64, kind };
-                let medium = BootHost { way, ..host(Some(intent(BootTarget::Ramdisk, None))) };
-                let decision = decide(&client, Some(&medium), &Stranger::Discovered);
+                let medium = BootHost { boot_interface: way, ..host(Some(intent(BootTarget::Ramdisk, None))) };
+                let decision = decide(&client, Some(&medium), &UnknownMachine::Discovered);
                 assert_eq!(decision.boot, Boot::LocalDisk, "{way:?} {kind:?}");
                 assert!(decision.reasons.concat().contains(reason), "{:?}", decision.reasons);
                 // A live ISO is no secret, and there is no token with it.
-                let live = BootHost { way, ..host(Some(intent(BootTarget::LiveIso, Some("d1".into())))) };
-                let decision = decide(&client, Some(&live), &Stranger::Discovered);
+                let live =
+                    BootHost { boot_interface: way, ..host(Some(intent(BootTarget::LiveIso, Some("d1".into())))) };
+                let decision = decide(&client, Some(&live), &UnknownMachine::Discovered);
                 assert_eq!(decision.boot, Boot::LiveIso { generation: 7, digest: "d1".into() }, "{way:?} {kind:?}");
             }
         }
@@ -428,27 +429,39 @@ mod tests {
     #[test]
     fn a_stranger_reports_itself_where_discovery_is_on_and_otherwise_keeps_its_disk() {
         let rows = [
-            (Stranger::Ignored, ClientKind::Ipxe, Firmware::UefiX64, Boot::LocalDisk, "no BareMetalHost"),
-            (Stranger::Discovered, ClientKind::Ipxe, Firmware::UefiX64, Boot::Discovery, "to report itself"),
-            (Stranger::Discovered, ClientKind::Pxe, Firmware::Bios, Boot::Discovery, "to report itself"),
-            (Stranger::Discovered, ClientKind::System, Firmware::Bios, Boot::LocalDisk, "address only"),
-            (Stranger::Discovered, ClientKind::Pxe, Firmware::UefiArm64, Boot::LocalDisk, "no ramdisk for UEFI arm64"),
-            (Stranger::TooMany(7), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "7 discovered hosts wait"),
-            (Stranger::Reported("a/b".into()), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "address of a/b"),
+            (UnknownMachine::Ignored, ClientKind::Ipxe, Firmware::UefiX64, Boot::LocalDisk, "no BareMetalHost"),
+            (UnknownMachine::Discovered, ClientKind::Ipxe, Firmware::UefiX64, Boot::Discovery, "to report itself"),
+            (UnknownMachine::Discovered, ClientKind::Pxe, Firmware::Bios, Boot::Discovery, "to report itself"),
+            (UnknownMachine::Discovered, ClientKind::System, Firmware::Bios, Boot::LocalDisk, "address only"),
+            (
+                UnknownMachine::Discovered,
+                ClientKind::Pxe,
+                Firmware::UefiArm64,
+                Boot::LocalDisk,
+                "no ramdisk for UEFI arm64",
+            ),
+            (UnknownMachine::TooMany(7), ClientKind::Ipxe, Firmware::Bios, Boot::LocalDisk, "7 discovered hosts wait"),
+            (
+                UnknownMachine::Reported("a/b".into()),
+                ClientKind::Ipxe,
+                Firmware::Bios,
+                Boot::LocalDisk,
+                "address of a/b",
+            ),
         ];
-        for (stranger, kind, firmware, boot, reason) in rows {
+        for (unknown, kind, firmware, boot, reason) in rows {
             let client = BootClient { mac: MacAddress([2, 0, 0, 0, 0, 1]), firmware, kind };
-            let reasons = decide(&client, None, &stranger);
-            assert_eq!(reasons.boot, boot, "{kind:?} {firmware:?} {stranger:?}");
+            let reasons = decide(&client, None, &unknown);
+            assert_eq!(reasons.boot, boot, "{kind:?} {firmware:?} {unknown:?}");
             assert!(reasons.reasons.concat().contains(reason), "{:?}", reasons.reasons);
             // Never a machine that is somebody's.
-            let known = decide(&client, Some(&host(None)), &stranger);
+            let known = decide(&client, Some(&host(None)), &unknown);
             assert_eq!(known.boot, Boot::LocalDisk);
         }
         let mut waiting = host(None);
         waiting.discovery.waiting = true;
         let client = BootClient { mac: waiting.macs[0], firmware: Firmware::Bios, kind: ClientKind::Ipxe };
-        let decision = decide(&client, Some(&waiting), &Stranger::Discovered);
+        let decision = decide(&client, Some(&waiting), &UnknownMachine::Discovered);
         assert_eq!(decision.boot, Boot::LocalDisk);
         assert!(decision.reasons.concat().contains("waits to be accepted"), "{:?}", decision.reasons);
     }

@@ -38,16 +38,16 @@ use crate::network_data::Plan;
 use crate::ration::Rank;
 
 use super::cached::Cached;
-use super::condition::if_range_holds;
+use super::download_scheduler::{DownloadClient, DownloadScheduler};
 use super::files::{HTTP_FILES, INITRD, KERNEL};
-use super::first::Firsts;
-use super::lanes::{Client, Lanes};
+use super::first_use::FirstUses;
+use super::if_range::if_range_holds;
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
 use super::neighbour::{Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
-use super::token::{BOOT_TOKEN_LIFE, Bound, FIRST_HOLDS};
+use super::token::{BOOT_TOKEN_LIFE, FIRST_HOLDS, TokenBinding};
 use super::{
     Boot, BootClient, BootFiles, BootHost, ClientKind, Firmware, HostIndex, MintError, Tokens, decide, explain,
 };
@@ -57,12 +57,12 @@ const FILE_CHUNK: usize = 256 << 10;
 
 /// What every script needs of this site.
 #[derive(Clone, Debug)]
-pub struct Site {
+pub struct BootServerConfig {
     api_port: u16,
     kernel_args: String,
     ca_pem: String,
     ca_sha256: String,
-    grounds: Grounds,
+    networks: BootNetworks,
     advertise: Option<IpAddr>,
     own: Option<IpAddr>,
     network_data: Option<Arc<dyn NetworkData>>,
@@ -70,26 +70,26 @@ pub struct Site {
 
 /// What boot HTTP knows of the networks that machines ask from.
 #[derive(Clone, Default)]
-pub struct Grounds {
+pub struct BootNetworks {
     /// Networks where unknown machines report themselves.
     pub discovery: Vec<Ipv4Network>,
     /// Who holds an address. None: that is nowhere known, and scripts go to everybody.
-    pub holders: Option<Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync>>,
+    pub lease_owner: Option<Arc<dyn Fn(Ipv4Addr) -> LeaseOwner + Send + Sync>>,
     /// Which network card answers at an address. None: nobody looks.
     pub neighbours: Option<Neighbours>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
 
-impl std::fmt::Debug for Grounds {
+impl std::fmt::Debug for BootNetworks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Grounds").field("discovery", &self.discovery).finish_non_exhaustive()
+        f.debug_struct("BootNetworks").field("discovery", &self.discovery).finish_non_exhaustive()
     }
 }
 
 /// Who holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum LeaseOwner {
     /// It is in none of the networks of the configuration.
     Outside,
     /// The configuration has its network, and says that somebody else gives the addresses there.
@@ -105,7 +105,7 @@ pub enum Holder {
 
 /// The site's settings cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum SiteError {
+pub enum BootServerConfigError {
     /// `boot.kernel_args`.
     #[error(transparent)]
     KernelArgs(#[from] KernelArgsError),
@@ -114,23 +114,23 @@ pub enum SiteError {
     Certificate(String),
 }
 
-impl Site {
+impl BootServerConfig {
     /// A site whose API is at `api_port` on the address that a machine reached, with this CA (PEM) and these further
     /// kernel arguments.
-    pub fn new(api_port: u16, ca_pem: &str, kernel_args: &str) -> Result<Self, SiteError> {
+    pub fn new(api_port: u16, ca_pem: &str, kernel_args: &str) -> Result<Self, BootServerConfigError> {
         check_kernel_args(kernel_args)?;
         let der = CertificateDer::from_pem_slice(ca_pem.as_bytes())
-            .map_err(|error| SiteError::Certificate(error.to_string()))?;
+            .map_err(|error| BootServerConfigError::Certificate(error.to_string()))?;
         let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
-        let grounds = Grounds::default();
+        let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
-        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, grounds, advertise: None, own: None, network_data: None })
+        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise: None, own: None, network_data: None })
     }
 
     /// The same site with what is known of its networks.
     #[must_use]
-    pub fn on(self, grounds: Grounds) -> Self {
-        Self { grounds, ..self }
+    pub fn with_networks(self, networks: BootNetworks) -> Self {
+        Self { networks, ..self }
     }
 
     /// Where hosts' network data comes from.
@@ -161,17 +161,17 @@ impl Site {
     /// The network data of a host.
     pub(super) async fn network_data(&self, host: &BootHost) -> Result<Option<Vec<u8>>, String> {
         match &self.network_data {
-            Some(source) => source.of(&host.namespace, &host.name).await,
+            Some(source) => source.for_host(&host.namespace, &host.name).await,
             None => Ok(None),
         }
     }
 
-    pub(super) fn grounds(&self) -> &Grounds {
-        &self.grounds
+    pub(super) fn networks(&self) -> &BootNetworks {
+        &self.networks
     }
 
     fn discovers(&self, peer: IpAddr) -> bool {
-        let networks = &self.grounds.discovery;
+        let networks = &self.networks.discovery;
         matches!(peer.to_canonical(), IpAddr::V4(peer) if networks.iter().any(|network| network.contains(peer)))
     }
 
@@ -180,31 +180,31 @@ impl Site {
     /// # Errors
     ///
     /// Why the machine cannot be the one that asks.
-    fn bound(&self, mac: MacAddress, ends: Ends) -> Result<Bound, String> {
-        let peer = ends.peer.ip().to_canonical();
-        if ends.same() {
+    fn binding(&self, mac: MacAddress, conn: ConnInfo) -> Result<TokenBinding, String> {
+        let peer = conn.peer.ip().to_canonical();
+        if conn.same() {
             // A program on this box, which may ask for somebody else: good for who is on this box, too.
             return match peer {
-                IpAddr::V4(peer) => Ok(Bound::Leased(peer)),
+                IpAddr::V4(peer) => Ok(TokenBinding::Leased(peer)),
                 IpAddr::V6(_) => Err(format!("{peer} asks for the script of {mac} by IPv6: ask by IPv4")),
             };
         }
-        let Some(holders) = &self.grounds.holders else { return Ok(Bound::Nowhere) };
-        let holder = match peer {
-            IpAddr::V4(peer) => holders(peer),
+        let Some(lease_owner) = &self.networks.lease_owner else { return Ok(TokenBinding::Nowhere) };
+        let owner = match peer {
+            IpAddr::V4(peer) => lease_owner(peer),
             // DHCP is of IPv4: no machine learns its script's address over the other.
-            IpAddr::V6(_) => Holder::Outside,
+            IpAddr::V6(_) => LeaseOwner::Outside,
         };
-        match (holder, peer) {
-            (Holder::Elsewhere, IpAddr::V4(peer)) => Ok(Bound::First(peer)),
-            (Holder::Machine(holder), IpAddr::V4(peer)) if holder == mac => Ok(Bound::Leased(peer)),
-            (Holder::AlsoAt(holder, other), _) if holder == mac => Err(format!(
+        match (owner, peer) {
+            (LeaseOwner::Elsewhere, IpAddr::V4(peer)) => Ok(TokenBinding::First(peer)),
+            (LeaseOwner::Machine(owner), IpAddr::V4(peer)) if owner == mac => Ok(TokenBinding::Leased(peer)),
+            (LeaseOwner::AlsoAt(owner, other), _) if owner == mac => Err(format!(
                 "{peer} asks for the script of {mac} through a relay, and {mac} has {other} on a network that this appliance is attached to: a machine that has moved gets its script when that lease has ended"
             )),
-            (Holder::Machine(_) | Holder::AlsoAt(..) | Holder::Nobody | Holder::Elsewhere, _) => {
+            (LeaseOwner::Machine(_) | LeaseOwner::AlsoAt(..) | LeaseOwner::Nobody | LeaseOwner::Elsewhere, _) => {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }
-            (Holder::Outside, _) => Err(format!(
+            (LeaseOwner::Outside, _) => Err(format!(
                 "{peer} asks for the script of {mac} and is in no network of slipway.toml: where another server gives the addresses, a network with mode proxy or off says so"
             )),
         }
@@ -218,34 +218,41 @@ impl Site {
 
 /// The two ends of the connection that a request came on.
 #[derive(Clone, Copy, Debug)]
-pub struct Ends {
+pub struct ConnInfo {
     /// The address that the machine reached; scripts name it.
     pub local: SocketAddr,
     /// The machine.
     pub peer: SocketAddr,
 }
 
-impl Ends {
+impl ConnInfo {
     /// Whether both are on this box.
     pub(super) fn same(&self) -> bool {
         self.local.ip().to_canonical() == self.peer.ip().to_canonical()
     }
 }
 
-pub(super) struct Shared {
-    pub site: Site,
+pub(super) struct ServerState {
+    pub config: BootServerConfig,
     pub hosts: HostIndex,
     pub tokens: Arc<Tokens>,
     pub files: BootFiles,
-    pub lanes: Lanes,
+    pub downloads: DownloadScheduler,
     /// The first address that asked for a boot's script, where another server gives the addresses.
-    pub firsts: Firsts,
+    pub first_uses: FirstUses,
     /// Who asked first for a medium. Apart: a machine can have as many tickets as it likes, and they push out no others' boots.
-    pub media: Firsts,
+    pub media: FirstUses,
 }
 
-/// The endpoints. `lanes` are where kernel and ramdisk wait for their turn. Requests must carry [`Ends`] as an extension; [`super::serve`] puts it there.
-pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFiles, lanes: Lanes) -> Router {
+/// The endpoints. `downloads` is where kernel and ramdisk wait for their permits. Requests must carry [`ConnInfo`] as an
+/// extension; [`super::serve`] puts it there.
+pub fn router(
+    config: BootServerConfig,
+    hosts: HostIndex,
+    tokens: Arc<Tokens>,
+    files: BootFiles,
+    downloads: DownloadScheduler,
+) -> Router {
     Router::new()
         .route("/boot/ipxe", get(ipxe).layer(from_fn(no_image)))
         .route("/boot/files/{name}", get(file))
@@ -254,15 +261,15 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
         .route("/boot/ca.pem", get(ca))
         .route("/boot/explain", get(explanation).layer(from_fn(no_image)))
         .route("/boot/explain/dhcp", get(dhcp).layer(from_fn(no_image)))
-        .fallback(|| async { Refused::new(StatusCode::NOT_FOUND, "no such boot resource") })
-        .with_state(Arc::new(Shared {
-            site,
+        .fallback(|| async { ErrorResponse::new(StatusCode::NOT_FOUND, "no such boot resource") })
+        .with_state(Arc::new(ServerState {
+            config,
             hosts,
             tokens,
             files,
-            lanes,
-            firsts: Firsts::default(),
-            media: Firsts::default(),
+            downloads,
+            first_uses: FirstUses::default(),
+            media: FirstUses::default(),
         }))
 }
 
@@ -270,95 +277,95 @@ pub fn router(site: Site, hosts: HostIndex, tokens: Arc<Tokens>, files: BootFile
 async fn no_image(request: Request, next: Next) -> Response {
     let agent = request.headers().get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     if agent.starts_with(image::USER_AGENT_NAME.as_bytes()) {
-        let ends = request.extensions().get::<Ends>();
+        let conn = request.extensions().get::<ConnInfo>();
         warn!(
-            peer = ends.map(|ends| display(ends.peer)),
+            peer = conn.map(|conn| display(conn.peer)),
             path = request.uri().path(),
             "refused an image import: its URL leads to boot HTTP"
         );
-        return Refused::new(StatusCode::FORBIDDEN, "this is of one machine, and no image").into_response();
+        return ErrorResponse::new(StatusCode::FORBIDDEN, "this is of one machine, and no image").into_response();
     }
     next.run(request).await
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct BootQuery {
     mac: Option<String>,
     arch: Option<String>,
 }
 
-impl Asked {
-    fn client(&self) -> Result<BootClient, Refused> {
-        let mac = self.mac.as_deref().ok_or_else(|| Refused::bad("say which machine: ?mac=52:54:00:12:34:56"))?;
-        let mac: MacAddress = mac.parse().map_err(|error: crate::api::MacAddressError| Refused::bad(error))?;
-        let arch = self.arch.as_deref().ok_or_else(|| Refused::bad("say which firmware: &arch=0 (BIOS), 7 (UEFI)"))?;
+impl BootQuery {
+    fn client(&self) -> Result<BootClient, ErrorResponse> {
+        let mac = self.mac.as_deref().ok_or_else(|| ErrorResponse::bad("say which machine: ?mac=52:54:00:12:34:56"))?;
+        let mac: MacAddress = mac.parse().map_err(|error: crate::api::MacAddressError| ErrorResponse::bad(error))?;
+        let arch =
+            self.arch.as_deref().ok_or_else(|| ErrorResponse::bad("say which firmware: &arch=0 (BIOS), 7 (UEFI)"))?;
         Ok(BootClient { mac, firmware: firmware(arch)?, kind: ClientKind::Ipxe })
     }
 }
 
 /// DHCP option 93's number, or what iPXE calls its platform or build.
-fn firmware(arch: &str) -> Result<Firmware, Refused> {
+fn firmware(arch: &str) -> Result<Firmware, ErrorResponse> {
     match arch {
         "pcbios" | "i386" | "bios" => Ok(Firmware::Bios),
         "efi" | "uefi" | "x86_64" => Ok(Firmware::UefiX64),
         "arm64" => Ok(Firmware::UefiArm64),
-        number => number
-            .parse()
-            .map(Firmware::from_type)
-            .map_err(|_| Refused::bad("arch is the number of DHCP option 93 (0 BIOS, 7 UEFI) or iPXE's ${platform}")),
+        number => number.parse().map(Firmware::from_type).map_err(|_| {
+            ErrorResponse::bad("arch is the number of DHCP option 93 (0 BIOS, 7 UEFI) or iPXE's ${platform}")
+        }),
     }
 }
 
 async fn ipxe(
-    State(shared): State<Arc<Shared>>,
-    Extension(ends): Extension<Ends>,
-    Query(asked): Query<Asked>,
-) -> Result<Response, Refused> {
-    let client = asked.client().inspect_err(|refused| {
-        warn!(peer = %ends.peer, reason = refused.message, "boot script refused");
+    State(state): State<Arc<ServerState>>,
+    Extension(conn): Extension<ConnInfo>,
+    Query(query): Query<BootQuery>,
+) -> Result<Response, ErrorResponse> {
+    let client = query.client().inspect_err(|refused| {
+        warn!(peer = %conn.peer, reason = refused.message, "boot script refused");
     })?;
-    let host = shared.hosts.by_mac(client.mac);
-    let stranger = shared.hosts.stranger(client.mac, shared.site.discovers(ends.peer.ip()));
-    let decision = decide(&client, host.as_deref(), &stranger);
+    let host = state.hosts.by_mac(client.mac);
+    let unknown = state.hosts.unknown_machine(client.mac, state.config.discovers(conn.peer.ip()));
+    let decision = decide(&client, host.as_deref(), &unknown);
     let reason = decision.reasons.last().map_or("", String::as_str);
     let script = match (&decision.boot, host.as_deref()) {
         (Boot::Ramdisk { generation }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
-            let network = match shared.site.network_data(host).await {
+            let network = match state.config.network_data(host).await {
                 Ok(network) => network,
                 Err(reason) => {
-                    warn!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %ends.peer, reason, "boot script: error, the network data cannot be used");
+                    warn!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the network data cannot be used");
                     // Who asks may be anybody: the host says why.
                     return Ok(text(script::error(client.mac, "its network data cannot be used, as its host says")?));
                 }
             };
             let archive = match &network {
-                Some(_) => Some(media::archive_path(&shared.tokens.mint_media(&host.uid, *generation)?)),
+                Some(_) => Some(media::archive_path(&state.tokens.mint_media(&host.uid, *generation)?)),
                 None => None,
             };
-            shared
-                .ramdisk(&client, ends, Some(host), &who, archive.as_deref(), |bound| {
+            state
+                .ramdisk(&client, conn, Some(host), &who, archive.as_deref(), |bound| {
                     // Network data may give it another address, but to no program of this box.
-                    let moves = network.as_deref().filter(|_| !ends.same());
+                    let moves = network.as_deref().filter(|_| !conn.same());
                     let bound = moves.map_or(bound, media::bound_by);
-                    shared.tokens.mint_bound(&host.uid, *generation, bound)
+                    state.tokens.mint_bound(&host.uid, *generation, bound)
                 })
                 .await?
         }
         (Boot::Discovery, _) => {
             let who = format!("{}, to report itself", client.mac);
-            shared
-                .ramdisk(&client, ends, None, &who, None, |bound| shared.tokens.mint_visit_bound(client.mac, bound))
+            state
+                .ramdisk(&client, conn, None, &who, None, |bound| state.tokens.mint_visit_bound(client.mac, bound))
                 .await?
         }
         (Boot::LiveIso { generation, digest }, Some(host)) => {
             let who = format!("{}/{}, boot intent {generation}", host.namespace, host.name);
-            info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %ends.peer, generation, digest = %digest, "boot script: live ISO");
-            script::live_iso(&who, &format!("{}{}", script::base_url(ends.local), live::path(digest)))?
+            info!(host = %named(&host.namespace, &host.name), mac = %client.mac, peer = %conn.peer, generation, digest = %digest, "boot script: live ISO");
+            script::live_iso(&who, &format!("{}{}", script::base_url(conn.local), live::path(digest)))?
         }
         _ => {
             let host = host.as_deref().map(|host| display(named(&host.namespace, &host.name)));
-            info!(host, mac = %client.mac, peer = %ends.peer, reason, "boot script: local disk");
+            info!(host, mac = %client.mac, peer = %conn.peer, reason, "boot script: local disk");
             script::local_disk(reason)?
         }
     };
@@ -370,13 +377,18 @@ fn text(script: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::CACHE_CONTROL, "no-store")], script).into_response()
 }
 
-impl Shared {
+impl ServerState {
     /// The card that answers at the address of whoever asks, and the cards that he may have as this machine.
-    async fn seen(&self, mac: MacAddress, ends: Ends, address: Ipv4Addr) -> (Option<MacAddress>, Vec<MacAddress>) {
+    async fn observed_cards(
+        &self,
+        mac: MacAddress,
+        conn: ConnInfo,
+        address: Ipv4Addr,
+    ) -> (Option<MacAddress>, Vec<MacAddress>) {
         let host = self.hosts.by_mac(mac);
         let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
-        let card = match &self.site.grounds.neighbours {
-            Some(neighbours) if !ends.same() => neighbours(address).await,
+        let card = match &self.config.networks.neighbours {
+            Some(neighbours) if !conn.same() => neighbours(address).await,
             _ => None,
         };
         (card, own)
@@ -388,20 +400,20 @@ impl Shared {
     ///
     /// Why it cannot be the machine, as far as its address says: it was leased to another, it has none of the machine's
     /// network cards, or another one was first.
-    async fn asks(&self, mac: MacAddress, ends: Ends) -> Result<Bound, String> {
-        let bound = self.site.bound(mac, ends)?;
+    async fn token_binding(&self, mac: MacAddress, conn: ConnInfo) -> Result<TokenBinding, String> {
+        let bound = self.config.binding(mac, conn)?;
         let Some(address) = bound.address() else { return Ok(bound) };
-        let (card, own) = self.seen(mac, ends, address).await;
+        let (card, own) = self.observed_cards(mac, conn, address).await;
         if let Some(reason) = another_card(address, card, &own) {
             return Err(reason);
         }
         let host = self.hosts.by_mac(mac);
         let intent = host.as_deref().and_then(|host| Some((host, host.intent.as_ref()?.generation)));
         // Unknown machines have as many names as anybody likes: who is first is remembered of hosts only.
-        if let (Bound::First(_), Some((host, generation))) = (bound, intent) {
+        if let (TokenBinding::First(_), Some((host, generation))) = (bound, intent) {
             let (proven, what) = (card.is_some(), format!("{} {generation}", host.uid));
             let lasts = if proven { BOOT_TOKEN_LIFE } else { FIRST_HOLDS };
-            let asked = self.firsts.ask(&what, address.into(), lasts, proven, Instant::now());
+            let asked = self.first_uses.claim(&what, address.into(), lasts, proven, Instant::now());
             asked.map_err(|taken| format!("{address} asks for the script of {mac}, and {taken}"))?;
         }
         Ok(bound)
@@ -411,51 +423,54 @@ impl Shared {
     async fn ramdisk(
         &self,
         client: &BootClient,
-        ends: Ends,
+        conn: ConnInfo,
         host: Option<&BootHost>,
         who: &str,
         archive: Option<&str>,
-        token: impl FnOnce(Bound) -> Result<String, MintError>,
-    ) -> Result<String, Refused> {
+        token: impl FnOnce(TokenBinding) -> Result<String, MintError>,
+    ) -> Result<String, ErrorResponse> {
         let generation = host.and_then(|host| host.intent.as_ref()).map(|intent| intent.generation);
         let host = host.map(|host| display(named(&host.namespace, &host.name)));
         let has_ramdisk = {
             let files = self.files.clone();
             tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
         };
-        let asked = match has_ramdisk {
-            true => self.asks(client.mac, ends).await,
+        let bound = match has_ramdisk {
+            true => self.token_binding(client.mac, conn).await,
             false => Err("the appliance has no ramdisk, make one with slipway ramdisk build".to_owned()),
         };
-        let bound = match asked {
+        let bound = match bound {
             Ok(bound) => bound,
             Err(reason) => {
-                warn!(host, mac = %client.mac, peer = %ends.peer, reason, "boot script: error, the machine gets no ramdisk");
+                warn!(host, mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the machine gets no ramdisk");
                 return Ok(script::error(client.mac, &reason)?);
             }
         };
-        info!(host, mac = %client.mac, peer = %ends.peer, generation, "boot script: ramdisk");
+        info!(host, mac = %client.mac, peer = %conn.peer, generation, "boot script: ramdisk");
         Ok(script::ramdisk(&script::Ramdisk {
             archive,
             who,
-            boot: ends.local,
-            api_port: self.site.api_port,
-            ca_sha256: &self.site.ca_sha256,
+            boot: conn.local,
+            api_port: self.config.api_port,
+            ca_sha256: &self.config.ca_sha256,
             token: &token(bound)?,
             mac: client.mac,
-            kernel_args: &self.site.kernel_args,
+            kernel_args: &self.config.kernel_args,
         })?)
     }
 }
 
-async fn explanation(State(shared): State<Arc<Shared>>, Query(asked): Query<Asked>) -> Result<Response, Refused> {
-    let asked = Asked { arch: asked.arch.or_else(|| Some("efi".into())), ..asked };
-    let client = asked.client()?;
-    let host = shared.hosts.by_mac(client.mac);
+async fn explanation(
+    State(state): State<Arc<ServerState>>,
+    Query(query): Query<BootQuery>,
+) -> Result<Response, ErrorResponse> {
+    let query = BootQuery { arch: query.arch.or_else(|| Some("efi".into())), ..query };
+    let client = query.client()?;
+    let host = state.hosts.by_mac(client.mac);
     // Where the machine is, is not known here: discovery counts when it is on anywhere.
-    let stranger = shared.hosts.stranger(client.mac, !shared.site.grounds.discovery.is_empty());
-    let mut text = explain(&client, host.as_deref(), &stranger);
-    let files = shared.files.clone();
+    let unknown = state.hosts.unknown_machine(client.mac, !state.config.networks.discovery.is_empty());
+    let mut text = explain(&client, host.as_deref(), &unknown);
+    let files = state.files.clone();
     if !tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false) {
         text.push_str("note: there is no ramdisk; make one with slipway ramdisk build\n");
     }
@@ -464,74 +479,77 @@ async fn explanation(State(shared): State<Arc<Shared>>, Query(asked): Query<Aske
 
 /// Told on this box only: it names addresses and what else was seen of a machine.
 async fn dhcp(
-    State(shared): State<Arc<Shared>>,
-    Extension(ends): Extension<Ends>,
-    Query(asked): Query<Asked>,
-) -> Result<Response, Refused> {
-    let (own, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
+    State(state): State<Arc<ServerState>>,
+    Extension(conn): Extension<ConnInfo>,
+    Query(query): Query<BootQuery>,
+) -> Result<Response, ErrorResponse> {
+    let (own, peer) = (conn.local.ip().to_canonical(), conn.peer.ip().to_canonical());
     if !peer.is_loopback() && own != peer {
-        return Err(Refused::new(
+        return Err(ErrorResponse::new(
             StatusCode::FORBIDDEN,
             "this is told on the appliance itself: slipway explain dhcp MAC",
         ));
     }
-    let client = Asked { arch: Some("efi".into()), ..asked }.client()?;
-    let explain = shared.site.grounds.dhcp.as_ref();
-    let explain = explain
-        .ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "no [[network]] is configured: DHCP answers nobody"))?;
+    let client = BootQuery { arch: Some("efi".into()), ..query }.client()?;
+    let explain = state.config.networks.dhcp.as_ref();
+    let explain = explain.ok_or_else(|| {
+        ErrorResponse::new(StatusCode::NOT_FOUND, "no [[network]] is configured: DHCP answers nobody")
+    })?;
     Ok(explain(client.mac).into_response())
 }
 
-async fn ca(State(shared): State<Arc<Shared>>) -> Response {
-    ([(header::CONTENT_TYPE, "application/pem-certificate-chain")], shared.site.ca_pem.clone()).into_response()
+async fn ca(State(state): State<Arc<ServerState>>) -> Response {
+    ([(header::CONTENT_TYPE, "application/pem-certificate-chain")], state.config.ca_pem.clone()).into_response()
 }
 
 async fn file(
-    State(shared): State<Arc<Shared>>,
-    Extension(ends): Extension<Ends>,
+    State(state): State<Arc<ServerState>>,
+    Extension(conn): Extension<ConnInfo>,
     hangup: Option<Extension<Hangup>>,
     rank: Option<Extension<Rank>>,
     Path(name): Path<String>,
     mut request: Request,
-) -> Result<Response, Refused> {
+) -> Result<Response, ErrorResponse> {
     let Some((name, media_type)) = HTTP_FILES.iter().find(|(known, _)| *known == name) else {
-        warn!(peer = %ends.peer, file = ?name.chars().take(64).collect::<String>(), "boot file refused: there is none of this name");
-        return Err(Refused::new(StatusCode::NOT_FOUND, "no such boot file"));
+        warn!(peer = %conn.peer, file = ?name.chars().take(64).collect::<String>(), "boot file refused: there is none of this name");
+        return Err(ErrorResponse::new(StatusCode::NOT_FOUND, "no such boot file"));
     };
     if request.method() == Method::GET && request.headers().get(header::RANGE).is_none() {
-        info!(peer = %ends.peer, file = name, "boot file asked for by HTTP");
+        info!(peer = %conn.peer, file = name, "boot file asked for by HTTP");
     }
     let rank = rank.map_or(Rank::Untold, |Extension(rank)| rank);
-    // What is large waits for its turn; a machine that asks only whether it is there does not.
+    // What is large waits for a permit; a machine that asks only whether it is there does not.
     let bulky = [KERNEL, INITRD].contains(name) && request.method() == Method::GET;
-    let place = match bulky {
-        true => Some(shared.lanes.enter(Client::Machine(ends.peer.ip()), rank).await.map_err(|error| {
-            warn!(peer = %ends.peer, file = name, %error, "boot file refused for now");
-            Refused::new(StatusCode::SERVICE_UNAVAILABLE, error)
-        })?),
+    let permit = match bulky {
+        true => {
+            Some(state.downloads.acquire(DownloadClient::Machine(conn.peer.ip()), rank).await.map_err(|error| {
+                warn!(peer = %conn.peer, file = name, %error, "boot file refused for now");
+                ErrorResponse::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            })?)
+        }
         false => None,
     };
-    let path = shared.files.path(name);
+    let path = state.files.path(name);
     // The file is all there is of the folder that is served: what it is called there adds nothing to its path.
     *request.uri_mut() = Uri::default();
     let mut answer = match serve_file(&path, request).await {
         Ok(answer) => answer,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            warn!(peer = %ends.peer, path = %path.display(), "cannot serve a boot file, which is missing: make it with `slipway ramdisk build`");
-            return Err(Refused::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
+            warn!(peer = %conn.peer, path = %path.display(), "cannot serve a boot file, which is missing: make it with `slipway ramdisk build`");
+            return Err(ErrorResponse::new(StatusCode::NOT_FOUND, "the boot file is missing on the appliance"));
         }
         Err(error) => {
-            warn!(peer = %ends.peer, path = %path.display(), %error, "cannot read a boot file");
-            return Err(Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the boot file cannot be read"));
+            warn!(peer = %conn.peer, path = %path.display(), %error, "cannot read a boot file");
+            return Err(ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "the boot file cannot be read"));
         }
     };
     if answer.status().is_success() {
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
-    Ok(match place {
-        Some(place) => {
+    Ok(match permit {
+        Some(permit) => {
             let hangup = hangup.map(|Extension(Hangup(token))| token).unwrap_or_default();
-            answer.map(|body| place.hold(body, hangup))
+            answer.map(|body| permit.hold(body, hangup))
         }
         None => answer,
     })
@@ -567,12 +585,12 @@ async fn serve_file(path: &std::path::Path, request: Request) -> std::io::Result
 
 /// Why a request was refused, as the machine's console or an operator's curl shows it.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct ErrorResponse {
     status: StatusCode,
     message: String,
 }
 
-impl Refused {
+impl ErrorResponse {
     pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
         Self { status, message: message.to_string() }
     }
@@ -586,20 +604,20 @@ impl Refused {
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         (self.status, format!("{}\n", self.message)).into_response()
     }
 }
 
-impl From<ScriptError> for Refused {
+impl From<ScriptError> for ErrorResponse {
     fn from(error: ScriptError) -> Self {
         error!(%error, "cannot make a boot script");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
     }
 }
 
-impl From<MintError> for Refused {
+impl From<MintError> for ErrorResponse {
     fn from(error: MintError) -> Self {
         error!(%error, "cannot make a boot token");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "no boot token could be made")

@@ -15,25 +15,25 @@ struct Setup {
     folder: tempfile::TempDir,
     hosts: HostIndex,
     tokens: Arc<Tokens>,
-    lanes: Lanes,
+    downloads: DownloadScheduler,
     router: Router,
 }
 
 fn setup() -> Setup {
-    setup_on(Grounds::default())
+    setup_on(BootNetworks::default())
 }
 
-fn setup_on(grounds: Grounds) -> Setup {
+fn setup_on(networks: BootNetworks) -> Setup {
     let folder = tempfile::tempdir().expect("folder");
     let key = rcgen::KeyPair::generate().expect("key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
-    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site").on(grounds);
+    let site = BootServerConfig::new(8443, &ca.pem(), "console=ttyS0").expect("site").with_networks(networks);
     assert_eq!(site.ca_sha256().len(), 64);
     let hosts = HostIndex::default();
     let tokens = Arc::new(Tokens::open(folder.path()).expect("key"));
-    let lanes = Lanes::default();
-    let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()), lanes.clone());
-    Setup { folder, hosts, tokens, lanes, router }
+    let downloads = DownloadScheduler::default();
+    let router = router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()), downloads.clone());
+    Setup { folder, hosts, tokens, downloads, router }
 }
 
 impl Setup {
@@ -47,12 +47,12 @@ impl Setup {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Default::default(),
+            ownership: Default::default(),
             name: "web-1".into(),
             uid: "uid-1".into(),
             macs: vec![MAC],
             intent: Some(IndexedIntent { generation: 7, target, session_open, live_iso: None }),
-            way: Default::default(),
+            boot_interface: Default::default(),
             discovery: Default::default(),
         });
     }
@@ -63,8 +63,8 @@ impl Setup {
             request = request.header("range", range);
         }
         let mut request = request.body(Body::empty()).expect("request");
-        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
-        request.extensions_mut().insert(ends);
+        let conn = ConnInfo { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
+        request.extensions_mut().insert(conn);
         let answer = self.router.clone().oneshot(request).await.expect("answer");
         let (parts, body) = answer.into_parts();
         let body = body.collect().await.expect("body").to_bytes();
@@ -110,23 +110,23 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     let other = MacAddress([2, 0, 0, 0, 0, 1]);
     let own: Ipv4Addr = [172, 22, 0, 100].into();
-    for (holder, wanted) in [
-        (Holder::Machine(MAC), Some((Some(own), false))),
-        (Holder::Elsewhere, Some((Some(own), true))),
-        (Holder::Machine(other), None),
-        (Holder::AlsoAt(MAC, [172, 22, 0, 7].into()), None),
-        (Holder::AlsoAt(other, [172, 22, 0, 7].into()), None),
-        (Holder::Nobody, None),
-        (Holder::Outside, None),
+    for (owner, wanted) in [
+        (LeaseOwner::Machine(MAC), Some((Some(own), false))),
+        (LeaseOwner::Elsewhere, Some((Some(own), true))),
+        (LeaseOwner::Machine(other), None),
+        (LeaseOwner::AlsoAt(MAC, [172, 22, 0, 7].into()), None),
+        (LeaseOwner::AlsoAt(other, [172, 22, 0, 7].into()), None),
+        (LeaseOwner::Nobody, None),
+        (LeaseOwner::Outside, None),
     ] {
-        let setup = setup_on(Grounds { holders: Some(Arc::new(move |_| holder)), ..Grounds::default() });
+        let setup = setup_on(BootNetworks { lease_owner: Some(Arc::new(move |_| owner)), ..BootNetworks::default() });
         setup.ramdisk();
         setup.host(BootTarget::Ramdisk, false);
         let (status, body) = setup.get(URI).await;
         assert_eq!(status, StatusCode::OK);
         let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());
         let claims = token.map(|token| setup.tokens.verify(token).expect("good"));
-        assert_eq!(claims.map(|claims| (claims.address, claims.first)), wanted, "{holder:?}");
+        assert_eq!(claims.map(|claims| (claims.address, claims.first)), wanted, "{owner:?}");
         assert_eq!(token.is_none(), body.contains("172.22.0.100 asks for the script of 52:54:00:12:34:56"), "{body}");
     }
 }
@@ -138,9 +138,10 @@ async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
     let (second, other) = (MacAddress([2, 0, 0, 0, 0, 2]), MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]));
     for (card, told) in [(Some(MAC), true), (Some(second), true), (None, true), (Some(other), false)] {
         let neighbours: Neighbours = Arc::new(move |_| async move { card }.boxed());
-        let holders: Arc<dyn Fn(Ipv4Addr) -> Holder + Send + Sync> = Arc::new(|_| Holder::Machine(MAC));
-        let grounds = Grounds { holders: Some(holders), neighbours: Some(neighbours), ..Grounds::default() };
-        let setup = setup_on(grounds);
+        let lease_owner: Arc<dyn Fn(Ipv4Addr) -> LeaseOwner + Send + Sync> = Arc::new(|_| LeaseOwner::Machine(MAC));
+        let networks =
+            BootNetworks { lease_owner: Some(lease_owner), neighbours: Some(neighbours), ..BootNetworks::default() };
+        let setup = setup_on(networks);
         setup.ramdisk();
         setup.host(BootTarget::Ramdisk, false);
         let mut host = setup.hosts.by_mac(MAC).expect("known").as_ref().clone();
@@ -155,7 +156,8 @@ async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
 
 #[tokio::test]
 async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
-    let setup = setup_on(Grounds { holders: Some(Arc::new(|_| Holder::Outside)), ..Grounds::default() });
+    let setup =
+        setup_on(BootNetworks { lease_owner: Some(Arc::new(|_| LeaseOwner::Outside)), ..BootNetworks::default() });
     setup.ramdisk();
     setup.host(BootTarget::Ramdisk, false);
     let rows: [(std::net::SocketAddr, std::net::SocketAddr, bool); 3] = [
@@ -165,7 +167,7 @@ async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
     ];
     for (local, peer, told) in rows {
         let mut request = http::Request::get("/boot/ipxe?mac=52-54-00-12-34-56&arch=7").body(Body::empty());
-        request.as_mut().expect("a request").extensions_mut().insert(Ends { local, peer });
+        request.as_mut().expect("a request").extensions_mut().insert(ConnInfo { local, peer });
         let answer = setup.router.clone().oneshot(request.expect("a request")).await.expect("an answer");
         let body = answer.into_body().collect().await.expect("a body").to_bytes();
         let body = String::from_utf8_lossy(&body);
@@ -178,7 +180,8 @@ async fn a_script_goes_to_this_box_itself_and_not_over_ipv6() {
 async fn unknown_machines_get_a_visitors_token_where_discovery_is_on() {
     const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
     for (network, told) in [("172.22.0.0/24", true), ("172.23.0.0/24", false)] {
-        let setup = setup_on(Grounds { discovery: vec![network.parse().expect("a network")], ..Grounds::default() });
+        let setup =
+            setup_on(BootNetworks { discovery: vec![network.parse().expect("a network")], ..BootNetworks::default() });
         setup.ramdisk();
         let (_, body) = setup.get(URI).await;
         let token = body.split("slipway.token=").nth(1).and_then(|rest| rest.split(' ').next());
@@ -196,14 +199,14 @@ async fn unknown_machines_get_a_visitors_token_where_discovery_is_on() {
 
 #[tokio::test]
 async fn what_dhcp_does_is_told_on_the_appliance_only() {
-    let told = Grounds { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..Grounds::default() };
+    let told = BootNetworks { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..BootNetworks::default() };
     let setup = setup_on(told);
     const URI: &str = "/boot/explain/dhcp?mac=52:54:00:12:34:56";
     let (status, body) = setup.get(URI).await;
     assert!(status == StatusCode::FORBIDDEN && body.contains("on the appliance itself"), "{body}");
     for peer in [[127, 0, 0, 1], [172, 22, 0, 1]] {
         let mut request = http::Request::get(URI).body(Body::empty()).expect("request");
-        request.extensions_mut().insert(Ends { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() });
+        request.extensions_mut().insert(ConnInfo { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() });
         let answer = setup.router.clone().oneshot(request).await.expect("answer");
         let body = answer.into_body().collect().await.expect("body").to_bytes();
         assert_eq!(body, "about 52:54:00:12:34:56");
@@ -212,7 +215,7 @@ async fn what_dhcp_does_is_told_on_the_appliance_only() {
 
 #[tokio::test]
 async fn what_is_of_a_machine_is_no_image_also_on_the_appliance_itself() {
-    let told = Grounds { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..Grounds::default() };
+    let told = BootNetworks { dhcp: Some(Arc::new(|mac| format!("about {mac}"))), ..BootNetworks::default() };
     let setup = setup_on(told);
     for (uri, refused) in [
         ("/boot/ipxe?mac=52:54:00:12:34:56&arch=7", true),
@@ -226,7 +229,7 @@ async fn what_is_of_a_machine_is_no_image_also_on_the_appliance_itself() {
         let request = http::Request::get(uri).header(header::USER_AGENT, agent);
         let mut request = request.body(Body::empty()).expect("request");
         let own = [127, 0, 0, 1];
-        request.extensions_mut().insert(Ends { local: (own, 80).into(), peer: (own, 5000).into() });
+        request.extensions_mut().insert(ConnInfo { local: (own, 80).into(), peer: (own, 5000).into() });
         let answer = setup.router.clone().oneshot(request).await.expect("answer");
         assert_eq!(answer.status() == StatusCode::FORBIDDEN, refused, "{uri}: {}", answer.status());
     }
@@ -307,8 +310,8 @@ async fn a_part_is_only_given_of_the_build_that_the_client_has() {
     for (held, range, (status, body)) in rows {
         let request = http::Request::get("/boot/files/initrd").header("range", range).header("if-range", held);
         let mut request = request.body(Body::empty()).expect("request");
-        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
-        request.extensions_mut().insert(ends);
+        let conn = ConnInfo { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 0, 100], 5000).into() };
+        request.extensions_mut().insert(conn);
         let (parts, got) = setup.router.clone().oneshot(request).await.expect("answer").into_parts();
         let got = got.collect().await.expect("body").to_bytes();
         assert_eq!((parts.status, &*String::from_utf8_lossy(&got)), (status, body), "{held:?} {range}");
@@ -365,7 +368,7 @@ async fn over_tcp_scripts_name_the_address_that_was_reached() {
 
 #[tokio::test]
 async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
-    use super::super::lanes::{BOOT_PLACES, BOOT_PLACES_BESIDE};
+    use super::super::download_scheduler::{BOOT_PERMITS, BOOT_PERMITS_BESIDE};
     use futures::FutureExt;
     use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -373,30 +376,30 @@ async fn a_rack_that_boots_at_once_is_passed_by_those_that_are_deployed() {
     setup.ramdisk();
     let boot = |number: u8| {
         let mut request = http::Request::get("/boot/files/initrd").body(Body::empty()).expect("request");
-        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 1, number], 5000).into() };
-        request.extensions_mut().insert(ends);
+        let conn = ConnInfo { local: ([172, 22, 0, 1], 80).into(), peer: ([172, 22, 1, number], 5000).into() };
+        request.extensions_mut().insert(conn);
         request.extensions_mut().insert(Rank::Known);
         let router = setup.router.clone();
         async move { router.oneshot(request).await.expect("answer").into_body() }
     };
     let mut storm: FuturesUnordered<_> = (0..200).map(boot).collect();
     let mut sending = Vec::new();
-    while sending.len() < BOOT_PLACES {
+    while sending.len() < BOOT_PERMITS {
         sending.push(storm.next().await.expect("an answer"));
     }
     // Five hosts ask for four chunks each: none of them waits for any of the 152 machines in line.
     let chunk = |number: usize| {
-        let client = Client::Host(format!("default/web-{}", number % 5));
-        tokio::task::unconstrained(setup.lanes.enter(client, Rank::Known)).now_or_never()
+        let client = DownloadClient::Host(format!("default/web-{}", number % 5));
+        tokio::task::unconstrained(setup.downloads.acquire(client, Rank::Known)).now_or_never()
     };
     let chunks: Vec<_> = (0..20).map(chunk).collect();
     assert!(chunks.iter().all(Option::is_some));
     // As boots end, only a few others follow while chunks are sent.
     sending.clear();
-    while sending.len() < BOOT_PLACES_BESIDE {
+    while sending.len() < BOOT_PERMITS_BESIDE {
         sending.push(storm.next().await.expect("an answer"));
     }
-    assert_eq!(storm.len(), 200 - BOOT_PLACES - BOOT_PLACES_BESIDE);
+    assert_eq!(storm.len(), 200 - BOOT_PERMITS - BOOT_PERMITS_BESIDE);
     assert!((0..20).map(chunk).all(|chunk| chunk.is_some()));
     // Those that only ask whether the file is there do not wait at all.
     assert_eq!(setup.send("HEAD", "/boot/files/initrd", None).await.0, StatusCode::OK);

@@ -11,7 +11,7 @@ use crate::api::MacAddress;
 use crate::api::slipway::{BootTarget, Registration};
 use crate::bmc::BootInterface;
 
-use super::Stranger;
+use super::UnknownMachine;
 use super::claim::{Claim, ClaimOrder};
 
 /// Where the claims of an address begin; made once, for it is asked for at each packet.
@@ -31,18 +31,18 @@ pub struct BootHost {
     /// Hardware addresses it is known by: `spec.bootMACAddress` first, then those that inspection found.
     pub macs: Vec<MacAddress>,
     /// How the ramdisk reaches it.
-    pub way: BootInterface,
+    pub boot_interface: BootInterface,
     /// What it is to boot.
     pub intent: Option<IndexedIntent>,
     /// What discovery has to do with it.
-    pub discovery: Discovery,
+    pub discovery: DiscoveryState,
     /// How firmly it has its machine.
-    pub standing: Standing,
+    pub ownership: Ownership,
 }
 
 /// How firmly a host has its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Ownership {
     /// `spec.bootMACAddress`.
     pub boot_mac: Option<MacAddress>,
     /// Whether it was registered with the boot address that it names now.
@@ -54,7 +54,7 @@ pub struct Standing {
     pub record: Option<Registration>,
 }
 
-impl Standing {
+impl Ownership {
     /// When it was registered with the machine that it names now, Unix time in milliseconds; 0 if it was not.
     fn since(&self) -> i64 {
         self.record.as_ref().filter(|_| self.registered).map_or(0, |record| record.since)
@@ -68,7 +68,7 @@ impl Standing {
 
 /// What discovery has to do with a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Discovery {
+pub struct DiscoveryState {
     /// It reported itself and was not accepted yet.
     pub waiting: bool,
     /// It counts towards the limit: nobody but its machine has said yet that there is such a machine.
@@ -79,18 +79,18 @@ pub struct Discovery {
 
 impl BootHost {
     fn is_registered(&self) -> bool {
-        !self.discovery.waiting && self.standing.registered
+        !self.discovery.waiting && self.ownership.registered
     }
 
     /// How good its claim of an address is.
     fn claim(&self, mac: MacAddress, uid: &Arc<str>, since: u64) -> Claim {
-        let boots = self.standing.boot_mac == Some(mac);
-        let reported = self.standing.reported(mac).filter(|_| !boots);
-        let registered = if boots { self.standing.since() } else { reported.unwrap_or_default() };
+        let boots = self.ownership.boot_mac == Some(mac);
+        let reported = self.ownership.reported(mac).filter(|_| !boots);
+        let registered = if boots { self.ownership.since() } else { reported.unwrap_or_default() };
         Claim {
             waiting: self.discovery.waiting,
             card: !boots && reported.is_none(),
-            unregistered: reported.is_none() && !self.standing.registered,
+            unregistered: reported.is_none() && !self.ownership.registered,
             registered,
             since: if boots { since } else { 0 },
             created: self.created,
@@ -131,7 +131,7 @@ pub struct HostIndex {
 #[derive(Default)]
 struct Hosts {
     /// All that claim an address, the best claim first. It is nearly always one.
-    by_mac: BTreeMap<Place, Arc<BootHost>>,
+    by_mac: BTreeMap<ClaimKey, Arc<BootHost>>,
     by_name: HashMap<(String, String), Entry>,
     by_uid: HashMap<Arc<str>, Entry>,
     /// Addresses of unknown machines that turned out to be a host, with the host's number.
@@ -151,7 +151,7 @@ struct Hosts {
 }
 
 /// A claim of an address, with the host's number.
-type Place = (MacAddress, Claim, u64);
+type ClaimKey = (MacAddress, Claim, u64);
 
 /// A host that was put in.
 #[derive(Clone)]
@@ -165,7 +165,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn places(&self) -> impl Iterator<Item = Place> {
+    fn claim_keys(&self) -> impl Iterator<Item = ClaimKey> {
         self.host.macs.iter().map(|mac| (*mac, self.host.claim(*mac, &self.uid, self.since), self.number))
     }
 }
@@ -184,7 +184,7 @@ impl HostIndex {
 
     /// The registered host with this boot address.
     pub fn registered(&self, mac: MacAddress) -> Option<Arc<BootHost>> {
-        let registered = |host: &Arc<BootHost>| host.is_registered() && host.standing.boot_mac == Some(mac);
+        let registered = |host: &Arc<BootHost>| host.is_registered() && host.ownership.boot_mac == Some(mac);
         self.by_mac(mac).filter(registered)
     }
 
@@ -211,20 +211,20 @@ impl HostIndex {
     }
 
     /// What is done about this hardware address if it is no host's, on a network where `discovery` is on or off.
-    pub fn stranger(&self, mac: MacAddress, discovery: bool) -> Stranger {
+    pub fn unknown_machine(&self, mac: MacAddress, discovery: bool) -> UnknownMachine {
         if !discovery {
-            return Stranger::Ignored;
+            return UnknownMachine::Ignored;
         }
         let hosts = self.read();
         if hosts.claims(mac).next().is_some() {
-            return Stranger::Ignored;
+            return UnknownMachine::Ignored;
         }
         if let Some((_, host)) = hosts.reported.range((mac, 0)..=(mac, u64::MAX)).next() {
-            return Stranger::Reported(format!("{}/{}", host.namespace, host.name));
+            return UnknownMachine::Reported(format!("{}/{}", host.namespace, host.name));
         }
         let limit = self.waiting_limit.load(Ordering::Relaxed);
         let counted = || hosts.discovered_in.iter().filter_map(|name| hosts.counted.get(name)).sum::<usize>();
-        if limit > 0 && counted() >= limit { Stranger::TooMany(limit) } else { Stranger::Discovered }
+        if limit > 0 && counted() >= limit { UnknownMachine::TooMany(limit) } else { UnknownMachine::Discovered }
     }
 
     /// The host with this name.
@@ -239,7 +239,7 @@ impl HostIndex {
 
     /// The host that goes before the one with this UID at an address: the one with the best [`Claim`], when that is better
     /// than its own. Who is not registered keeps nobody of another namespace from an address: anybody can name one.
-    pub fn before(&self, mac: MacAddress, uid: &str, namespace: &str) -> Option<Arc<BootHost>> {
+    pub fn outranking_host(&self, mac: MacAddress, uid: &str, namespace: &str) -> Option<Arc<BootHost>> {
         let hosts = self.read();
         // One that is not known yet comes last. Behind the first that waits or has no more than a card there is none.
         let others = hosts.claims(mac).take_while(|(claim, host)| host.uid != uid && !claim.waiting && !claim.card);
@@ -251,23 +251,23 @@ impl HostIndex {
     /// that was registered later than this one, with its own boot address among these, takes nothing from it: anybody can name
     /// a further card of a machine that he does not have. Nor does one of another namespace by a [local](MacAddress::is_local)
     /// address, which may be a card of many machines.
-    pub fn rival(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
+    pub fn conflicting_host(&self, uid: &str, macs: &BTreeSet<MacAddress>) -> Option<(MacAddress, Arc<BootHost>)> {
         let hosts = self.read();
         let own = hosts.by_uid.get(uid).map(|entry| &*entry.host);
-        let shows_it = |own: &&BootHost| own.standing.boot_mac.is_some_and(|mac| macs.contains(&mac));
-        let shown = own.filter(|own| own.standing.registered).filter(shows_it);
-        let since = shown.map_or(i64::MAX, |own| own.standing.since());
+        let shows_it = |own: &&BootHost| own.ownership.boot_mac.is_some_and(|mac| macs.contains(&mac));
+        let shown = own.filter(|own| own.ownership.registered).filter(shows_it);
+        let since = shown.map_or(i64::MAX, |own| own.ownership.since());
         macs.iter().find_map(|mac| {
             let has_it = |(_, host): &(&Claim, &Arc<BootHost>)| {
                 let says_nothing = mac.is_local() && shown.is_some_and(|own| own.namespace != host.namespace);
                 let is_its = host.uid != uid
-                    && host.standing.registered
-                    && host.standing.boot_mac == Some(*mac)
+                    && host.ownership.registered
+                    && host.ownership.boot_mac == Some(*mac)
                     && !says_nothing;
-                is_its && host.standing.since() <= since
+                is_its && host.ownership.since() <= since
             };
-            let (_, rival) = hosts.claims(*mac).find(has_it)?;
-            Some((*mac, rival.clone()))
+            let (_, other) = hosts.claims(*mac).find(has_it)?;
+            Some((*mac, other.clone()))
         })
     }
 
@@ -293,7 +293,7 @@ impl HostIndex {
         let mut hosts = self.write();
         let key = (host.namespace.clone(), host.name.clone());
         let former = hosts.by_uid.get(host.uid.as_str());
-        let same = former.filter(|former| former.host.standing.boot_mac == host.standing.boot_mac);
+        let same = former.filter(|former| former.host.ownership.boot_mac == host.ownership.boot_mac);
         let already = same.map(|former| former.since);
         hosts.forget(&key);
         hosts.last += 1;
@@ -301,11 +301,11 @@ impl HostIndex {
         let host = Arc::new(host);
         let entry = Entry { uid: host.uid.as_str().into(), since, number, host };
         hosts.count(&entry.host);
-        if let Some(record) = &entry.host.standing.record {
+        if let Some(record) = &entry.host.ownership.record {
             hosts.newest = record.cards.values().copied().chain([record.since]).fold(hosts.newest, i64::max);
         }
-        for place in entry.places() {
-            hosts.by_mac.insert(place, entry.host.clone());
+        for key in entry.claim_keys() {
+            hosts.by_mac.insert(key, entry.host.clone());
         }
         for mac in &entry.host.discovery.reported {
             hosts.reported.insert((*mac, number), entry.host.clone());
@@ -342,20 +342,20 @@ impl Hosts {
         if self.by_uid.get(&old.uid).is_some_and(|held| held.number == old.number) {
             self.by_uid.remove(&old.uid);
         }
-        for place in old.places() {
-            self.by_mac.remove(&place);
+        for key in old.claim_keys() {
+            self.by_mac.remove(&key);
         }
         for mac in &old.host.discovery.reported {
             self.reported.remove(&(*mac, old.number));
         }
         if old.host.discovery.counts {
-            less(&mut self.counted, old.host.namespace.as_str());
+            decrement(&mut self.counted, old.host.namespace.as_str());
         }
         if old.host.is_registered() {
-            less(&mut self.namespaces, old.host.namespace.as_str());
+            decrement(&mut self.namespaces, old.host.namespace.as_str());
         }
         if let Some(digest) = old.host.live() {
-            less(&mut self.live, digest);
+            decrement(&mut self.live, digest);
         }
     }
 
@@ -373,7 +373,7 @@ impl Hosts {
 }
 
 /// One less of this.
-fn less<K: Eq + Hash + std::borrow::Borrow<str>>(counts: &mut HashMap<K, usize>, of: &str) {
+fn decrement<K: Eq + Hash + std::borrow::Borrow<str>>(counts: &mut HashMap<K, usize>, of: &str) {
     let Some(count) = counts.get_mut(of) else { return };
     *count -= 1;
     if *count == 0 {
@@ -389,16 +389,16 @@ mod tests {
         BootHost {
             namespace: "ns".into(),
             created: 0,
-            standing: Standing {
+            ownership: Ownership {
                 boot_mac: macs.first().map(|n| MacAddress([2, 0, 0, 0, 0, *n])),
-                ..Standing::default()
+                ..Ownership::default()
             },
             name: name.into(),
             uid: name.into(),
             macs: macs.iter().map(|n| MacAddress([2, 0, 0, 0, 0, *n])).collect(),
-            way: BootInterface::Pxe,
+            boot_interface: BootInterface::Pxe,
             intent: None,
-            discovery: Discovery::default(),
+            discovery: DiscoveryState::default(),
         }
     }
 
@@ -437,9 +437,9 @@ mod tests {
             ..Registration::default()
         };
         let known = |record| {
-            let standing =
-                Standing { boot_mac: Some(mac(1)), registered: true, record: Some(record), ..Standing::default() };
-            BootHost { standing, ..host("a", &[1]) }
+            let ownership =
+                Ownership { boot_mac: Some(mac(1)), registered: true, record: Some(record), ..Ownership::default() };
+            BootHost { ownership, ..host("a", &[1]) }
         };
         index.insert(known(record(90_500, 60_000)));
         assert_eq!((index.record_time(10_000), index.record_time(95_000)), (90_501, 95_000));
@@ -455,44 +455,45 @@ mod tests {
     fn a_machine_is_contested_by_another_registered_host_with_its_boot_address() {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
-        let standing = |boot: u8, registered| Standing { boot_mac: Some(mac(boot)), registered, ..Standing::default() };
-        index.insert(BootHost { standing: standing(1, true), ..host("a", &[1, 2]) });
-        index.insert(BootHost { standing: standing(2, false), ..host("b", &[2, 9]) });
-        let rival = |uid: &str, macs: &[u8]| {
-            let found = index.rival(uid, &macs.iter().map(|last| mac(*last)).collect());
+        let ownership =
+            |boot: u8, registered| Ownership { boot_mac: Some(mac(boot)), registered, ..Ownership::default() };
+        index.insert(BootHost { ownership: ownership(1, true), ..host("a", &[1, 2]) });
+        index.insert(BootHost { ownership: ownership(2, false), ..host("b", &[2, 9]) });
+        let conflicting = |uid: &str, macs: &[u8]| {
+            let found = index.conflicting_host(uid, &macs.iter().map(|last| mac(*last)).collect());
             found.map(|(mac, host)| (mac.0[5], host.name.clone()))
         };
-        assert_eq!(rival("b", &[1, 2]), Some((1, "a".into())));
+        assert_eq!(conflicting("b", &[1, 2]), Some((1, "a".into())));
         // Who is not registered blocks nobody, nor does a card that is no boot address: some are alike on every board.
-        assert_eq!(rival("a", &[1, 2]), None);
-        assert_eq!(rival("b", &[2, 9]), None);
-        index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
-        assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
-        assert_eq!(rival("a", &[]), None);
+        assert_eq!(conflicting("a", &[1, 2]), None);
+        assert_eq!(conflicting("b", &[2, 9]), None);
+        index.insert(BootHost { ownership: ownership(2, true), ..host("b", &[2, 9]) });
+        assert_eq!(conflicting("a", &[1, 2]), Some((2, "b".into())));
+        assert_eq!(conflicting("a", &[]), None);
         // A local address, as these are, may be a card of many machines: of a host of another namespace it says nothing.
         index.remove("ns", "b");
-        index.insert(BootHost { namespace: "other".into(), standing: standing(2, true), ..host("b", &[2, 9]) });
-        assert_eq!((rival("a", &[1, 2]), rival("a", &[2])), (None, Some((2, "b".into()))));
+        index.insert(BootHost { namespace: "other".into(), ownership: ownership(2, true), ..host("b", &[2, 9]) });
+        assert_eq!((conflicting("a", &[1, 2]), conflicting("a", &[2])), (None, Some((2, "b".into()))));
         let universal = MacAddress([0x24, 0, 0, 0, 0, 7]);
-        let other = Standing { boot_mac: Some(universal), ..standing(2, true) };
-        index.insert(BootHost { namespace: "other".into(), standing: other, macs: vec![universal], ..host("c", &[]) });
+        let other = Ownership { boot_mac: Some(universal), ..ownership(2, true) };
+        index.insert(BootHost { namespace: "other".into(), ownership: other, macs: vec![universal], ..host("c", &[]) });
         let macs = BTreeSet::from([mac(1), universal]);
-        assert_eq!(index.rival("a", &macs).map(|(mac, _)| mac), Some(universal));
+        assert_eq!(index.conflicting_host("a", &macs).map(|(mac, _)| mac), Some(universal));
         index.remove("other", "c");
         index.remove("other", "b");
-        index.insert(BootHost { standing: standing(2, true), ..host("b", &[2, 9]) });
+        index.insert(BootHost { ownership: ownership(2, true), ..host("b", &[2, 9]) });
         // Who was registered later with a further card of the machine takes nothing from it, where the machine shows its own.
         let since = |boot: u8, since| {
             let record = Registration { since, ..Registration::default() };
-            Standing { record: Some(record), ..standing(boot, true) }
+            Ownership { record: Some(record), ..ownership(boot, true) }
         };
-        index.insert(BootHost { standing: since(1, 5), ..host("a", &[1, 2]) });
-        index.insert(BootHost { standing: since(2, 6), ..host("b", &[2, 9]) });
-        assert_eq!(rival("a", &[1, 2]), None);
-        assert_eq!(rival("a", &[2]), Some((2, "b".into())));
-        assert_eq!(rival("b", &[1, 2]), Some((1, "a".into())));
-        index.insert(BootHost { standing: since(2, 5), ..host("b", &[2, 9]) });
-        assert_eq!(rival("a", &[1, 2]), Some((2, "b".into())));
+        index.insert(BootHost { ownership: since(1, 5), ..host("a", &[1, 2]) });
+        index.insert(BootHost { ownership: since(2, 6), ..host("b", &[2, 9]) });
+        assert_eq!(conflicting("a", &[1, 2]), None);
+        assert_eq!(conflicting("a", &[2]), Some((2, "b".into())));
+        assert_eq!(conflicting("b", &[1, 2]), Some((1, "a".into())));
+        index.insert(BootHost { ownership: since(2, 5), ..host("b", &[2, 9]) });
+        assert_eq!(conflicting("a", &[1, 2]), Some((2, "b".into())));
     }
 
     #[test]
@@ -501,11 +502,12 @@ mod tests {
         let of = |name: &str, boot: u8, since: i64, cards: &[(u8, i64)], macs: &[u8]| {
             let cards = cards.iter().map(|(last, at)| (mac(*last).to_string(), *at)).collect();
             let record = Registration { since, cards, ..Registration::default() };
-            let standing =
-                Standing { boot_mac: Some(mac(boot)), registered: since > 0, record: Some(record), paused: false };
-            BootHost { namespace: name.into(), standing, ..host(name, macs) }
+            let ownership =
+                Ownership { boot_mac: Some(mac(boot)), registered: since > 0, record: Some(record), paused: false };
+            BootHost { namespace: name.into(), ownership, ..host(name, macs) }
         };
-        let before = |index: &HostIndex, uid: &str| index.before(mac(2), uid, uid).map(|host| host.name.clone());
+        let before =
+            |index: &HostIndex, uid: &str| index.outranking_host(mac(2), uid, uid).map(|host| host.name.clone());
         // Boot address, registered, when the agent of a reported card 2, whether b's boot address, registered at 50, is a's.
         for (reported, expected) in [(Some(49), true), (Some(51), false), (None, false)] {
             let index = HostIndex::default();
@@ -528,30 +530,33 @@ mod tests {
         let index = HostIndex::default();
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
         index.limit_waiting(2, ["ns".to_owned()].into());
-        let waiting = |reported: &[u8]| Discovery {
+        let waiting = |reported: &[u8]| DiscoveryState {
             waiting: true,
             counts: true,
             reported: reported.iter().map(|last| mac(*last)).collect(),
         };
-        assert_eq!(index.stranger(mac(9), false), Stranger::Ignored);
-        assert_eq!(index.stranger(mac(9), true), Stranger::Discovered);
+        assert_eq!(index.unknown_machine(mac(9), false), UnknownMachine::Ignored);
+        assert_eq!(index.unknown_machine(mac(9), true), UnknownMachine::Discovered);
         index.insert(BootHost { discovery: waiting(&[9]), ..host("a", &[1]) });
-        assert_eq!(index.stranger(mac(9), true), Stranger::Reported("ns/a".into()));
-        assert_eq!(index.stranger(mac(1), true), Stranger::Ignored, "it is a host's");
+        assert_eq!(index.unknown_machine(mac(9), true), UnknownMachine::Reported("ns/a".into()));
+        assert_eq!(index.unknown_machine(mac(1), true), UnknownMachine::Ignored, "it is a host's");
         assert!(index.by_mac(mac(9)).is_none(), "what only reported itself is not the host");
-        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
+        assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered);
         // What somebody writes elsewhere keeps no machine from being discovered.
         for number in 0..5 {
             let plain = host(&format!("c{number}"), &[3]);
             index.insert(BootHost { discovery: waiting(&[]), namespace: "other".into(), ..plain });
         }
-        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered);
+        assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered);
         index.insert(BootHost { discovery: waiting(&[]), ..host("b", &[2]) });
-        assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2));
-        index.insert(BootHost { discovery: Discovery { counts: true, ..Discovery::default() }, ..host("b", &[2]) });
-        assert_eq!(index.stranger(mac(8), true), Stranger::TooMany(2), "b was accepted, and not seen yet");
+        assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::TooMany(2));
+        index.insert(BootHost {
+            discovery: DiscoveryState { counts: true, ..DiscoveryState::default() },
+            ..host("b", &[2])
+        });
+        assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::TooMany(2), "b was accepted, and not seen yet");
         index.insert(host("b", &[2]));
-        assert_eq!(index.stranger(mac(8), true), Stranger::Discovered, "b was accepted and inspected");
+        assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered, "b was accepted and inspected");
     }
 
     /// Whatever is put in, changed and taken out: what is counted and looked up is that of the hosts that are there.
@@ -584,12 +589,12 @@ mod tests {
                     uid: format!("{name}-{}", draw(2)),
                     created: i64::from(draw(3)),
                     intent: Some(IndexedIntent { generation: 1, target, session_open: false, live_iso: live }),
-                    discovery: Discovery {
+                    discovery: DiscoveryState {
                         waiting: draw(3) == 0,
                         counts: draw(2) == 0,
                         reported: vec![mac(20 + draw(4) as u8); draw(3) as usize],
                     },
-                    standing: Standing { registered: draw(2) == 0, ..plain.standing.clone() },
+                    ownership: Ownership { registered: draw(2) == 0, ..plain.ownership.clone() },
                     ..plain
                 };
                 index.insert(made.clone());
@@ -628,13 +633,14 @@ mod tests {
         let reported: Vec<_> = (100..116).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
         for round in 0..2 {
             for number in 0..4_000 {
-                let discovery = Discovery { counts: true, reported: reported.clone(), ..Discovery::default() };
+                let discovery =
+                    DiscoveryState { counts: true, reported: reported.clone(), ..DiscoveryState::default() };
                 index.insert(BootHost { created: round, discovery, ..host(&number.to_string(), &cards) });
             }
         }
         index.limit_waiting(5_000, ["ns".to_owned()].into());
         for _ in 0..100_000 {
-            assert_eq!(index.stranger(MacAddress([2, 0, 0, 0, 1, 1]), true), Stranger::Discovered);
+            assert_eq!(index.unknown_machine(MacAddress([2, 0, 0, 0, 1, 1]), true), UnknownMachine::Discovered);
             assert!(!index.boots_live("none"));
         }
         for number in 0..4_000 {
@@ -647,7 +653,7 @@ mod tests {
     #[test]
     fn a_host_goes_before_one_that_waits_to_be_accepted() {
         let index = HostIndex::default();
-        let waiting = Discovery { waiting: true, ..Discovery::default() };
+        let waiting = DiscoveryState { waiting: true, ..DiscoveryState::default() };
         index.insert(BootHost { discovery: waiting.clone(), ..host("a", &[1]) });
         assert_eq!(owner(&index, 1).as_deref(), Some("a"));
         index.insert(BootHost { created: 9, ..host("b", &[1]) });
@@ -663,7 +669,7 @@ mod tests {
         let record = |since| Some(Registration { since, ..Registration::default() });
         let since = |name: &str, created, since| {
             let plain = registered(name, 1);
-            BootHost { created, standing: Standing { record: record(since), ..plain.standing.clone() }, ..plain }
+            BootHost { created, ownership: Ownership { record: record(since), ..plain.ownership.clone() }, ..plain }
         };
         let hosts = || [since("victim", 9, 50), since("elder", 1, 60), BootHost { created: 0, ..host("oldest", &[1]) }];
         for settled in [false, true] {
@@ -684,8 +690,8 @@ mod tests {
 
     fn registered(name: &str, boot: u8) -> BootHost {
         let plain = host(name, &[boot]);
-        let standing = Standing { registered: true, ..plain.standing.clone() };
-        BootHost { standing, ..plain }
+        let ownership = Ownership { registered: true, ..plain.ownership.clone() };
+        BootHost { ownership, ..plain }
     }
 
     #[test]
@@ -707,7 +713,8 @@ mod tests {
         index.remove("ns", "victim");
         assert_eq!(owner(&index, 1).as_deref(), Some("elder"));
         // A host without a boot address has no better claim for what inspection is said to have found.
-        let cards = BootHost { standing: Standing { registered: true, ..Standing::default() }, ..host("cards", &[3]) };
+        let cards =
+            BootHost { ownership: Ownership { registered: true, ..Ownership::default() }, ..host("cards", &[3]) };
         index.insert(cards);
         index.insert(BootHost { created: 9, ..host("own", &[3]) });
         assert_eq!(owner(&index, 3).as_deref(), Some("own"));
@@ -719,7 +726,7 @@ mod tests {
         let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
         index.insert(BootHost { macs: vec![mac(1), mac(2)], ..registered("a", 1) });
         index.insert(host("b", &[3]));
-        let waiting = Discovery { waiting: true, ..Discovery::default() };
+        let waiting = DiscoveryState { waiting: true, ..DiscoveryState::default() };
         index.insert(BootHost { discovery: waiting, ..registered("c", 4) });
         assert_eq!([1, 2, 3, 4, 5].map(|last| index.is_registered(mac(last))), [true, false, false, false, false]);
     }

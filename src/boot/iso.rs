@@ -2,7 +2,7 @@
 //!
 //! `slipway ramdisk build` makes it and says where the regions are ([`IsoLayout`], in `ramdisk.json`): the two boot
 //! loaders' configurations, for the site's kernel arguments, and a small archive that the kernel unpacks after the
-//! initrd, for the machine's orders and its network data. So the length never depends on the machine, any part can be
+//! initrd, for the machine's parameters and its network data. So the length never depends on the machine, any part can be
 //! asked for alone, and nothing is built or kept for a host.
 
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub struct IsoLayout {
 
 /// What one machine is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orders {
+pub struct BootParameters {
     /// Words that the agent reads as if they were on its kernel's command line.
     pub args: String,
     /// Its network data.
@@ -99,21 +99,21 @@ pub fn padded(what: &'static str, text: &str, length: u64) -> Result<Vec<u8>, To
 }
 
 /// The archive for one machine, as long as its region: the kernel passes over zeros at its end.
-pub fn archive(orders: &Orders, length: u64) -> Result<Vec<u8>, TooLong> {
+pub fn archive(parameters: &BootParameters, length: u64) -> Result<Vec<u8>, TooLong> {
     let mut archive = Archive::new(Vec::new());
     let mut add = |name: &str, data: &[u8]| archive.add(name, Kind::File(0o400), data);
     let written = (|| {
-        if !orders.args.is_empty() {
-            add(ARGS_FILE, orders.args.as_bytes())?;
+        if !parameters.args.is_empty() {
+            add(ARGS_FILE, parameters.args.as_bytes())?;
         }
-        match &orders.network {
+        match &parameters.network {
             Some(network) => add(NETWORK_FILE, network),
             None => Ok(()),
         }
     })();
     // Writing into memory fails only for an entry that no archive can hold.
     let what = "what this machine is told";
-    let lengths = || orders.args.len() + orders.network.as_ref().map_or(0, Vec::len);
+    let lengths = || parameters.args.len() + parameters.network.as_ref().map_or(0, Vec::len);
     let too_long = |length: usize, most| TooLong { what, length, most };
     let mut bytes = written.and_then(|()| archive.finish()).map_err(|_| too_long(lengths(), length))?;
     if bytes.len() as u64 > length {
@@ -125,7 +125,7 @@ pub fn archive(orders: &Orders, length: u64) -> Result<Vec<u8>, TooLong> {
 
 impl IsoLayout {
     /// What stands in for the file's own bytes on this machine's ISO.
-    pub fn patches(&self, kernel_args: &str, orders: &Orders) -> Result<Vec<Patch>, TooLong> {
+    pub fn patches(&self, kernel_args: &str, parameters: &BootParameters) -> Result<Vec<Patch>, TooLong> {
         let config = |region: Region, text: String| {
             padded("boot.kernel_args", &text, region.length).map(|bytes| Patch { offset: region.offset, bytes })
         };
@@ -133,7 +133,7 @@ impl IsoLayout {
         if let Some(region) = self.isolinux {
             patches.push(config(region, isolinux_config(kernel_args))?);
         }
-        patches.push(Patch { offset: self.host.offset, bytes: archive(orders, self.host.length)? });
+        patches.push(Patch { offset: self.host.offset, bytes: archive(parameters, self.host.length)? });
         Ok(patches)
     }
 }
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn each_region_is_filled_exactly() {
         let layout = layout();
-        let orders = Orders { args: "slipway.token=abc".into(), network: Some(b"{}".to_vec()) };
-        let patches = layout.patches("console=ttyS0,115200", &orders).expect("patches");
+        let parameters = BootParameters { args: "slipway.token=abc".into(), network: Some(b"{}".to_vec()) };
+        let patches = layout.patches("console=ttyS0,115200", &parameters).expect("patches");
         let lengths: Vec<_> = patches.iter().map(|patch| (patch.offset, patch.bytes.len())).collect();
         assert_eq!(lengths, [(2048, CONFIG_LENGTH), (8192, CONFIG_LENGTH), (20_480, ARCHIVE_LENGTH)]);
         let text = String::from_utf8_lossy(&patches[0].bytes).into_owned();
@@ -185,12 +185,14 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let much = Orders { args: String::new(), network: Some(vec![b' '; ARCHIVE_LENGTH]) };
+        let much = BootParameters { args: String::new(), network: Some(vec![b' '; ARCHIVE_LENGTH]) };
         let error = layout().patches("", &much).expect_err("refused").to_string();
         assert!(error.contains("what this machine is told takes 3"), "{error}");
-        let error = layout().patches(&"a".repeat(CONFIG_LENGTH), &Orders::default()).expect_err("refused").to_string();
+        let error =
+            layout().patches(&"a".repeat(CONFIG_LENGTH), &BootParameters::default()).expect_err("refused").to_string();
         assert!(error.starts_with("boot.kernel_args takes"), "{error}");
-        let most = Orders { args: "a".repeat(1500), network: Some(vec![b' '; crate::network_data::MAX_NETWORK_DATA]) };
+        let most =
+            BootParameters { args: "a".repeat(1500), network: Some(vec![b' '; crate::network_data::MAX_NETWORK_DATA]) };
         assert!(layout().patches(&"a".repeat(1024), &most).is_ok(), "what is allowed fits");
     }
 

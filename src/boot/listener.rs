@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use super::guests::{Full, Guest, Guests, PATIENCE};
-use super::http::Ends;
+use super::connections::{ConnectionPermit, ConnectionRefused, Connections, PATIENCE};
+use super::http::ConnInfo;
 use super::metrics::Metrics;
 use crate::ration::{Rank, Ranks};
 
-/// Connections at once, where there are descriptors for them, with those of known hosts that wait for a place. Who is not
+/// Connections at once, where there are descriptors for them, with those of known hosts that wait for a slot. Who is not
 /// known has [a share](crate::ration::Shares) of them.
 pub const MAX_CONNECTIONS: usize = 1536;
 /// How long a client may take for a request's head, and how long it may idle between requests.
@@ -48,10 +48,10 @@ pub async fn serve(
     metrics: Metrics,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let guests = Guests::of(connections_at_once);
-    metrics.of(&guests);
+    let admission = Connections::with_limit(connections_at_once);
+    metrics.of(&admission);
     let mut connections = JoinSet::new();
-    // Those that wait for a place: who is next in the kernel's line does not wait behind them.
+    // Those that wait for a slot: who is next in the kernel's queue does not wait behind them.
     let mut waiting = JoinSet::new();
     let graceful = GracefulShutdown::new();
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
@@ -64,7 +64,7 @@ pub async fn serve(
                 None
             }),
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => arrive(stream, peer, &ranks, &guests, &metrics, &mut waiting),
+                Ok((stream, peer)) => admit(stream, peer, &ranks, &admission, &metrics, &mut waiting),
                 Err(error) => {
                     warn!(%error, "cannot accept a boot HTTP connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -77,18 +77,18 @@ pub async fn serve(
                 error!(%error, "a boot HTTP connection panicked");
             }
         }
-        let Some(Admitted { stream, ends, rank, ended, guest }) = admitted else { continue };
-        let peer = ends.peer;
-        let (router, hangup, guest_of) = (router.clone(), Hangup(ended.clone()), guest.clone());
+        let Some(AcceptedConnection { stream, conn, rank, ended, permit }) = admitted else { continue };
+        let peer = conn.peer;
+        let (router, hangup, permit_of) = (router.clone(), Hangup(ended.clone()), permit.clone());
         let metrics = metrics.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let (asked, count) = (guest_of.asks(), metrics.asked(request.uri().path()));
+            let (active, count) = (permit_of.begin_request(), metrics.asked(request.uri().path()));
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(ends);
+            request.extensions_mut().insert(conn);
             request.extensions_mut().insert(rank);
             request.extensions_mut().insert(hangup.clone());
             let answer = router.clone().oneshot(request);
-            async move { answer.await.map(|answer| asked.until_sent(count(answer))) }
+            async move { answer.await.map(|answer| active.until_sent(count(answer))) }
         });
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned());
         connections.spawn(async move {
@@ -98,7 +98,7 @@ pub async fn serve(
                 },
                 () = ended.cancelled() => debug!(%peer, "closed a boot HTTP connection: another one gets its place"),
             }
-            drop(guest);
+            drop(permit);
         });
     }
     waiting.shutdown().await;
@@ -110,43 +110,43 @@ pub async fn serve(
     Ok(())
 }
 
-/// A connection that has its place.
-struct Admitted {
+/// A connection that has its slot.
+struct AcceptedConnection {
     stream: TcpStream,
-    ends: Ends,
+    conn: ConnInfo,
     rank: Rank,
     /// Ends it.
     ended: CancellationToken,
-    guest: Guest,
+    permit: ConnectionPermit,
 }
 
-/// Gives a connection its place. A known host's waits for one where there is none.
-fn arrive(
+/// Gives a connection its slot. A known host's waits for one where there is none.
+fn admit(
     stream: TcpStream,
     peer: SocketAddr,
     ranks: &Ranks,
-    guests: &Guests,
+    admission: &Connections,
     metrics: &Metrics,
-    waiting: &mut JoinSet<Option<Admitted>>,
-) -> Option<Admitted> {
+    waiting: &mut JoinSet<Option<AcceptedConnection>>,
+) -> Option<AcceptedConnection> {
     let local = prepare(&stream)
         .inspect_err(|error| debug!(%peer, %error, "a boot HTTP connection was gone when it was accepted"))
         .ok()?;
     let address = peer.ip().to_canonical();
     let rank = if local.ip() == address { Rank::Own } else { ranks(address) };
-    let (ends, ended) = (Ends { local, peer }, CancellationToken::new());
+    let (conn, ended) = (ConnInfo { local, peer }, CancellationToken::new());
     let metrics = metrics.clone();
-    let refuse = move |full: Full| {
+    let refuse = move |full: ConnectionRefused| {
         warn!(%peer, reason = %full, "refused a boot HTTP connection");
         metrics.refused(full);
     };
-    match guests.enter(address, rank, &ended) {
-        Ok(guest) => Some(Admitted { stream, ends, rank, ended, guest }),
-        Err(Full::Places) if rank <= Rank::Known => {
-            let guests = guests.clone();
+    match admission.admit(address, rank, &ended) {
+        Ok(permit) => Some(AcceptedConnection { stream, conn, rank, ended, permit }),
+        Err(ConnectionRefused::Busy) if rank <= Rank::Known => {
+            let admission = admission.clone();
             waiting.spawn(async move {
-                let guest = guests.wait(address, rank, &ended, PATIENCE).await.map_err(refuse).ok()?;
-                Some(Admitted { stream, ends, rank, ended, guest })
+                let permit = admission.wait(address, rank, &ended, PATIENCE).await.map_err(refuse).ok()?;
+                Some(AcceptedConnection { stream, conn, rank, ended, permit })
             });
             None
         }
@@ -226,7 +226,7 @@ mod tests {
         // Thirty strangers open as much as one may, and say nothing, or half a head.
         let mut held = Vec::new();
         for stranger in 0..30 {
-            for number in 0..super::super::guests::MAX_OF_AN_ADDRESS {
+            for number in 0..super::super::connections::MAX_OF_AN_ADDRESS {
                 let mut stream = connect(Ipv4Addr::new(127, 0, 9, stranger), address).await;
                 if number % 2 == 0 {
                     stream.write_all(b"GET / HTTP/1.1\r\nHo").await.ok();
@@ -249,7 +249,7 @@ mod tests {
         }
         assert!(open <= crate::ration::Shares::of_strangers(MAX_CONNECTIONS), "{open} are open");
         // The known host opens one too many.
-        let own = (0..=super::super::guests::MAX_OF_AN_ADDRESS).map(|_| connect(KNOWN, address));
+        let own = (0..=super::super::connections::MAX_OF_AN_ADDRESS).map(|_| connect(KNOWN, address));
         let _own = futures::future::join_all(own).await;
         let refused = async {
             let shown = || crate::metrics::shown(|registry| metrics.register(registry));
@@ -266,7 +266,7 @@ mod tests {
     async fn addresses_that_are_known_and_keep_all_places_busy_stop_nobody() {
         let began = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = began.clone();
-        // `/` waits for ever, as somebody in line for the initrd does.
+        // `/` waits for ever, as somebody in the queue for the initrd does.
         let hold = move || {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             std::future::pending::<&'static str>()
@@ -293,7 +293,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(DEADLINE, busy).await.expect("the places are taken");
+        tokio::time::timeout(DEADLINE, busy).await.expect("the slots are taken");
         for last in 1..40 {
             let answer = ask(&mut connect(Ipv4Addr::new(127, 0, 8, last), address).await).await;
             assert!(answer.ends_with("the boot script"), "{last}: {answer:?}");

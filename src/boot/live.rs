@@ -18,8 +18,8 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
 use tracing::warn;
 
-use super::condition::if_range_holds;
-use super::{Ends, HostIndex};
+use super::if_range::if_range_holds;
+use super::{ConnInfo, HostIndex};
 use crate::image::{self, Library};
 use crate::protocol::{Chunk, Manifest};
 use crate::ration::{Rank, Ranks};
@@ -39,23 +39,23 @@ const AT_ONCE_FOR_STRANGERS: usize = 1;
 static ZEROS: [u8; PIECE as usize] = [0; PIECE as usize];
 
 #[derive(Clone)]
-struct Shared {
+struct LiveState {
     hosts: HostIndex,
     library: Library,
     ranks: Ranks,
-    chunks: Arc<Chunks>,
+    chunks: Arc<ChunkCache>,
     /// Whether the last that were looked at are ISOs: a digest never stands for anything else.
     isos: Arc<Mutex<VecDeque<(String, bool)>>>,
 }
 
 /// Chunks that were unpacked, by the rank of who asked: nobody waits for who is known less, or loses to him what is kept.
-struct Chunks {
+struct ChunkCache {
     known: Unpacked,
     untold: Unpacked,
     strangers: Unpacked,
 }
 
-impl Default for Chunks {
+impl Default for ChunkCache {
     fn default() -> Self {
         Self {
             known: Unpacked::new(AT_ONCE, KEPT_CHUNKS),
@@ -65,7 +65,7 @@ impl Default for Chunks {
     }
 }
 
-impl Chunks {
+impl ChunkCache {
     fn of(&self, rank: Rank) -> &Unpacked {
         match rank {
             Rank::Own | Rank::Known => &self.known,
@@ -128,7 +128,7 @@ impl Unpacked {
 
 /// `GET /boot/live/DIGEST.iso`.
 pub fn router(hosts: HostIndex, library: Library, ranks: Ranks) -> Router {
-    Router::new().route("/boot/live/{file}", get(iso)).with_state(Shared {
+    Router::new().route("/boot/live/{file}", get(iso)).with_state(LiveState {
         hosts,
         library,
         ranks,
@@ -143,24 +143,24 @@ pub fn path(digest: &str) -> String {
 }
 
 async fn iso(
-    State(shared): State<Shared>,
-    ends: Option<Extension<Ends>>,
+    State(state): State<LiveState>,
+    conn: Option<Extension<ConnInfo>>,
     Path(file): Path<String>,
     headers: HeaderMap,
 ) -> Response {
     let not_found = || (StatusCode::NOT_FOUND, "no such live ISO\n").into_response();
     let Some(digest) = file.strip_suffix(".iso").map(str::to_owned) else { return not_found() };
-    if !shared.hosts.boots_live(&digest) {
+    if !state.hosts.boots_live(&digest) {
         return not_found();
     }
-    let library = shared.library.clone();
+    let library = state.library.clone();
     let name = digest.clone();
     let Ok(Some(manifest)) = tokio::task::spawn_blocking(move || library.manifest(&name)).await else {
         return not_found();
     };
-    let peer = ends.map(|Extension(ends)| ends.peer);
-    let rank = peer.map_or(Rank::Stranger, |peer| (shared.ranks)(peer.ip()));
-    match is_iso(&shared, rank, &digest, &manifest).await {
+    let peer = conn.map(|Extension(conn)| conn.peer);
+    let rank = peer.map_or(Rank::Stranger, |peer| (state.ranks)(peer.ip()));
+    match is_iso(&state, rank, &digest, &manifest).await {
         Ok(true) => {}
         Ok(false) => {
             let peer = peer.map(tracing::field::display);
@@ -179,13 +179,13 @@ async fn iso(
     let allowed = headers.get(RANGE).filter(|_| if_range_holds(&headers, &present));
     let asked = allowed.and_then(|range| range.to_str().ok()).map(|text| range(text, total));
     let (status, part) = match asked {
-        None | Some(Asked::Whole) => (StatusCode::OK, 0..total),
-        Some(Asked::Part(part)) => (StatusCode::PARTIAL_CONTENT, part),
-        Some(Asked::Outside) => {
+        None | Some(RequestedRange::Whole) => (StatusCode::OK, 0..total),
+        Some(RequestedRange::Part(part)) => (StatusCode::PARTIAL_CONTENT, part),
+        Some(RequestedRange::Outside) => {
             return (StatusCode::RANGE_NOT_SATISFIABLE, [(CONTENT_RANGE, format!("bytes */{total}"))]).into_response();
         }
     };
-    let mut answer = Body::from_stream(read(shared.clone(), rank, manifest, part.clone(), peer)).into_response();
+    let mut answer = Body::from_stream(read(state.clone(), rank, manifest, part.clone(), peer)).into_response();
     *answer.status_mut() = status;
     let mut fields = vec![
         (CONTENT_TYPE, "application/x-iso9660-image".to_owned()),
@@ -206,14 +206,14 @@ async fn iso(
 }
 
 /// Whether the image is an ISO 9660 one. It is looked at once, whoever asks how often.
-async fn is_iso(shared: &Shared, rank: Rank, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
-    let lock = || shared.isos.lock().unwrap_or_else(PoisonError::into_inner);
+async fn is_iso(state: &LiveState, rank: Rank, digest: &str, manifest: &Arc<Manifest>) -> io::Result<bool> {
+    let lock = || state.isos.lock().unwrap_or_else(PoisonError::into_inner);
     let known = lock().iter().find(|(known, _)| known == digest).map(|(_, is_iso)| *is_iso);
     if let Some(known) = known {
         return Ok(known);
     }
     // A piece is larger than where the identifier stands; an ISO is, too.
-    let head = piece(shared, rank, manifest, 0, manifest.virtual_size).await?;
+    let head = piece(state, rank, manifest, 0, manifest.virtual_size).await?;
     let found = image::is_iso(&head);
     let mut isos = lock();
     // Several may have looked at once.
@@ -229,49 +229,49 @@ fn cannot_be_read(peer: Option<SocketAddr>, error: &io::Error) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum RequestedRange {
     Whole,
     Part(Range<u64>),
     Outside,
 }
 
 /// One range of bytes (RFC 9110 section 14.1.2). What is malformed, or asks for several, is answered with the whole.
-fn range(text: &str, total: u64) -> Asked {
+fn range(text: &str, total: u64) -> RequestedRange {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
-        return Asked::Whole;
+        return RequestedRange::Whole;
     };
     let part = match (first.trim(), last.trim()) {
         ("", length) => match length.parse::<u64>() {
             Ok(length) => total.saturating_sub(length)..total,
-            Err(_) => return Asked::Whole,
+            Err(_) => return RequestedRange::Whole,
         },
         (first, "") => match first.parse() {
             Ok(first) => first..total,
-            Err(_) => return Asked::Whole,
+            Err(_) => return RequestedRange::Whole,
         },
         (first, last) => match (first.parse::<u64>(), last.parse::<u64>()) {
             (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(total),
-            _ => return Asked::Whole,
+            _ => return RequestedRange::Whole,
         },
     };
-    if part.start >= part.end { Asked::Outside } else { Asked::Part(part) }
+    if part.start >= part.end { RequestedRange::Outside } else { RequestedRange::Part(part) }
 }
 
 /// The bytes of this part, a piece at a time.
 fn read(
-    shared: Shared,
+    state: LiveState,
     rank: Rank,
     manifest: Arc<Manifest>,
     part: Range<u64>,
     peer: Option<SocketAddr>,
 ) -> impl futures::Stream<Item = io::Result<Bytes>> + Send {
     futures::stream::try_unfold(part.start, move |at| {
-        let (shared, manifest, end) = (shared.clone(), manifest.clone(), part.end);
+        let (state, manifest, end) = (state.clone(), manifest.clone(), part.end);
         async move {
             if at >= end {
                 return Ok(None);
             }
-            let read = piece(&shared, rank, &manifest, at, end).await;
+            let read = piece(&state, rank, &manifest, at, end).await;
             let bytes = read.inspect_err(|error| cannot_be_read(peer, error))?;
             let next = at + bytes.len() as u64;
             Ok(Some((bytes, next)))
@@ -281,7 +281,7 @@ fn read(
 
 /// The bytes from here to the end of the chunk or the hole that they are in, at most to `end` and no more than a piece. At least
 /// one.
-async fn piece(shared: &Shared, rank: Rank, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
+async fn piece(state: &LiveState, rank: Rank, manifest: &Manifest, at: u64, end: u64) -> io::Result<Bytes> {
     let end = end.min(at + PIECE);
     let after = manifest.chunks.partition_point(|chunk| chunk.offset <= at);
     let within = after.checked_sub(1).and_then(|index| manifest.chunks.get(index));
@@ -290,7 +290,7 @@ async fn piece(shared: &Shared, rank: Rank, manifest: &Manifest, at: u64, end: u
         let length = usize::try_from(next - at).map_err(io::Error::other)?;
         return Ok(Bytes::from_static(&ZEROS[..length.min(ZEROS.len())]));
     };
-    let plain = shared.chunks.get(rank, &shared.library, chunk).await?;
+    let plain = state.chunks.get(rank, &state.library, chunk).await?;
     let last = (chunk.offset + u64::from(chunk.length)).min(end);
     let skip = usize::try_from(at - chunk.offset).map_err(io::Error::other)?;
     let until = usize::try_from(last - chunk.offset).map_err(io::Error::other)?;

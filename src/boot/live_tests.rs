@@ -40,7 +40,7 @@ fn host(digest: &str) -> BootHost {
         name: "h".into(),
         uid: "u".into(),
         created: 0,
-        standing: Default::default(),
+        ownership: Default::default(),
         macs: vec![MacAddress([2, 0, 0, 0, 0, 1])],
         intent: Some(IndexedIntent {
             generation: 1,
@@ -48,7 +48,7 @@ fn host(digest: &str) -> BootHost {
             session_open: false,
             live_iso: Some(digest.into()),
         }),
-        way: Default::default(),
+        boot_interface: Default::default(),
         discovery: Default::default(),
     }
 }
@@ -122,7 +122,7 @@ async fn what_is_no_iso_is_not_served_and_what_no_host_boots_any_more_neither() 
     let log = crate::log::tests::log_while(async {
         let peer = SocketAddr::from(([10, 9, 9, 9], 99));
         for _ in 0..1_000 {
-            let request = Request::get(path(&secret)).extension(Ends { local: ([10, 0, 0, 1], 80).into(), peer });
+            let request = Request::get(path(&secret)).extension(ConnInfo { local: ([10, 0, 0, 1], 80).into(), peer });
             let answer = other.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             assert_eq!(answer.status(), StatusCode::NOT_FOUND);
         }
@@ -175,7 +175,7 @@ async fn a_known_machine_waits_for_no_stranger_and_keeps_what_was_unpacked_for_i
         ImageSpec { url: format!("file://{}", path.display()), format: Some("raw".into()), ..ImageSpec::default() };
     let digest = library.import(&spec, |_| {}).await.unwrap().digest;
     let manifest = library.manifest(&digest).unwrap();
-    let unpacked = Chunks::default();
+    let unpacked = ChunkCache::default();
     let get = |rank, at: usize| unpacked.get(rank, &library, &manifest.chunks[at]);
     let own = get(Rank::Known, 0).await.unwrap();
     for at in 1..manifest.chunks.len() {

@@ -24,10 +24,10 @@ use crate::log::named;
 use crate::network_data::Plan;
 use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
-use super::http::{Ends, Refused, Shared};
-use super::iso::{self, ARCHIVE_LENGTH, IsoLayout, Orders, Patch};
+use super::http::{ConnInfo, ErrorResponse, ServerState};
+use super::iso::{self, ARCHIVE_LENGTH, BootParameters, IsoLayout, Patch};
 use super::token::BOOT_TOKEN_LIFE;
-use super::{BootFiles, BootHost, Bound, Claims, ISO, MANIFEST};
+use super::{BootFiles, BootHost, Claims, ISO, MANIFEST, TokenBinding};
 
 /// Bytes of the ISO read at once.
 const PIECE: u64 = 256 << 10;
@@ -41,7 +41,7 @@ const EFI_ISO: &str = "application/vnd.efi-iso";
 pub trait NetworkData: Send + Sync + std::fmt::Debug {
     /// The network data that a host's ramdisk gets, fit for use; none when the host names none. Else why it cannot be
     /// had, for the operator.
-    async fn of(&self, namespace: &str, name: &str) -> Result<Option<Vec<u8>>, String>;
+    async fn for_host(&self, namespace: &str, name: &str) -> Result<Option<Vec<u8>>, String>;
 }
 
 /// Path of a machine's ISO below boot HTTP's root.
@@ -88,59 +88,59 @@ impl BootFiles {
 
 /// What the token of a machine with this network data is bound to: the one fixed address that it names. Of several, or of
 /// none, nobody here knows which one the machine will call from.
-pub(super) fn bound_by(network: &[u8]) -> Bound {
+pub(super) fn bound_by(network: &[u8]) -> TokenBinding {
     let plan = Plan::parse(network).ok().flatten();
     let mut fixed = plan.iter().flat_map(Plan::addresses).map(|one| one.ip());
     match (fixed.next(), fixed.next()) {
-        (Some(IpAddr::V4(address)), None) => Bound::First(address),
-        _ => Bound::Nowhere,
+        (Some(IpAddr::V4(address)), None) => TokenBinding::First(address),
+        _ => TokenBinding::Nowhere,
     }
 }
 
 /// Binds a ticket to the address that used it first. A program on this box looks at whatever it likes; the machine itself,
 /// where the neighbour table knows its card, is not kept out by who was faster.
-async fn claim(shared: &Shared, ends: Ends, claims: &Claims, host: &BootHost) -> Result<(), Refused> {
-    if ends.same() {
+async fn claim(state: &ServerState, conn: ConnInfo, claims: &Claims, host: &BootHost) -> Result<(), ErrorResponse> {
+    if conn.same() {
         return Ok(());
     }
-    let peer = ends.peer.ip().to_canonical();
-    let card = match (peer, &shared.site.grounds().neighbours) {
+    let peer = conn.peer.ip().to_canonical();
+    let card = match (peer, &state.config.networks().neighbours) {
         (IpAddr::V4(peer), Some(neighbours)) => neighbours(peer).await,
         _ => None,
     };
     let proven = card.is_some_and(|card| host.macs.contains(&card));
-    let asked = shared.media.ask(&claims.nonce_hex(), peer, BOOT_TOKEN_LIFE, proven, Instant::now());
-    asked.map_err(|taken| Refused::new(StatusCode::FORBIDDEN, format!("this medium is another's: {taken}")))
+    let asked = state.media.claim(&claims.nonce_hex(), peer, BOOT_TOKEN_LIFE, proven, Instant::now());
+    asked.map_err(|taken| ErrorResponse::new(StatusCode::FORBIDDEN, format!("this medium is another's: {taken}")))
 }
 
 /// The host that a ticket was made for, as long as its boot intent is the ramdisk and nobody opened its session.
-fn redeem(shared: &Shared, ticket: &str) -> Result<(Claims, Arc<BootHost>), Refused> {
+fn redeem(state: &ServerState, ticket: &str) -> Result<(Claims, Arc<BootHost>), ErrorResponse> {
     // All alike for who guesses.
-    let unknown = || Refused::new(StatusCode::NOT_FOUND, "no such boot resource");
-    let claims = shared.tokens.verify_media(ticket).map_err(|_| unknown())?;
-    let host = shared.hosts.by_uid(&claims.uid).ok_or_else(unknown)?;
+    let unknown = || ErrorResponse::new(StatusCode::NOT_FOUND, "no such boot resource");
+    let claims = state.tokens.verify_media(ticket).map_err(|_| unknown())?;
+    let host = state.hosts.by_uid(&claims.uid).ok_or_else(unknown)?;
     let intent = host.intent.as_ref().filter(|intent| intent.generation == claims.generation);
     match intent {
         Some(intent) if intent.target == BootTarget::Ramdisk && !intent.session_open => Ok((claims, host)),
-        _ => Err(Refused::new(StatusCode::GONE, "this medium was for a boot that is over")),
+        _ => Err(ErrorResponse::new(StatusCode::GONE, "this medium was for a boot that is over")),
     }
 }
 
 pub(super) async fn iso(
-    State(shared): State<Arc<Shared>>,
-    Extension(ends): Extension<Ends>,
+    State(state): State<Arc<ServerState>>,
+    Extension(conn): Extension<ConnInfo>,
     Path(name): Path<String>,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
+) -> Result<Response, ErrorResponse> {
     let ticket = name.strip_suffix(".iso").unwrap_or_default();
-    let refused = |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "boot ISO refused");
-    let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
-    claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
-    let files = shared.files.clone();
+    let refused = |refused: &ErrorResponse| warn!(peer = %conn.peer, reason = refused.message(), "boot ISO refused");
+    let (claims, host) = redeem(&state, ticket).inspect_err(refused)?;
+    claim(&state, conn, &claims, &host).await.inspect_err(refused)?;
+    let files = state.files.clone();
     let layout = tokio::task::spawn_blocking(move || files.iso_layout()).await.map_err(internal)?.map_err(internal)?;
-    let layout = layout.ok_or_else(|| Refused::new(StatusCode::NOT_FOUND, "there is no ISO on the appliance"))?;
-    let orders = orders(&shared, &host, &claims, ends.local).await?;
-    let patches = layout.patches(shared.site.kernel_args(), &orders).map_err(internal)?;
+    let layout = layout.ok_or_else(|| ErrorResponse::new(StatusCode::NOT_FOUND, "there is no ISO on the appliance"))?;
+    let parameters = boot_parameters(&state, &host, &claims, conn.local).await?;
+    let patches = layout.patches(state.config.kernel_args(), &parameters).map_err(internal)?;
     let mut hash = Sha256::new();
     hash.update(layout.size.to_be_bytes());
     patches.iter().for_each(|patch| hash.update(&patch.bytes));
@@ -154,7 +154,8 @@ pub(super) async fn iso(
         None | Some(Ranges::Ignored) => None,
         Some(Ranges::One(from, to)) => Some((from, to)),
         Some(Ranges::Outside) => {
-            let mut refused = Refused::new(StatusCode::RANGE_NOT_SATISFIABLE, "there is no such part").into_response();
+            let mut refused =
+                ErrorResponse::new(StatusCode::RANGE_NOT_SATISFIABLE, "there is no such part").into_response();
             if let Ok(value) = format!("bytes */{}", layout.size).parse() {
                 refused.headers_mut().insert(header::CONTENT_RANGE, value);
             }
@@ -163,9 +164,9 @@ pub(super) async fn iso(
     };
     let (from, to) = range.unwrap_or((0, layout.size.saturating_sub(1)));
     if from == 0 {
-        info!(host = %named(&host.namespace, &host.name), peer = %ends.peer, generation = claims.generation, "boot ISO asked for by the BMC");
+        info!(host = %named(&host.namespace, &host.name), peer = %conn.peer, generation = claims.generation, "boot ISO asked for by the BMC");
     }
-    let mut file = tokio::fs::File::open(shared.files.path(ISO)).await.map_err(internal)?;
+    let mut file = tokio::fs::File::open(state.files.path(ISO)).await.map_err(internal)?;
     file.seek(io::SeekFrom::Start(from)).await.map_err(internal)?;
     let length = to + 1 - from;
     let mut response = Response::new(Body::from_stream(stream(file, from, length, patches)));
@@ -189,40 +190,45 @@ pub(super) async fn iso(
 
 /// The archive that a boot script loads beside the initrd, for a host with network data.
 pub(super) async fn archive(
-    State(shared): State<Arc<Shared>>,
-    Extension(ends): Extension<Ends>,
+    State(state): State<Arc<ServerState>>,
+    Extension(conn): Extension<ConnInfo>,
     Path(name): Path<String>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ErrorResponse> {
     let ticket = name.strip_suffix(".cpio").unwrap_or_default();
-    let refused =
-        |refused: &Refused| warn!(peer = %ends.peer, reason = refused.message(), "archive with network data refused");
-    let (claims, host) = redeem(&shared, ticket).inspect_err(refused)?;
-    claim(&shared, ends, &claims, &host).await.inspect_err(refused)?;
-    let network = shared.site.network_data(&host).await.map_err(|reason| Refused::new(StatusCode::CONFLICT, reason))?;
-    let orders = Orders { args: String::new(), network };
-    let bytes = iso::archive(&orders, ARCHIVE_LENGTH as u64).map_err(internal)?;
+    let refused = |refused: &ErrorResponse| warn!(peer = %conn.peer, reason = refused.message(), "archive with network data refused");
+    let (claims, host) = redeem(&state, ticket).inspect_err(refused)?;
+    claim(&state, conn, &claims, &host).await.inspect_err(refused)?;
+    let network =
+        state.config.network_data(&host).await.map_err(|reason| ErrorResponse::new(StatusCode::CONFLICT, reason))?;
+    let parameters = BootParameters { args: String::new(), network };
+    let bytes = iso::archive(&parameters, ARCHIVE_LENGTH as u64).map_err(internal)?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CACHE_CONTROL, "no-store")], bytes)
         .into_response())
 }
 
 /// What a machine is told: the same for all requests with one ticket.
-async fn orders(shared: &Shared, host: &BootHost, claims: &Claims, local: SocketAddr) -> Result<Orders, Refused> {
-    let network = shared.site.network_data(host).await.map_err(|reason| {
+async fn boot_parameters(
+    state: &ServerState,
+    host: &BootHost,
+    claims: &Claims,
+    local: SocketAddr,
+) -> Result<BootParameters, ErrorResponse> {
+    let network = state.config.network_data(host).await.map_err(|reason| {
         warn!(host = %named(&host.namespace, &host.name), reason, "cannot use the host's network data: its medium is refused");
-        Refused::new(StatusCode::CONFLICT, reason)
+        ErrorResponse::new(StatusCode::CONFLICT, reason)
     })?;
     let plan = network.as_deref().map(Plan::parse).transpose().map_err(internal)?.flatten();
-    let api = SocketAddr::new(shared.site.address_for(plan.as_ref(), local.ip()), shared.site.api_port());
+    let api = SocketAddr::new(state.config.address_for(plan.as_ref(), local.ip()), state.config.api_port());
     let mut args = format!(
         "{CMDLINE_SERVER}=https://{api} {CMDLINE_CA}={} {CMDLINE_TOKEN}={}",
-        shared.site.ca_sha256(),
-        shared.tokens.boot_token(&claims.bound_to(network.as_deref().map_or(Bound::Nowhere, bound_by)))
+        state.config.ca_sha256(),
+        state.tokens.boot_token(&claims.bound_to(network.as_deref().map_or(TokenBinding::Nowhere, bound_by)))
     );
     if let Some(mac) = host.macs.first() {
         args.push_str(&format!(" {CMDLINE_MAC}={mac}"));
     }
     args.push('\n');
-    Ok(Orders { args, network })
+    Ok(BootParameters { args, network })
 }
 
 /// The appliance's address on the way to another; nothing is sent.
@@ -284,9 +290,9 @@ fn stream(
     })
 }
 
-fn internal(error: impl std::fmt::Display) -> Refused {
+fn internal(error: impl std::fmt::Display) -> ErrorResponse {
     error!(%error, "cannot make a boot medium");
-    Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "the medium cannot be made: the appliance's log says why")
+    ErrorResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "the medium cannot be made: the appliance's log says why")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::api::MacAddress;
 use crate::boot::iso::{CONFIG_LENGTH, Region};
-use crate::boot::{HostIndex, IndexedIntent, KERNEL, Site, Tokens, router};
+use crate::boot::{BootServerConfig, HostIndex, IndexedIntent, KERNEL, Tokens, router};
 
 const SIZE: u64 = 700_000;
 const NETWORK: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],
@@ -19,7 +19,7 @@ struct Fixed(Result<Option<Vec<u8>>, String>);
 
 #[async_trait]
 impl NetworkData for Fixed {
-    async fn of(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
+    async fn for_host(&self, _: &str, _: &str) -> Result<Option<Vec<u8>>, String> {
         self.0.clone()
     }
 }
@@ -32,14 +32,14 @@ struct Setup {
 }
 
 fn setup(network: Result<Option<Vec<u8>>, String>) -> Setup {
-    setup_on(network, crate::boot::Grounds::default())
+    setup_on(network, crate::boot::BootNetworks::default())
 }
 
-fn setup_on(network: Result<Option<Vec<u8>>, String>, grounds: crate::boot::Grounds) -> Setup {
+fn setup_on(network: Result<Option<Vec<u8>>, String>, networks: crate::boot::BootNetworks) -> Setup {
     let folder = tempfile::tempdir().expect("folder");
     let key = rcgen::KeyPair::generate().expect("key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("certificate");
-    let site = Site::new(8443, &ca.pem(), "console=ttyS0").expect("site").on(grounds);
+    let site = BootServerConfig::new(8443, &ca.pem(), "console=ttyS0").expect("site").with_networks(networks);
     let site = site.with_network_data(Arc::new(Fixed(network)));
     let region = |offset, length: usize| Region { offset, length: length as u64 };
     let layout = IsoLayout {
@@ -54,8 +54,13 @@ fn setup_on(network: Result<Option<Vec<u8>>, String>, grounds: crate::boot::Grou
     write(KERNEL, b"kernel");
     write("initrd", b"initrd");
     let (hosts, tokens) = (HostIndex::default(), Arc::new(Tokens::open(folder.path()).expect("key")));
-    let router =
-        router(site, hosts.clone(), tokens.clone(), BootFiles::new(folder.path()), crate::boot::Lanes::default());
+    let router = router(
+        site,
+        hosts.clone(),
+        tokens.clone(),
+        BootFiles::new(folder.path()),
+        crate::boot::DownloadScheduler::default(),
+    );
     let setup = Setup { _folder: folder, hosts, tokens, router };
     setup.host(7, BootTarget::Ramdisk, false);
     setup
@@ -66,12 +71,12 @@ impl Setup {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Default::default(),
+            ownership: Default::default(),
             name: "web-1".into(),
             uid: "uid-1".into(),
             macs: vec![MacAddress([0x52, 0x54, 0, 0, 0, 1])],
             intent: Some(IndexedIntent { generation, target, session_open, live_iso: None }),
-            way: Default::default(),
+            boot_interface: Default::default(),
             discovery: Default::default(),
         });
     }
@@ -96,8 +101,8 @@ impl Setup {
             request = request.header(*name, *value);
         }
         let mut request = request.body(Body::empty()).expect("request");
-        let ends = Ends { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() };
-        request.extensions_mut().insert(ends);
+        let conn = ConnInfo { local: ([172, 22, 0, 1], 80).into(), peer: (peer, 5000).into() };
+        request.extensions_mut().insert(conn);
         let (parts, body) = self.router.clone().oneshot(request).await.expect("answer").into_parts();
         (parts.status, parts.headers, body.collect().await.expect("body").to_bytes().to_vec())
     }
@@ -181,8 +186,8 @@ async fn a_medium_is_of_the_address_that_read_it_first_or_of_the_machine_itself(
     let mac = MacAddress([0x52, 0x54, 0, 0, 0, 1]);
     let cards: crate::boot::neighbour::Neighbours =
         Arc::new(move |address| async move { (address.octets() == MACHINE).then_some(mac) }.boxed());
-    let grounds = crate::boot::Grounds { neighbours: Some(cards), ..Default::default() };
-    let setup = setup_on(Ok(Some(NETWORK.into())), grounds);
+    let networks = crate::boot::BootNetworks { neighbours: Some(cards), ..Default::default() };
+    let setup = setup_on(Ok(Some(NETWORK.into())), networks);
     let (bmc, other, own) = ([10, 0, 0, 21], [10, 0, 0, 22], [172, 22, 0, 1]);
     let ticket = setup.tokens.mint_media("uid-1", 7).expect("ticket");
     for path in [setup.path(), archive_path(&ticket)] {
@@ -217,18 +222,18 @@ fn network_data_with_one_fixed_address_binds_the_token_to_it() {
         r#"{"id":"s","type":"ipv6","link":"a","ip_address":"2001:db8::5/64"}"#.to_owned(),
     );
     let rows = [
-        (vec![four(5)], Bound::First([10, 1, 0, 5].into())),
-        (vec![four(5), four(6)], Bound::Nowhere),
-        (vec![four(5), six.clone()], Bound::Nowhere),
-        (vec![six], Bound::Nowhere),
-        (vec![dhcp], Bound::Nowhere),
-        (vec![], Bound::Nowhere),
+        (vec![four(5)], TokenBinding::First([10, 1, 0, 5].into())),
+        (vec![four(5), four(6)], TokenBinding::Nowhere),
+        (vec![four(5), six.clone()], TokenBinding::Nowhere),
+        (vec![six], TokenBinding::Nowhere),
+        (vec![dhcp], TokenBinding::Nowhere),
+        (vec![], TokenBinding::Nowhere),
     ];
     for (networks, wanted) in rows {
         let text = format!(r#"{{"links":[{link}],"networks":[{}]}}"#, networks.join(","));
         assert_eq!(bound_by(text.as_bytes()), wanted, "{text}");
     }
-    assert_eq!(bound_by(b"nonsense"), Bound::Nowhere);
+    assert_eq!(bound_by(b"nonsense"), TokenBinding::Nowhere);
 }
 
 #[tokio::test]

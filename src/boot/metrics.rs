@@ -12,9 +12,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::connections::{ConnectionRefused, Connections};
+use super::download_scheduler::DownloadScheduler;
 use super::files::{HTTP_FILES, INITRD, KERNEL};
-use super::guests::{Full, Guests};
-use super::lanes::Lanes;
 
 /// Answers by kind of what was asked for, and the bytes of their bodies. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -85,9 +85,9 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     answers: Answers,
-    lanes: Lanes,
+    downloads: DownloadScheduler,
     /// Known once it serves.
-    guests: OnceLock<Guests>,
+    connections: OnceLock<Connections>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
@@ -95,31 +95,36 @@ impl Default for Inner {
     fn default() -> Self {
         let refused = Family::<_, Counter>::default();
         // From zero: else nobody could tell the first from what was before.
-        for full in [Full::Address, Full::Places, Full::Line] {
-            drop(refused.get_or_create(&[("reason", reason(full))]));
+        for why in [ConnectionRefused::Address, ConnectionRefused::Busy, ConnectionRefused::QueueFull] {
+            drop(refused.get_or_create(&[("reason", reason(why))]));
         }
-        Self { answers: Answers::default(), lanes: Lanes::default(), guests: OnceLock::new(), refused }
+        Self {
+            answers: Answers::default(),
+            downloads: DownloadScheduler::default(),
+            connections: OnceLock::new(),
+            refused,
+        }
     }
 }
 
-fn reason(full: Full) -> &'static str {
-    match full {
-        Full::Address => "address",
-        Full::Places => "places",
-        Full::Line => "line",
+fn reason(why: ConnectionRefused) -> &'static str {
+    match why {
+        ConnectionRefused::Address => "address",
+        ConnectionRefused::Busy => "places",
+        ConnectionRefused::QueueFull => "line",
     }
 }
 
 impl Metrics {
-    /// With who has or waits for a place in these lanes.
-    pub fn new(lanes: Lanes) -> Self {
-        Self(Arc::new(Inner { lanes, ..Inner::default() }))
+    /// With who has or waits for a permit of these downloads.
+    pub fn new(downloads: DownloadScheduler) -> Self {
+        Self(Arc::new(Inner { downloads, ..Inner::default() }))
     }
 
     /// Counts the connections of these from now on.
-    pub(super) fn of(&self, guests: &Guests) {
+    pub(super) fn of(&self, connections: &Connections) {
         // A server serves once.
-        self.0.guests.set(guests.clone()).ok();
+        self.0.connections.set(connections.clone()).ok();
     }
 
     /// Counts the answer to a request for what a path [stands for](kind).
@@ -129,8 +134,8 @@ impl Metrics {
     }
 
     /// Counts a connection that was refused.
-    pub(super) fn refused(&self, full: Full) {
-        self.0.refused.get_or_create(&[("reason", reason(full))]).inc();
+    pub(super) fn refused(&self, why: ConnectionRefused) {
+        self.0.refused.get_or_create(&[("reason", reason(why))]).inc();
     }
 
     /// Names everything for a scrape.
@@ -139,7 +144,7 @@ impl Metrics {
         all.answers.register("slipway_boot_requests", "slipway_boot_sent_bytes", registry);
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let downloads = Family::<[(&'static str, &'static str); 3], Gauge>::default();
-        for (lane, state, rank, count) in all.lanes.counts() {
+        for (lane, state, rank, count) in all.downloads.counts() {
             let labels = [("lane", lane), ("state", state), ("rank", rank.name())];
             downloads.get_or_create(&labels).set(number(count));
         }
@@ -149,7 +154,7 @@ impl Metrics {
             downloads,
         );
         let connections = Family::<[(&'static str, &'static str); 2], Gauge>::default();
-        for (state, rank, count) in all.guests.get().map(Guests::counts).unwrap_or_default() {
+        for (state, rank, count) in all.connections.get().map(Connections::counts).unwrap_or_default() {
             connections.get_or_create(&[("state", state), ("rank", rank.name())]).set(number(count));
         }
         registry.register(

@@ -5,16 +5,16 @@
 
 mod cached;
 mod claim;
-mod condition;
+mod connections;
 pub(crate) mod cpio;
 mod decision;
+pub mod download_scheduler;
 mod files;
-mod first;
-mod guests;
+mod first_use;
 pub mod http;
+mod if_range;
 mod index;
 pub mod iso;
-pub mod lanes;
 mod listener;
 pub mod live;
 pub mod media;
@@ -24,17 +24,17 @@ pub mod script;
 pub mod token;
 
 pub use claim::{Claim, ClaimOrder};
-pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, Stranger, decide, explain};
+pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, UnknownMachine, decide, explain};
+pub use download_scheduler::DownloadScheduler;
 pub use files::{
     BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST,
     NameError, TFTP_FILES, lookup,
 };
-pub use http::{Ends, Grounds, Holder, Site, SiteError, router};
-pub use index::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
+pub use http::{BootNetworks, BootServerConfig, BootServerConfigError, ConnInfo, LeaseOwner, router};
+pub use index::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 pub use iso::IsoLayout;
-pub use lanes::Lanes;
 pub use listener::{MAX_CONNECTIONS, serve};
 pub use media::NetworkData;
 pub use metrics::{Answers, Metrics};
 pub use script::{program_url, script_url};
-pub use token::{Bound, Claims, KeyError, MintError, TokenError, Tokens};
+pub use token::{Claims, KeyError, MintError, TokenBinding, TokenError, Tokens};

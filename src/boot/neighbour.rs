@@ -45,13 +45,13 @@ pub fn another_card(address: Ipv4Addr, answers: Option<MacAddress>, own: &[MacAd
 
 /// The kernel's neighbour table on these networks' interfaces.
 pub fn kernel(networks: Vec<(Ipv4Network, String)>) -> Neighbours {
-    let look = looking(networks);
+    let look = kernel_lookup(networks);
     Arc::new(move |address| std::future::ready(look(address)).boxed())
 }
 
 /// As [`kernel`], remembered for a second.
-pub fn remembered(networks: Vec<(Ipv4Network, String)>) -> Cards {
-    let (look, remembered) = (looking(networks), Mutex::new(Remembered::default()));
+pub fn cached(networks: Vec<(Ipv4Network, String)>) -> Cards {
+    let (look, remembered) = (kernel_lookup(networks), Mutex::new(NeighbourCache::default()));
     Arc::new(move |address| {
         let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().get(address, Instant::now());
@@ -65,9 +65,9 @@ pub fn remembered(networks: Vec<(Ipv4Network, String)>) -> Cards {
 
 /// What the kernel said of late.
 #[derive(Debug, Default)]
-struct Remembered(HashMap<Ipv4Addr, (Instant, Option<MacAddress>)>);
+struct NeighbourCache(HashMap<Ipv4Addr, (Instant, Option<MacAddress>)>);
 
-impl Remembered {
+impl NeighbourCache {
     fn get(&self, address: Ipv4Addr, now: Instant) -> Option<Option<MacAddress>> {
         let (since, card) = self.0.get(&address)?;
         (now.saturating_duration_since(*since) < FRESH).then_some(*card)
@@ -83,7 +83,7 @@ impl Remembered {
     }
 }
 
-fn looking(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
+fn kernel_lookup(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
     move |address| {
         let (_, interface) = networks.iter().find(|(subnet, _)| subnet.contains(address))?;
         ask(interface, address).unwrap_or_else(|error| {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_remembered_for_a_second_and_no_more_than_so_many_are() {
-        let (mut remembered, begin) = (Remembered::default(), Instant::now());
+        let (mut remembered, begin) = (NeighbourCache::default(), Instant::now());
         let address = |number: usize| Ipv4Addr::from_bits(0x0a00_0000 + number as u32);
         remembered.put(address(0), None, begin);
         remembered.put(address(1), Some(mac(1)), begin);

@@ -117,7 +117,7 @@ pub struct Claims {
 
 /// What a token is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum TokenBinding {
     /// Nothing: it is good anywhere.
     Nowhere,
     /// The address that Slipway gave the machine.
@@ -126,7 +126,7 @@ pub enum Bound {
     First(Ipv4Addr),
 }
 
-impl Bound {
+impl TokenBinding {
     /// The address, if there is one.
     pub fn address(self) -> Option<Ipv4Addr> {
         match self {
@@ -144,8 +144,8 @@ impl Claims {
 
     /// The same, bound to this.
     #[must_use]
-    pub fn bound_to(&self, bound: Bound) -> Self {
-        Self { address: bound.address(), first: matches!(bound, Bound::First(_)), ..self.clone() }
+    pub fn bound_to(&self, bound: TokenBinding) -> Self {
+        Self { address: bound.address(), first: matches!(bound, TokenBinding::First(_)), ..self.clone() }
     }
 
     /// How much longer nobody but the address of who asked first may use it, of whom nothing else says that he is the
@@ -230,36 +230,36 @@ impl Tokens {
     /// A boot token for the host with this UID (1 to 64 bytes) and this generation of its boot intent, good from any
     /// address.
     pub fn mint(&self, uid: &str, generation: i64) -> Result<String, MintError> {
-        self.mint_bound(uid, generation, Bound::Nowhere)
+        self.mint_bound(uid, generation, TokenBinding::Nowhere)
     }
 
     /// As [`Tokens::mint`]; good from this address only, when one is given, which Slipway gave the machine.
     pub fn mint_at(&self, uid: &str, generation: i64, address: Option<Ipv4Addr>) -> Result<String, MintError> {
-        self.mint_bound(uid, generation, address.map_or(Bound::Nowhere, Bound::Leased))
+        self.mint_bound(uid, generation, address.map_or(TokenBinding::Nowhere, TokenBinding::Leased))
     }
 
     /// As [`Tokens::mint`], bound to this.
-    pub fn mint_bound(&self, uid: &str, generation: i64, bound: Bound) -> Result<String, MintError> {
+    pub fn mint_bound(&self, uid: &str, generation: i64, bound: TokenBinding) -> Result<String, MintError> {
         self.make(BOOT, uid, generation, bound)
     }
 
     /// A visitor's token for a machine that no host has: for this MAC address, from this address only when one is given.
     pub fn mint_visit(&self, mac: MacAddress, address: Option<Ipv4Addr>) -> Result<String, MintError> {
-        self.mint_visit_bound(mac, address.map_or(Bound::Nowhere, Bound::Leased))
+        self.mint_visit_bound(mac, address.map_or(TokenBinding::Nowhere, TokenBinding::Leased))
     }
 
     /// As [`Tokens::mint_visit`], bound to this.
-    pub fn mint_visit_bound(&self, mac: MacAddress, bound: Bound) -> Result<String, MintError> {
+    pub fn mint_visit_bound(&self, mac: MacAddress, bound: TokenBinding) -> Result<String, MintError> {
         self.make(VISIT, &mac.to_string(), 0, bound)
     }
 
-    fn make(&self, label: &[u8], uid: &str, generation: i64, bound: Bound) -> Result<String, MintError> {
+    fn make(&self, label: &[u8], uid: &str, generation: i64, bound: TokenBinding) -> Result<String, MintError> {
         if !(1..=MAX_UID).contains(&uid.len()) {
             return Err(MintError::Uid(uid.len()));
         }
         let mut nonce = [0; 16];
         rand::rngs::OsRng.try_fill_bytes(&mut nonce).map_err(|error| MintError::Random(error.to_string()))?;
-        let (address, first) = (bound.address(), matches!(bound, Bound::First(_)));
+        let (address, first) = (bound.address(), matches!(bound, TokenBinding::First(_)));
         let claims = Claims { uid: uid.into(), generation, nonce, issued_at: unix_now(), address, first };
         Ok(self.seal(label, &claims))
     }
@@ -267,7 +267,7 @@ impl Tokens {
     /// A ticket for the medium of one boot: the name that its URL has. It stands for the boot token on the medium and
     /// does not tell it.
     pub fn mint_media(&self, uid: &str, generation: i64) -> Result<String, MintError> {
-        self.make(MEDIA, uid, generation, Bound::Nowhere)
+        self.make(MEDIA, uid, generation, TokenBinding::Nowhere)
     }
 
     /// Checks a ticket.
@@ -450,9 +450,9 @@ mod tests {
         let tokens = tokens(1);
         let address = Ipv4Addr::new(10, 0, 0, 7);
         for (bound, at, first) in [
-            (Bound::Nowhere, None, false),
-            (Bound::Leased(address), Some(address), false),
-            (Bound::First(address), Some(address), true),
+            (TokenBinding::Nowhere, None, false),
+            (TokenBinding::Leased(address), Some(address), false),
+            (TokenBinding::First(address), Some(address), true),
         ] {
             let claims = tokens.verify(&tokens.mint_bound(UID, 7, bound).expect("token")).expect("good");
             assert_eq!((claims.address, claims.first), (at, first), "{bound:?}");

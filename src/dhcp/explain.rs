@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::api::MacAddress;
-use crate::boot::{Boot, BootClient, BootHost, ClientKind, Firmware, Stranger, decide};
+use crate::boot::{Boot, BootClient, BootHost, ClientKind, Firmware, UnknownMachine, decide};
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::publish::{expiry, state_name};
@@ -16,7 +16,7 @@ pub(super) fn network(
     config: &NetworkConfig,
     table: &LeaseTable,
     host: Option<&BootHost>,
-    stranger: &Stranger,
+    unknown: &UnknownMachine,
 ) -> String {
     let is_host = host.is_some();
     let reservation = config.reservations.iter().find(|reservation| reservation.mac == mac);
@@ -52,14 +52,19 @@ pub(super) fn network(
         None => line(format_args!("it has no lease")),
     }
     if config.mode != NetworkMode::Off {
-        boot(mac, host, stranger, &mut line);
+        boot(mac, host, unknown, &mut line);
     }
     text
 }
 
 /// What firmware and iPXE are told to boot.
-fn boot(mac: MacAddress, host: Option<&BootHost>, stranger: &Stranger, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
-    let asks = |kind| decide(&BootClient { mac, firmware: Firmware::UefiX64, kind }, host, stranger);
+fn boot(
+    mac: MacAddress,
+    host: Option<&BootHost>,
+    unknown: &UnknownMachine,
+    line: &mut impl FnMut(std::fmt::Arguments<'_>),
+) {
+    let asks = |kind| decide(&BootClient { mac, firmware: Firmware::UefiX64, kind }, host, unknown);
     let mut decision = asks(ClientKind::Pxe);
     let reason = decision.reasons.pop().unwrap_or_default();
     match decision.boot {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::MacAddress;
-use crate::boot::{Holder, HostIndex};
+use crate::boot::{HostIndex, LeaseOwner};
 use crate::config::{NetworkConfig, NetworkMode};
 use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
@@ -162,9 +162,9 @@ impl Leases {
     pub fn explain(&self, mac: MacAddress, hosts: &HostIndex) -> String {
         let host = hosts.by_mac(mac);
         let networks = self.networks.iter().map(|network| {
-            let stranger = hosts.stranger(mac, network.config.discovery);
+            let unknown = hosts.unknown_machine(mac, network.config.discovery);
             let table = network.table();
-            super::explain::network(mac, &network.config, &table, host.as_deref(), &stranger)
+            super::explain::network(mac, &network.config, &table, host.as_deref(), &unknown)
         });
         let networks = networks.collect();
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).of_machine(mac);
@@ -249,20 +249,20 @@ impl Leases {
 
 /// Who holds an address. `leases` are given where this appliance alone gives the addresses of its networks; without them
 /// another may have given this one.
-pub fn holder(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4Addr) -> Holder {
+pub fn lease_owner(networks: &[NetworkConfig], leases: Option<&Leases>, address: Ipv4Addr) -> LeaseOwner {
     let Some(network) = networks.iter().find(|network| network.subnet.contains(address)) else {
-        return Holder::Outside;
+        return LeaseOwner::Outside;
     };
     match (network.mode, leases) {
-        (NetworkMode::Proxy | NetworkMode::Off, _) | (_, None) => Holder::Elsewhere,
+        (NetworkMode::Proxy | NetworkMode::Off, _) | (_, None) => LeaseOwner::Elsewhere,
         (NetworkMode::Authoritative | NetworkMode::Reservations, Some(leases)) => {
             let bound = |lease: &Lease| (lease.state == LeaseState::Bound).then_some(lease.client.mac);
             let Some(mac) = leases.with_lease(address, |_, lease| bound(lease)).flatten() else {
-                return Holder::Nobody;
+                return LeaseOwner::Nobody;
             };
             match leases.also_at(mac, network, unix_now(), &is_attached) {
-                Some(other) => Holder::AlsoAt(mac, other),
-                None => Holder::Machine(mac),
+                Some(other) => LeaseOwner::AlsoAt(mac, other),
+                None => LeaseOwner::Machine(mac),
             }
         }
     }
@@ -287,12 +287,12 @@ pub fn rank(
     let IpAddr::V4(address) = address else {
         return if networks.is_empty() { Rank::Untold } else { Rank::Stranger };
     };
-    match holder(networks, leases, address) {
-        Holder::Elsewhere => Rank::Untold,
+    match lease_owner(networks, leases, address) {
+        LeaseOwner::Elsewhere => Rank::Untold,
         // Nobody is told of any network, so nobody can be known.
-        Holder::Outside if networks.is_empty() => Rank::Untold,
-        Holder::Outside | Holder::Nobody | Holder::AlsoAt(..) => Rank::Stranger,
-        Holder::Machine(mac) => {
+        LeaseOwner::Outside if networks.is_empty() => Rank::Untold,
+        LeaseOwner::Outside | LeaseOwner::Nobody | LeaseOwner::AlsoAt(..) => Rank::Stranger,
+        LeaseOwner::Machine(mac) => {
             let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
             let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
             if host.is_none() && !reserved() {
@@ -521,29 +521,34 @@ mod tests {
         assert_eq!(leases.address_of(mac(4)), None, "not a network of the configuration");
         assert_eq!(leases.address_of(mac(9)), Some(at(9)), "reserved");
         let rows = [
-            (at(101), Holder::Machine(mac(1))),
-            (at(102), Holder::Nobody),
-            (at(9), Holder::Nobody),
-            (elsewhere, Holder::Outside),
-            (Ipv4Addr::new(10, 2, 0, 7), Holder::Elsewhere),
-            (Ipv4Addr::new(10, 3, 0, 7), Holder::Elsewhere),
+            (at(101), LeaseOwner::Machine(mac(1))),
+            (at(102), LeaseOwner::Nobody),
+            (at(9), LeaseOwner::Nobody),
+            (elsewhere, LeaseOwner::Outside),
+            (Ipv4Addr::new(10, 2, 0, 7), LeaseOwner::Elsewhere),
+            (Ipv4Addr::new(10, 3, 0, 7), LeaseOwner::Elsewhere),
         ];
         for (address, wanted) in rows {
-            assert_eq!(holder(&networks, Some(&leases), address), wanted, "{address}");
+            assert_eq!(lease_owner(&networks, Some(&leases), address), wanted, "{address}");
         }
         let hosts = HostIndex::default();
         let machine = |name: &str, last: u8, waiting, registered| {
-            let discovery = crate::boot::Discovery { waiting, ..Default::default() };
+            let discovery = crate::boot::DiscoveryState { waiting, ..Default::default() };
             hosts.insert(crate::boot::BootHost {
                 namespace: "ns".into(),
                 name: name.into(),
                 uid: name.into(),
                 created: 0,
                 macs: vec![mac(last)],
-                way: Default::default(),
+                boot_interface: Default::default(),
                 intent: None,
                 discovery,
-                standing: crate::boot::Standing { boot_mac: Some(mac(last)), registered, paused: false, record: None },
+                ownership: crate::boot::Ownership {
+                    boot_mac: Some(mac(last)),
+                    registered,
+                    paused: false,
+                    record: None,
+                },
             });
         };
         let by = |cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>, address: Ipv4Addr| {
@@ -566,9 +571,9 @@ mod tests {
         assert_eq!(rank(&networks, None, &hosts, &|_| None, at(101).into()), Rank::Untold);
         assert_eq!(rank(&[], None, &hosts, &|_| None, at(101).into()), Rank::Untold);
         // Beside other appliances leases say nothing; that a network is none of ours is known all the same.
-        assert_eq!(holder(&networks, None, at(101)), Holder::Elsewhere);
-        assert_eq!(holder(&networks, None, elsewhere), Holder::Outside);
-        assert_eq!(holder(&[], None, at(101)), Holder::Outside);
+        assert_eq!(lease_owner(&networks, None, at(101)), LeaseOwner::Elsewhere);
+        assert_eq!(lease_owner(&networks, None, elsewhere), LeaseOwner::Outside);
+        assert_eq!(lease_owner(&[], None, at(101)), LeaseOwner::Outside);
         let text = leases.explain(mac(1), &HostIndex::default());
         assert!(text.contains("10.0.0.101, bound, end 1970-01-01T00:50:00Z"), "{text}");
         assert!(text.contains("its firmware is told nothing to boot: no BareMetalHost"), "{text}");

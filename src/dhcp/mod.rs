@@ -43,7 +43,7 @@ mod respond_tests;
 mod table_tests;
 
 pub use interface::{Interface, interface_address, interfaces};
-pub use leases::{Leases, LoadError, holder, rank};
+pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};
 pub use publish::LeaseViews;
 pub use server::{BindError, ServeError, Server};

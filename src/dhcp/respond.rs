@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dhcproto::v4::MessageType;
 
 use crate::api::MacAddress;
-use crate::boot::{BootHost, HostIndex, Stranger, decide};
+use crate::boot::{BootHost, HostIndex, UnknownMachine, decide};
 use crate::config::NetworkMode;
 
 use super::client::{self, LeaseClient};
@@ -52,7 +52,7 @@ pub struct NetworkContext<'a> {
     /// All hosts.
     pub hosts: &'a HostIndex,
     /// What is done about the client when it is no host.
-    pub stranger: &'a Stranger,
+    pub unknown: &'a UnknownMachine,
     /// Who is known on this network.
     pub known: IsKnown<'a>,
 }
@@ -117,7 +117,7 @@ pub(super) fn boot_answer(request: &Request<'_>, context: NetworkContext<'_>) ->
         return (None, None);
     }
     let client = client::boot_client(request);
-    let mut decision = decide(&client, context.host, context.stranger);
+    let mut decision = decide(&client, context.host, context.unknown);
     let netboot = netboot::answer(&client, &decision, context.network);
     let reason = decision.reasons.pop().unwrap_or_default();
     let text = match &netboot {

@@ -8,7 +8,7 @@ use dhcproto::{Decodable, Decoder};
 
 use crate::api::MacAddress;
 use crate::api::slipway::BootTarget;
-use crate::boot::{BootHost, HostIndex, IndexedIntent, Standing};
+use crate::boot::{BootHost, HostIndex, IndexedIntent, Ownership};
 use crate::config::{Config, NetworkConfig};
 
 use super::ServicePorts;
@@ -72,8 +72,8 @@ impl Back {
 }
 
 /// Of a host with this boot address, whose BMC let the appliance in.
-fn registered(number: u8) -> Standing {
-    Standing { boot_mac: Some(MacAddress(mac(number))), registered: true, paused: false, record: None }
+fn registered(number: u8) -> Ownership {
+    Ownership { boot_mac: Some(MacAddress(mac(number))), registered: true, paused: false, record: None }
 }
 
 impl World {
@@ -94,12 +94,12 @@ impl World {
         self.hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: registered(number),
+            ownership: registered(number),
             name: format!("web-{number}"),
             uid: format!("u{number}"),
             macs: vec![MacAddress(mac(number))],
             intent: target.map(|target| IndexedIntent { generation: 1, target, session_open: false, live_iso: None }),
-            way: Default::default(),
+            boot_interface: Default::default(),
             discovery: Default::default(),
         });
         self
@@ -116,8 +116,8 @@ impl World {
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
-        let stranger = hosts.stranger(request.mac, network.discovery);
-        let context = NetworkContext { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
+        let unknown = hosts.unknown_machine(request.mac, network.discovery);
+        let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
         self.table.advance(self.now, &known);
         let outcome = respond(self.now, &request, PacketInfo { source, port }, context, &mut self.table);
         let message = outcome.reply.as_ref().map(|reply| {
@@ -182,12 +182,12 @@ fn hosts_of_another_namespace_get_addresses_whatever_the_first_takes() {
             world.hosts.insert(BootHost {
                 namespace: namespace.into(),
                 created: 0,
-                standing: registered(number),
+                ownership: registered(number),
                 name: format!("{namespace}-{number}"),
                 uid: format!("u{number}"),
                 macs: vec![MacAddress(mac(number))],
                 intent: None,
-                way: Default::default(),
+                boot_interface: Default::default(),
                 discovery: Default::default(),
             });
         };
@@ -878,13 +878,13 @@ fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
     let known = |waiting, registered| BootHost {
         namespace: "default".into(),
         created: 0,
-        standing: Standing { boot_mac: Some(MacAddress(mac(1))), registered, paused: false, record: None },
+        ownership: Ownership { boot_mac: Some(MacAddress(mac(1))), registered, paused: false, record: None },
         name: "web-1".into(),
         uid: "u".into(),
         macs: vec![MacAddress(mac(1))],
         intent: None,
-        way: Default::default(),
-        discovery: crate::boot::Discovery { waiting, ..Default::default() },
+        boot_interface: Default::default(),
+        discovery: crate::boot::DiscoveryState { waiting, ..Default::default() },
     };
     world.hosts.insert(known(true, true));
     assert_eq!(lease(&world.renew(1, at(100))), 300);
@@ -902,22 +902,22 @@ fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
 fn addresses_that_somebody_wrote_into_hosts_leave_room_for_a_new_host() {
     let mut world = World::new("pool=['10.0.0.100-10.0.0.119']\n");
     let named: Vec<_> = (20..=120).map(|number| MacAddress(mac(number))).collect();
-    let tenant = |name: &str, standing: Standing, macs: &[MacAddress]| BootHost {
+    let tenant = |name: &str, ownership: Ownership, macs: &[MacAddress]| BootHost {
         namespace: "tenant".into(),
         created: 0,
-        standing,
+        ownership,
         name: name.into(),
         uid: name.into(),
         macs: macs.to_vec(),
         intent: None,
-        way: Default::default(),
+        boot_interface: Default::default(),
         discovery: Default::default(),
     };
     // Further cards of a registered host, and a boot address of one that never was.
     world.hosts.insert(tenant("cards", registered(20), &named[..60]));
     for one in &named[60..] {
-        let standing = Standing { boot_mac: Some(*one), ..Standing::default() };
-        world.hosts.insert(tenant(&one.to_string(), standing, &[*one]));
+        let ownership = Ownership { boot_mac: Some(*one), ..Ownership::default() };
+        world.hosts.insert(tenant(&one.to_string(), ownership, &[*one]));
     }
     let taken = (21..=120).filter(|number| world.discover(*number).kind().is_some()).count();
     assert_eq!(taken, 18, "a tenth of the pool is kept");

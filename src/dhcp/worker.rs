@@ -333,8 +333,8 @@ impl Handler {
         let hosts = &self.hosts;
         let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
         let host = hosts.by_mac(request.mac);
-        let stranger = hosts.stranger(request.mac, network.discovery);
-        let context = NetworkContext { network, host: host.as_deref(), hosts, stranger: &stranger, known: &known };
+        let unknown = hosts.unknown_machine(request.mac, network.discovery);
+        let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
         let packet_info = PacketInfo { source, port: self.port };
         let outcome = respond(now, &request, packet_info, context, &mut leases.table());
         leases.counts.count(&outcome.disposition);

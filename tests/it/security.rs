@@ -15,7 +15,7 @@ use slipway::api::MacAddress;
 use slipway::api::metal3::{BareMetalHost, BareMetalHostSpec, BmcDetails, SecretReference};
 use slipway::api::slipway::{BootIntent, BootIntentSpec, BootTarget, ImageSpec, IntentStep, StepAction};
 use slipway::apiserver::{self, ApiServer};
-use slipway::boot::{self, BootFiles, Grounds, Holder, HostIndex, Site, Tokens};
+use slipway::boot::{self, BootFiles, BootNetworks, BootServerConfig, HostIndex, LeaseOwner, Tokens};
 use slipway::config::DiscoveryConfig;
 use slipway::host::agent_api::Sessions;
 use slipway::host::directory::Directory;
@@ -97,7 +97,7 @@ impl Appliance {
             tokens.clone(),
             library.clone(),
             logs,
-            boot::Lanes::default(),
+            boot::DownloadScheduler::default(),
         );
         let router = api.router().merge(sessions.with_discovery(visits).with_neighbours(cards()).router());
 
@@ -112,24 +112,25 @@ impl Appliance {
         for name in ["vmlinuz", "initrd", "ramdisk.json"] {
             std::fs::write(files.join(name), "no secret").unwrap();
         }
-        let grounds = Grounds {
+        let networks = BootNetworks {
             discovery: if discovery { vec!["127.0.0.0/8".parse().unwrap()] } else { Vec::new() },
-            holders: Some(Arc::new(|address| match address {
-                NODE => Holder::Machine(MAC),
-                OTHER => Holder::Machine(OTHER_MAC),
-                CLONE => Holder::Machine(CLONED_MAC),
-                BESIDE | BESIDE_TOO | BESIDE_NODE | BESIDE_CLONE => Holder::Elsewhere,
-                OUTSIDER => Holder::Outside,
-                _ => Holder::Nobody,
+            lease_owner: Some(Arc::new(|address| match address {
+                NODE => LeaseOwner::Machine(MAC),
+                OTHER => LeaseOwner::Machine(OTHER_MAC),
+                CLONE => LeaseOwner::Machine(CLONED_MAC),
+                BESIDE | BESIDE_TOO | BESIDE_NODE | BESIDE_CLONE => LeaseOwner::Elsewhere,
+                OUTSIDER => LeaseOwner::Outside,
+                _ => LeaseOwner::Nobody,
             })),
             neighbours: Some(cards()),
-            ..Grounds::default()
+            ..BootNetworks::default()
         };
-        let site = Site::new(agents.port(), pki.ca_pem(), "").unwrap().on(grounds);
+        let site = BootServerConfig::new(agents.port(), pki.ca_pem(), "").unwrap().with_networks(networks);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let scripts = boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::Lanes::default())
-            .merge(boot::live::router(index.clone(), library.clone(), slipway::ration::all_alike()));
+        let scripts =
+            boot::router(site, index.clone(), tokens, BootFiles::new(&files), boot::DownloadScheduler::default())
+                .merge(boot::live::router(index.clone(), library.clone(), slipway::ration::all_alike()));
         tokio::spawn(boot::serve(
             listener,
             scripts,

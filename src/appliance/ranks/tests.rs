@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::MacAddress;
-use crate::boot::{self, BootFiles, BootHost, Lanes, Site, Standing, Tokens};
+use crate::boot::{self, BootFiles, BootHost, BootServerConfig, DownloadScheduler, Ownership, Tokens};
 use crate::store::{Store, StoreOptions};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -48,10 +48,10 @@ fn host(mac: MacAddress) -> BootHost {
         uid: "uid-1".into(),
         created: 0,
         macs: vec![mac],
-        way: Default::default(),
+        boot_interface: Default::default(),
         intent: None,
         discovery: Default::default(),
-        standing: Standing { boot_mac: Some(mac), registered: true, paused: false, record: None },
+        ownership: Ownership { boot_mac: Some(mac), registered: true, paused: false, record: None },
     }
 }
 
@@ -86,11 +86,11 @@ async fn site() -> Appliance {
     std::fs::write(files.join(boot::INITRD), vec![7; INITRD]).expect("a file");
     let key = rcgen::KeyPair::generate().expect("a key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
-    let site = Site::new(8443, &ca.pem(), "").expect("a site");
+    let site = BootServerConfig::new(8443, &ca.pem(), "").expect("a site");
     let tokens = Arc::new(Tokens::open(path).expect("a key"));
-    let lanes = Lanes::default();
-    let metrics = boot::Metrics::new(lanes.clone());
-    let router = boot::router(site, hosts, tokens, BootFiles::new(&files), lanes);
+    let downloads = DownloadScheduler::default();
+    let metrics = boot::Metrics::new(downloads.clone());
+    let router = boot::router(site, hosts, tokens, BootFiles::new(&files), downloads);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let shutdown = CancellationToken::new();

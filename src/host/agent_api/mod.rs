@@ -22,7 +22,7 @@ use self::progress_rate::ProgressRate;
 use self::request_limits::RequestLimits;
 use crate::api::slipway::BootIntent;
 use crate::boot::neighbour::Neighbours;
-use crate::boot::{HostIndex, Lanes, Tokens};
+use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
@@ -42,7 +42,7 @@ struct Inner {
     logs: Logs,
     meter: ProgressRate,
     discovery: OnceLock<Discovery>,
-    lanes: Lanes,
+    downloads: DownloadScheduler,
     limits: RequestLimits,
     metrics: OnceLock<Metrics>,
     neighbours: OnceLock<Neighbours>,
@@ -50,7 +50,7 @@ struct Inner {
 }
 
 impl Sessions {
-    /// `logs` is where nodes' logs are kept; chunks of images take their turn in `lanes`.
+    /// `logs` is where nodes' logs are kept; chunks of images wait for their permits in `downloads`.
     pub fn new(
         client: Client,
         index: HostIndex,
@@ -58,7 +58,7 @@ impl Sessions {
         tokens: Arc<Tokens>,
         library: Library,
         logs: Logs,
-        lanes: Lanes,
+        downloads: DownloadScheduler,
     ) -> Self {
         let (meter, discovery, metrics) = (ProgressRate::default(), OnceLock::new(), OnceLock::new());
         let (limits, neighbours) = (RequestLimits::default(), OnceLock::new());
@@ -71,7 +71,7 @@ impl Sessions {
             logs,
             meter,
             discovery,
-            lanes,
+            downloads,
             limits,
             metrics,
             neighbours,

@@ -21,7 +21,7 @@ use super::session::{self, Caller};
 use super::steps::StepState;
 use super::{Sessions, agent_identity};
 use crate::apiserver::tls::{Peer, Standing};
-use crate::boot::{Claims, lanes};
+use crate::boot::{Claims, download_scheduler};
 use crate::host::discovery::Discovery;
 use crate::host::refused::Refused;
 use crate::host::status::agent_metrics::kind;
@@ -246,7 +246,7 @@ async fn chunk(
 ) -> Result<Response, Refused> {
     let caller = sessions.authenticate(&headers).await?;
     let host = format!("{}/{}", caller.namespace, caller.name);
-    let place = sessions.0.lanes.enter(lanes::Client::Host(host), Rank::Known).await;
+    let place = sessions.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
     let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
     let answer = serve::serve_chunk(&sessions.0.library, &sha256, &headers).await;
     Ok(answer.map(|body| place.hold(body, CancellationToken::new())))

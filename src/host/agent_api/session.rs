@@ -90,7 +90,7 @@ impl Sessions {
         self.here(&claims, peer, host.as_deref().map_or(&[], |host| &host.macs)).await?;
         let answers = self.neighbour(claims.address.filter(|_| !claims.first)).await;
         let host = host.ok_or_else(|| refuse("the host that this token was made for is gone".into()))?;
-        if host.standing.paused {
+        if host.ownership.paused {
             // It may be for a moment only: the agent asks again for as long as its token is good.
             let reason = format!("the host is paused by its annotation {ANNOTATION_PAUSED}");
             return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, reason));
@@ -174,7 +174,7 @@ impl Sessions {
         let own = agent_identity::addresses(call);
         let contested =
             |(mac, rival): (MacAddress, Arc<BootHost>)| agent_identity::contested(mac, &rival, &host.namespace);
-        let rival = || self.0.index.rival(&host.uid, &own).map(contested);
+        let rival = || self.0.index.conflicting_host(&host.uid, &own).map(contested);
         Ok(agent_identity::another(&stored, intent, &own).or_else(rival))
     }
 

@@ -46,7 +46,7 @@ impl Sessions {
             let inner = &self.0;
             let host = inner.index.by_name(&caller.namespace, &caller.name);
             // What is under way comes to its end; nothing is begun.
-            let paused = host.is_some_and(|host| host.standing.paused);
+            let paused = host.is_some_and(|host| host.ownership.paused);
             if let Some(step) = next_of(&intent, after).filter(|_| !paused) {
                 let metrics = self.metrics();
                 let (namespace, name) = (&caller.namespace, &caller.name);

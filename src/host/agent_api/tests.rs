@@ -62,7 +62,7 @@ impl Site {
             tokens.clone(),
             library,
             Logs::new(path.join("logs")),
-            Lanes::default(),
+            DownloadScheduler::default(),
         );
         let metrics = Metrics::default();
         let sessions = sessions.with_metrics(metrics.clone());
@@ -212,7 +212,7 @@ async fn a_machine_that_is_another_registered_hosts_as_well_gets_nothing() {
         .insert(crate::api::slipway::ANNOTATION_REGISTRATION.into(), record);
     let intents = Api::<BootIntent>::namespaced(site.client.clone(), "default");
     intents.create(&PostParams::default(), &intent).await.unwrap();
-    let known = || site.index.by_name("default", "other").is_some_and(|other| other.standing.registered);
+    let known = || site.index.by_name("default", "other").is_some_and(|other| other.ownership.registered);
     site.until("the other host is known", known).await;
     let (status, refusal) = site.open_by(&[MAC, "02:00:00:00:00:0b"], NODE, &token).await;
     let reason = refusal["reason"].as_str().unwrap();
@@ -229,7 +229,7 @@ async fn a_paused_host_opens_no_session_and_begins_no_step() {
         let patch = json!({ "metadata": { "annotations": { ANNOTATION_PAUSED: value } } });
         let hosts = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
         hosts.patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-        site.until("it is known", || site.index.by_name("default", "h").unwrap().standing.paused == paused).await;
+        site.until("it is known", || site.index.by_name("default", "h").unwrap().ownership.paused == paused).await;
     };
     pause(true).await;
     let token = site.tokens.mint(&site.uid, 7).unwrap();
@@ -523,24 +523,24 @@ async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
 fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
     use super::session::bound_elsewhere;
     use crate::api::MacAddress;
-    use crate::boot::{Bound, Claims};
+    use crate::boot::{Claims, TokenBinding};
     let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));
     let (own, at): (_, std::net::Ipv4Addr) = ([mac], [10, 0, 0, 5].into());
     let elsewhere = [10, 0, 0, 6];
     // what it is bound to, who calls, the card there, seconds since it was made, the answer
-    type Row = (Bound, [u8; 4], Option<MacAddress>, i64, Option<u16>);
+    type Row = (TokenBinding, [u8; 4], Option<MacAddress>, i64, Option<u16>);
     let rows: [Row; 11] = [
-        (Bound::Nowhere, elsewhere, None, 0, None),
-        (Bound::Leased(at), [10, 0, 0, 5], Some(other), 0, None),
-        (Bound::Leased(at), elsewhere, Some(mac), 1_000, Some(403)),
-        (Bound::Leased(at), elsewhere, None, 1_000, Some(403)),
-        (Bound::First(at), [10, 0, 0, 5], None, 0, None),
-        (Bound::First(at), elsewhere, Some(mac), 0, None),
-        (Bound::First(at), elsewhere, Some(other), 0, Some(403)),
-        (Bound::First(at), elsewhere, Some(other), 1_000, Some(403)),
-        (Bound::First(at), elsewhere, None, 0, Some(503)),
-        (Bound::First(at), elsewhere, None, 119, Some(503)),
-        (Bound::First(at), elsewhere, None, 120, None),
+        (TokenBinding::Nowhere, elsewhere, None, 0, None),
+        (TokenBinding::Leased(at), [10, 0, 0, 5], Some(other), 0, None),
+        (TokenBinding::Leased(at), elsewhere, Some(mac), 1_000, Some(403)),
+        (TokenBinding::Leased(at), elsewhere, None, 1_000, Some(403)),
+        (TokenBinding::First(at), [10, 0, 0, 5], None, 0, None),
+        (TokenBinding::First(at), elsewhere, Some(mac), 0, None),
+        (TokenBinding::First(at), elsewhere, Some(other), 0, Some(403)),
+        (TokenBinding::First(at), elsewhere, Some(other), 1_000, Some(403)),
+        (TokenBinding::First(at), elsewhere, None, 0, Some(503)),
+        (TokenBinding::First(at), elsewhere, None, 119, Some(503)),
+        (TokenBinding::First(at), elsewhere, None, 120, None),
     ];
     for (bound, peer, card, after, wanted) in rows {
         let plain =

@@ -11,7 +11,7 @@ use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent, Registration};
 use crate::bmc::BmcAddress;
-use crate::boot::{BootHost, Discovery, HostIndex, IndexedIntent, Standing};
+use crate::boot::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 use crate::host::lifecycle;
 use crate::runtime::{Change, Key, Watches, key};
 
@@ -152,19 +152,19 @@ impl Known {
         match self.hosts.get(key) {
             Some(host) => {
                 let own = self.intents.get(key).filter(|(intent, _)| intent.is_of(&host.uid));
-                let counts = |record: &Registration| record.counts(host.standing.registered, now);
+                let counts = |record: &Registration| record.counts(host.ownership.registered, now);
                 let record = own.and_then(|(_, record)| record.clone()).filter(counts);
                 let until = record.as_ref().map_or(0, |record| record.until);
                 if until > now {
                     self.lapse.insert((until, key.clone()));
                 }
-                let registered = record.as_ref().is_some_and(|record| record.has_mac(host.standing.boot_mac));
+                let registered = record.as_ref().is_some_and(|record| record.has_mac(host.ownership.boot_mac));
                 let mut macs = host.macs.clone();
                 let reported = record.iter().flat_map(|record| record.cards.keys()).filter_map(|mac| mac.parse().ok());
                 macs.extend(reported.filter(|mac| !host.macs.contains(mac)).collect::<Vec<_>>());
-                let standing = Standing { registered, record, ..host.standing.clone() };
+                let ownership = Ownership { registered, record, ..host.ownership.clone() };
                 let intent = own.map(|(intent, _)| indexed(intent));
-                index.insert(BootHost { macs, intent, standing, ..host.clone() });
+                index.insert(BootHost { macs, intent, ownership, ..host.clone() });
             }
             None => index.remove(&key.0, &key.1),
         }
@@ -189,7 +189,7 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     // Whether it is registered, its record says, which is in the intent.
-    let standing = Standing { boot_mac, registered: lifecycle::says_registered(host), paused, record: None };
+    let ownership = Ownership { boot_mac, registered: lifecycle::says_registered(host), paused, record: None };
     let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
@@ -197,16 +197,16 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
         uid: host.uid().unwrap_or_default(),
         created: host.creation_timestamp().map_or(0, |created| created.0.as_second()),
         macs,
-        way: bmc.map(|address| address.capabilities().boot).unwrap_or_default(),
+        boot_interface: bmc.map(|address| address.capabilities().boot).unwrap_or_default(),
         intent: None,
         discovery,
-        standing,
+        ownership,
     }
 }
 
-fn discovery(host: &BareMetalHost) -> Discovery {
+fn discovery(host: &BareMetalHost) -> DiscoveryState {
     let reported = host.annotations().get(ANNOTATION_REPORTED).map(String::as_str).unwrap_or_default();
-    Discovery {
+    DiscoveryState {
         waiting: crate::host::discovery::waits(host),
         counts: crate::host::discovery::counts(host),
         reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_REPORTED).collect(),

@@ -191,13 +191,13 @@ impl ConflictIndex {
     }
 
     fn record(&self, uid: Option<&str>) -> Option<Registration> {
-        self.index.by_uid(uid?)?.standing.record.clone()
+        self.index.by_uid(uid?)?.ownership.record.clone()
     }
 
     /// When a host was registered with this BMC, Unix time in milliseconds.
     fn registered(&self, uid: Option<&str>, bmc_address: &str) -> Option<i64> {
         let host = self.index.by_uid(uid?)?;
-        host.standing.record.as_ref().filter(|record| record.has_bmc(bmc_address)).map(|record| record.since)
+        host.ownership.record.as_ref().filter(|record| record.has_bmc(bmc_address)).map(|record| record.since)
     }
 
     fn since(&self, member: &IndexedHost) -> Option<i64> {
@@ -222,7 +222,7 @@ impl ConflictIndex {
     /// DHCP and booting answer.
     pub(in crate::host) fn mac_owner(&self, host: &impl Claimant, mac: &str) -> Option<String> {
         let namespace = host.namespace().unwrap_or_default();
-        let owner = self.index.before(mac.parse().ok()?, &host.uid().unwrap_or_default(), &namespace)?;
+        let owner = self.index.outranking_host(mac.parse().ok()?, &host.uid().unwrap_or_default(), &namespace)?;
         Some(shown(&(owner.namespace.clone(), owner.name.clone()), &namespace))
     }
 

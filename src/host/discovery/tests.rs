@@ -21,7 +21,7 @@ use crate::api::metal3::{BareMetalHost, BareMetalHostSpec, HardwareData};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, ANNOTATION_REPORTED, ANNOTATION_VISIT};
 use crate::apiserver::ApiServer;
 use crate::apiserver::tls::Peer;
-use crate::boot::{HostIndex, Stranger, Tokens};
+use crate::boot::{HostIndex, Tokens, UnknownMachine};
 use crate::config::Config;
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
@@ -68,7 +68,7 @@ impl Site {
             tokens.clone(),
             library,
             Logs::new(folder.join("logs")),
-            crate::boot::Lanes::default(),
+            crate::boot::DownloadScheduler::default(),
         )
         .with_discovery(discovery);
         Self { router: sessions.router(), client, index, tokens, store, shutdown }
@@ -166,11 +166,11 @@ async fn an_unknown_machine_becomes_a_host_that_waits_and_goes_off() {
     assert_eq!((status, &step["action"]), (200, &json!("power-off")));
     // Its next boot is from its disk.
     site.until("the host to be known", || site.index.by_mac(MAC).is_some()).await;
-    assert_eq!(site.index.stranger(MAC, true), Stranger::Ignored);
+    assert_eq!(site.index.unknown_machine(MAC, true), UnknownMachine::Ignored);
     let token = site.tokens.mint_visit(MAC, None).expect("a token");
     assert_eq!(site.open(NODE, &token, MAC).await.0, 403, "it is a host's by now");
     // What it said of its second port binds no other machine before it is accepted.
-    assert_eq!(site.index.stranger(MacAddress([2, 0, 0, 0, 0, 0xf1]), true), Stranger::Discovered);
+    assert_eq!(site.index.unknown_machine(MacAddress([2, 0, 0, 0, 0, 0xf1]), true), UnknownMachine::Discovered);
 }
 
 #[tokio::test]
@@ -245,13 +245,14 @@ async fn a_machine_that_is_a_host_makes_no_second_one_and_is_not_asked_again() {
             .as_deref()
             .is_some_and(|text| text.contains("02:00:00:00:00:02") && text.contains("02:00:00:00:00:f1"))
     );
-    site.until("the address to be known", || site.index.stranger(other, true) != Stranger::Discovered).await;
-    assert_eq!(site.index.stranger(other, true), Stranger::Reported("default/discovered-s1".into()));
+    site.until("the address to be known", || site.index.unknown_machine(other, true) != UnknownMachine::Discovered)
+        .await;
+    assert_eq!(site.index.unknown_machine(other, true), UnknownMachine::Reported("default/discovered-s1".into()));
     assert!(site.index.by_mac(other).is_none(), "nothing of the host is that address'");
     // Gone with its host: then it is new again.
     let all = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
     all.delete("discovered-s1", &Default::default()).await.expect("deleted");
-    site.until("the host to be gone", || site.index.stranger(other, true) == Stranger::Discovered).await;
+    site.until("the host to be gone", || site.index.unknown_machine(other, true) == UnknownMachine::Discovered).await;
 }
 
 #[tokio::test]
@@ -309,7 +310,7 @@ async fn the_limit_holds_for_visits_that_began_before_it_was_reached_and_for_hos
         let hosts = site.hosts().await;
         assert_eq!(hosts.len(), 2);
         assert!(hosts.iter().all(|host| host.annotations().contains_key(ANNOTATION_DISCOVERED) == waits));
-        let full = || site.index.stranger(mac(9), true) == Stranger::TooMany(2);
+        let full = || site.index.unknown_machine(mac(9), true) == UnknownMachine::TooMany(2);
         site.until("the limit to be known", full).await;
         // Once one is inspected there is room again.
         let all = Api::<BareMetalHost>::namespaced(site.client.clone(), "default");
@@ -352,7 +353,7 @@ async fn hardware_that_somebody_wrote_into_a_host_keeps_no_machine_from_being_di
     let patch = Patch::Merge(hardware(&made.metadata.uid.expect("a UID")));
     all.patch_status("claims-all", &PatchParams::default(), &patch).await.expect("patched");
     let card = MacAddress([2, 0, 0, 0, 0, 77]);
-    site.until("its cards are known", || site.index.stranger(card, true) == Stranger::Ignored).await;
+    site.until("its cards are known", || site.index.unknown_machine(card, true) == UnknownMachine::Ignored).await;
 }
 
 /// Who hangs up as soon as the report is sent lets the next one in before the first is there.

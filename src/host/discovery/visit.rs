@@ -20,7 +20,7 @@ use super::standing::{counts, waits, was_let_in};
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareData, HardwareDetails};
 use crate::api::slipway::{ANNOTATION_REPORTED, ANNOTATION_VISIT};
-use crate::boot::{Claims, HostIndex, Stranger};
+use crate::boot::{Claims, HostIndex, UnknownMachine};
 use crate::config::{AfterReport, DiscoveryConfig};
 use crate::host::COMPONENT;
 use crate::host::label;
@@ -119,7 +119,7 @@ impl Discovery {
         if self.0.index.by_mac(mac).is_some() {
             return Err(refuse(format!("{mac} belongs to a host by now")));
         }
-        if let Stranger::TooMany(limit) = self.0.index.stranger(mac, true) {
+        if let UnknownMachine::TooMany(limit) = self.0.index.unknown_machine(mac, true) {
             return Err(refuse(too_many(limit)));
         }
         let visit = Visit {

@@ -137,7 +137,7 @@ impl std::fmt::Debug for HostNetworkData {
 
 #[async_trait]
 impl NetworkData for HostNetworkData {
-    async fn of(&self, namespace: &str, name: &str) -> Result<Option<Vec<u8>>, String> {
+    async fn for_host(&self, namespace: &str, name: &str) -> Result<Option<Vec<u8>>, String> {
         let late = |_| "the API did not answer in time".to_owned();
         tokio::time::timeout(PATIENCE, network_data(&self.0, namespace, name)).await.map_err(late)?
     }

@@ -137,7 +137,7 @@ pub(super) async fn hand_over(context: &Context, host: &BareMetalHost) -> Result
     }
     // The host goes from one watch, its heir comes by another.
     let known = async {
-        let has = || context.index.by_uid(uid)?.standing.record.clone().filter(|record| record.since > 0);
+        let has = || context.index.by_uid(uid)?.ownership.record.clone().filter(|record| record.since > 0);
         while has().is_none() {
             tokio::time::sleep(LOOK).await;
         }

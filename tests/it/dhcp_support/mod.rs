@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use rand::Rng;
 use slipway::api::MacAddress;
 use slipway::api::slipway::BootTarget;
-use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, Standing, neighbour};
+use slipway::boot::{self, BootHost, HostIndex, IndexedIntent, Ownership, neighbour};
 use slipway::config::Config;
 use slipway::dhcp::{LeaseViews, Leases, Server, ServicePorts};
 use slipway::store::{Store, StoreOptions};
@@ -596,12 +596,12 @@ fn serve() {
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            standing: Standing { boot_mac: Some(mac), registered: true, paused: false, record: None },
+            ownership: Ownership { boot_mac: Some(mac), registered: true, paused: false, record: None },
             name: name.into(),
             uid: name.into(),
             macs: vec![mac],
             intent: (boots == "true").then_some(intent),
-            way: Default::default(),
+            boot_interface: Default::default(),
             discovery: Default::default(),
         });
     }
@@ -609,7 +609,7 @@ fn serve() {
     let site = ServicePorts { http_port: 80, tftp_port: 69, dhcp_port: 67 };
     let server = Server::bind(site, leases.clone(), hosts.clone(), LeaseViews::store(&store)).expect("binds");
     let networks: Vec<_> = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
-    let cards = neighbour::remembered(networks.clone());
+    let cards = neighbour::cached(networks.clone());
     let server = server.with_cards(cards.clone());
     let shutdown = tokio_util::sync::CancellationToken::new();
     let serving = runtime.spawn(server.run(shutdown.clone()));
@@ -631,7 +631,7 @@ fn serve() {
             Some(("card", address)) => {
                 let address = address.parse().expect("an address");
                 let card = runtime.block_on(neighbour::kernel(networks.clone())(address));
-                assert_eq!(neighbour::remembered(networks.clone())(address), card, "asked the other way");
+                assert_eq!(neighbour::cached(networks.clone())(address), card, "asked the other way");
                 card.map_or_else(|| "none".to_owned(), |card| card.to_string())
             }
             Some(("rank", address)) => format!("{:?}", ranks(address.parse().expect("an address"))),
@@ -660,16 +660,17 @@ fn boot_http(
     }
     let networks = config.networks.iter().map(|one| (one.subnet, one.interface.clone())).collect();
     let (all, leases) = (config.networks.clone(), leases.clone());
-    let grounds = boot::Grounds {
-        holders: Some(Arc::new(move |address| slipway::dhcp::holder(&all, Some(&leases), address))),
+    let boot_networks = boot::BootNetworks {
+        lease_owner: Some(Arc::new(move |address| slipway::dhcp::lease_owner(&all, Some(&leases), address))),
         neighbours: Some(neighbour::kernel(networks)),
-        ..boot::Grounds::default()
+        ..boot::BootNetworks::default()
     };
     let key = rcgen::KeyPair::generate().expect("a key");
     let ca = rcgen::CertificateParams::new(["ca".to_owned()]).and_then(|ca| ca.self_signed(&key)).expect("a CA");
-    let site = boot::Site::new(8443, &ca.pem(), "").expect("a site").on(grounds);
+    let site = boot::BootServerConfig::new(8443, &ca.pem(), "").expect("a site").with_networks(boot_networks);
     let tokens = Arc::new(boot::Tokens::open(&folder()).expect("a key"));
-    let router = boot::router(site, hosts.clone(), tokens, boot::BootFiles::new(&files), boot::Lanes::default());
+    let router =
+        boot::router(site, hosts.clone(), tokens, boot::BootFiles::new(&files), boot::DownloadScheduler::default());
     async move {
         let listener = tokio::net::TcpListener::bind("0.0.0.0:80").await.expect("a port");
         let metrics = boot::Metrics::default();

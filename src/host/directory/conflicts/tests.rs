@@ -45,7 +45,7 @@ fn put(conflicts: &ConflictIndex, host: &BareMetalHost) {
     let uid = host.uid().unwrap_or_default();
     let created = host.creation_timestamp().map(|made| made.0);
     let (boot_mac, bmc) = (host.boot_mac(), host.bmc_address().unwrap_or_default());
-    let known = conflicts.index.by_uid(&uid).and_then(|known| known.standing.record.clone());
+    let known = conflicts.index.by_uid(&uid).and_then(|known| known.ownership.record.clone());
     let record = known.or_else(|| {
         crate::host::lifecycle::says_registered(host).then(|| Registration {
             boot_mac_address: boot_mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -62,10 +62,10 @@ fn put(conflicts: &ConflictIndex, host: &BareMetalHost) {
         uid,
         created: created.map_or(0, |made| made.as_second()),
         macs: boot_mac.into_iter().collect(),
-        way: Default::default(),
+        boot_interface: Default::default(),
         intent: None,
-        discovery: crate::boot::Discovery { waiting, ..Default::default() },
-        standing: crate::boot::Standing { boot_mac, registered, record, ..Default::default() },
+        discovery: crate::boot::DiscoveryState { waiting, ..Default::default() },
+        ownership: crate::boot::Ownership { boot_mac, registered, record, ..Default::default() },
     });
 }
 

@@ -29,7 +29,7 @@ use crate::apiserver::{ApiServer, Identity};
 use crate::bmc::sim::machine::{BootOverride, Override, PowerCommand};
 use crate::bmc::sim::{Machine, Profile};
 use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, PowerAction, PowerState};
-use crate::boot::{HostIndex, Lanes, Tokens};
+use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::config::Span;
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
@@ -262,7 +262,8 @@ impl Site {
         let tokens = Arc::new(Tokens::open(path).unwrap());
         let logs = Logs::new(path.join("logs"));
         let sessions =
-            Sessions::new(client.clone(), index.clone(), intents, tokens, library, logs, Lanes::default()).router();
+            Sessions::new(client.clone(), index.clone(), intents, tokens, library, logs, DownloadScheduler::default())
+                .router();
         let site = Self { router, sessions, client, index, shutdown: shutdown.clone(), _folder: folder };
         tokio::spawn(site.images().run_until_cancelled_owned(shutdown));
         Arc::new(site)

@@ -1,9 +1,9 @@
-//! Bandwidth lanes: deployments under way before machines that begin to boot.
+//! Bandwidth scheduler: deployments under way before machines that begin to boot.
 //!
-//! Kernels, ramdisks and chunks of images take nearly all of the bandwidth. Each answer that carries one holds a place until
-//! its last byte is sent; a client without a place waits in line. A rack that is powered on at once fills the line of boots,
-//! and a deployment passes by it. A client that reads too slowly while others wait loses its place. Known hosts go first,
-//! and strangers have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
+//! Kernels, ramdisks and chunks of images take nearly all of the bandwidth. Each answer that carries one holds a permit until
+//! its last byte is sent; a client without a permit waits in the queue. A rack that is powered on at once fills the queue of
+//! boots, and a deployment passes by it. A client that reads too slowly while others wait loses its permit. Known hosts go
+//! first, and strangers have [a share](Shares) together: whatever they do, a known host gets its ramdisk.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -23,16 +23,16 @@ use tracing::warn;
 use crate::ration::{Rank, Shares};
 
 /// Chunks of images sent at once.
-pub const DEPLOY_PLACES: usize = 64;
+pub const DEPLOY_PERMITS: usize = 64;
 /// Boot files sent at once.
-pub const BOOT_PLACES: usize = 64;
+pub const BOOT_PERMITS: usize = 64;
 /// Boot files that may begin while deployments are under way.
-pub const BOOT_PLACES_BESIDE: usize = 8;
+pub const BOOT_PERMITS_BESIDE: usize = 8;
 /// Chunks at once for one host; an agent asks for six.
 const OF_A_HOST: usize = 8;
 /// Boot files at once for one address; iPXE asks for one after the other.
 const OF_AN_ADDRESS: usize = 2;
-/// How many of one client may wait in line.
+/// How many of one client may wait in the queue.
 const WAITING_OF_A_CLIENT: usize = 16;
 /// How long after its last chunk a deployment still counts as under way.
 const UNDER_WAY: Duration = Duration::from_secs(2);
@@ -41,16 +41,16 @@ const UNDER_WAY: Duration = Duration::from_secs(2);
 const LEAST_RATE: u64 = 40_000;
 const RATE_OVER: Duration = Duration::from_secs(60);
 
-/// Whose an answer is.
+/// Who downloads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Client {
+pub enum DownloadClient {
     /// A host that is being deployed, as `namespace/name`.
     Host(String),
     /// A machine that boots.
     Machine(IpAddr),
 }
 
-impl Client {
+impl DownloadClient {
     /// The namespace of a host.
     fn namespace(&self) -> &str {
         match self {
@@ -60,28 +60,28 @@ impl Client {
     }
 }
 
-/// The places. Cheap to clone; all clones are the same.
+/// The permits and who waits for them. Cheap to clone; all clones are the same.
 #[derive(Clone, Default)]
-pub struct Lanes(Arc<Mutex<State>>);
+pub struct DownloadScheduler(Arc<Mutex<State>>);
 
-/// A place, until it is dropped.
-pub struct Place {
-    lanes: Lanes,
-    client: Client,
+/// A permit, until it is dropped.
+pub struct DownloadPermit {
+    scheduler: DownloadScheduler,
+    client: DownloadClient,
     rank: Rank,
     left: Arc<AtomicBool>,
 }
 
-/// Too much of this client waits in line already.
+/// Too much of this client waits in the queue already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{WAITING_OF_A_CLIENT} requests from the same address wait in line already")]
-pub struct TooMany;
+pub struct QueueFull;
 
 /// A boot file or a chunk on its way.
-struct Sending {
-    client: Client,
+struct Download {
+    client: DownloadClient,
     rank: Rank,
-    /// Whether its place was given back.
+    /// Whether its permit was given back.
     left: Arc<AtomicBool>,
     /// Bytes that were taken.
     taken: Arc<AtomicU64>,
@@ -91,7 +91,7 @@ struct Sending {
     hangup: CancellationToken,
 }
 
-impl Sending {
+impl Download {
     fn is_slow(&mut self, now: Instant) -> bool {
         let (since, before) = self.looked;
         let passed = now.saturating_duration_since(since);
@@ -104,40 +104,40 @@ impl Sending {
     }
 }
 
-/// One of the two lines.
-struct Line<T> {
-    running: HashMap<Client, usize>,
+/// One of the two queues.
+struct Queue<T> {
+    running: HashMap<DownloadClient, usize>,
     shares: Shares,
-    waiting: VecDeque<Waiting<T>>,
+    waiting: VecDeque<Waiter<T>>,
 }
 
-/// Somebody in line.
-struct Waiting<T> {
-    client: Client,
+/// Somebody in the queue.
+struct Waiter<T> {
+    client: DownloadClient,
     rank: Rank,
     waiter: T,
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self { running: HashMap::new(), shares: Shares::default(), waiting: VecDeque::new() }
     }
 }
 
-impl<T> Line<T> {
-    /// The client that goes next, when the line has a place for it: the best known of those that may have more, of them one
-    /// of the namespace that has least, then one that has least, and of them the first in line.
-    fn next(&mut self, places: usize, of_a_client: usize) -> Option<Waiting<T>> {
-        let has = |client: &Client| self.running.get(client).copied().unwrap_or_default();
+impl<T> Queue<T> {
+    /// The client that goes next, when the queue has a permit for it: the best known of those that may have more, of them one
+    /// of the namespace that has least, then one that has least, and of them the first in the queue.
+    fn next(&mut self, permits: usize, of_a_client: usize) -> Option<Waiter<T>> {
+        let has = |client: &DownloadClient| self.running.get(client).copied().unwrap_or_default();
         let mut namespaces: HashMap<&str, usize> = HashMap::new();
         for (client, count) in &self.running {
             *namespaces.entry(client.namespace()).or_default() += count;
         }
-        let shares = |client: &Client| match client {
-            Client::Host(_) => namespaces.get(client.namespace()).copied().unwrap_or_default(),
-            Client::Machine(_) => 0,
+        let shares = |client: &DownloadClient| match client {
+            DownloadClient::Host(_) => namespaces.get(client.namespace()).copied().unwrap_or_default(),
+            DownloadClient::Machine(_) => 0,
         };
-        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| self.shares.may_take(one.rank, places));
+        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| self.shares.may_take(one.rank, permits));
         let waiting = waiting.map(|(index, one)| (one.rank, shares(&one.client), has(&one.client), index));
         let (.., index) = waiting.filter(|(_, _, count, _)| *count < of_a_client).min()?;
         let next = self.waiting.remove(index)?;
@@ -151,7 +151,7 @@ impl<T> Line<T> {
         self.waiting.iter().map(|one| one.rank).min()
     }
 
-    fn leave(&mut self, client: &Client, rank: Rank) {
+    fn leave(&mut self, client: &DownloadClient, rank: Rank) {
         let Some(count) = self.running.get_mut(client) else { return };
         *count -= 1;
         self.shares.remove(rank);
@@ -161,25 +161,25 @@ impl<T> Line<T> {
     }
 }
 
-/// Both lines, without clock and waiters' own kind.
-struct Table<T> {
-    deploy: Line<T>,
-    boot: Line<T>,
+/// Both queues, without clock and waiters' own kind.
+struct Queues<T> {
+    deploy: Queue<T>,
+    boot: Queue<T>,
     last_chunk: Option<Instant>,
-    sending: Vec<Sending>,
+    downloads: Vec<Download>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for Queues<T> {
     fn default() -> Self {
-        Self { deploy: Line::default(), boot: Line::default(), last_chunk: None, sending: Vec::new() }
+        Self { deploy: Queue::default(), boot: Queue::default(), last_chunk: None, downloads: Vec::new() }
     }
 }
 
-impl<T> Table<T> {
-    fn line(&mut self, client: &Client) -> &mut Line<T> {
+impl<T> Queues<T> {
+    fn queue(&mut self, client: &DownloadClient) -> &mut Queue<T> {
         match client {
-            Client::Host(_) => &mut self.deploy,
-            Client::Machine(_) => &mut self.boot,
+            DownloadClient::Host(_) => &mut self.deploy,
+            DownloadClient::Machine(_) => &mut self.boot,
         }
     }
 
@@ -189,43 +189,43 @@ impl<T> Table<T> {
         lately || self.deploy.shares.taken() > 0 || !self.deploy.waiting.is_empty()
     }
 
-    fn boot_places(&self, now: Instant) -> usize {
-        if self.deploying(now) { BOOT_PLACES_BESIDE } else { BOOT_PLACES }
+    fn boot_permits(&self, now: Instant) -> usize {
+        if self.deploying(now) { BOOT_PERMITS_BESIDE } else { BOOT_PERMITS }
     }
 
     /// Everybody who may go now, in order.
-    fn admit(&mut self, now: Instant) -> Vec<Waiting<T>> {
+    fn admit(&mut self, now: Instant) -> Vec<Waiter<T>> {
         let mut admitted = Vec::new();
-        while let Some(next) = self.deploy.next(DEPLOY_PLACES, OF_A_HOST) {
+        while let Some(next) = self.deploy.next(DEPLOY_PERMITS, OF_A_HOST) {
             admitted.push(next);
         }
-        let places = self.boot_places(now);
-        while let Some(next) = self.boot.next(places, OF_AN_ADDRESS) {
+        let permits = self.boot_permits(now);
+        while let Some(next) = self.boot.next(permits, OF_AN_ADDRESS) {
             admitted.push(next);
         }
         admitted
     }
 
-    /// Takes the places of those who take next to nothing, if others wait for one who are as well known.
-    fn hang_up(&mut self, now: Instant) {
-        self.sending.retain(|one| !one.left.load(Ordering::Relaxed));
+    /// Takes the permits of those who take next to nothing, if others wait for one who are as well known.
+    fn evict_slow(&mut self, now: Instant) {
+        self.downloads.retain(|one| !one.left.load(Ordering::Relaxed));
         let (boot, deploy) = (self.boot.best_waiting(), self.deploy.best_waiting());
         if boot.is_none() && deploy.is_none() {
             return;
         }
-        let best = |client: &Client| if matches!(client, Client::Host(_)) { deploy } else { boot };
-        let (slow, good): (Vec<_>, Vec<_>) = std::mem::take(&mut self.sending)
+        let best = |client: &DownloadClient| if matches!(client, DownloadClient::Host(_)) { deploy } else { boot };
+        let (slow, good): (Vec<_>, Vec<_>) = std::mem::take(&mut self.downloads)
             .into_iter()
             .map(|mut one| (best(&one.client).is_some_and(|best| best <= one.rank) && one.is_slow(now), one))
             .partition(|one| one.0);
-        self.sending = good.into_iter().map(|(_, one)| one).collect();
+        self.downloads = good.into_iter().map(|(_, one)| one).collect();
         for (_, one) in slow {
             if !one.left.swap(true, Ordering::Relaxed) {
                 match &one.client {
-                    Client::Machine(peer) => {
+                    DownloadClient::Machine(peer) => {
                         warn!(%peer, "closed the connection of a machine that takes its boot file too slowly while others wait");
                     }
-                    Client::Host(host) => {
+                    DownloadClient::Host(host) => {
                         warn!(
                             %host,
                             "broke off a chunk of an image that the machine takes too slowly while others wait"
@@ -238,27 +238,27 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the second place of somebody for one who waits, has none, and is as well known: of those who have most, the
+    /// Takes the second permit of somebody for one who waits, has none, and is as well known: of those who have most, the
     /// one that began last. Whether there was one to take.
-    fn share(&mut self, now: Instant) -> bool {
-        let places = self.boot_places(now);
-        let has = |client: &Client| self.boot.running.get(client).copied().unwrap_or_default();
+    fn rebalance(&mut self, now: Instant) -> bool {
+        let permits = self.boot_permits(now);
+        let has = |client: &DownloadClient| self.boot.running.get(client).copied().unwrap_or_default();
         let without = self.boot.waiting.iter().filter(|one| has(&one.client) == 0);
         let Some(rank) = without.map(|one| one.rank).min() else { return false };
-        let makes_room = |one: &Sending| {
+        let makes_room = |one: &Download| {
             let mut after = self.boot.shares;
             after.remove(one.rank);
-            after.may_take(rank, places)
+            after.may_take(rank, permits)
         };
-        let more = self.sending.iter().enumerate().filter(|(_, one)| {
+        let more = self.downloads.iter().enumerate().filter(|(_, one)| {
             !one.left.load(Ordering::Relaxed) && has(&one.client) > 1 && one.rank >= rank && makes_room(one)
         });
         let Some((index, _)) = more.max_by_key(|(index, one)| (has(&one.client), one.rank, *index)) else {
             return false;
         };
-        let one = self.sending.remove(index);
+        let one = self.downloads.remove(index);
         one.left.store(true, Ordering::Relaxed);
-        if let Client::Machine(peer) = &one.client {
+        if let DownloadClient::Machine(peer) = &one.client {
             warn!(%peer, "closed the connection of a machine's second boot file: another machine that has none gets its place");
         }
         self.leave(&one.client, one.rank, now);
@@ -266,17 +266,17 @@ impl<T> Table<T> {
         true
     }
 
-    fn leave(&mut self, client: &Client, rank: Rank, now: Instant) {
-        if matches!(client, Client::Host(_)) {
+    fn leave(&mut self, client: &DownloadClient, rank: Rank, now: Instant) {
+        if matches!(client, DownloadClient::Host(_)) {
             self.last_chunk = Some(now);
         }
-        self.line(client).leave(client, rank);
+        self.queue(client).leave(client, rank);
     }
 }
 
-type State = Table<oneshot::Sender<Place>>;
+type State = Queues<oneshot::Sender<DownloadPermit>>;
 
-impl Lanes {
+impl DownloadScheduler {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,45 +286,45 @@ impl Lanes {
         let state = self.state();
         // Images are for hosts only.
         let all = [("boot", &state.boot, &Rank::SHARING[..]), ("image", &state.deploy, &[Rank::Known][..])];
-        let of = |(lane, line, ranks): (&'static str, &Line<_>, &'static [Rank])| {
+        let of = |(lane, queue, ranks): (&'static str, &Queue<_>, &'static [Rank])| {
             let waits = |rank: Rank| {
-                let its = |one: &&Waiting<oneshot::Sender<Place>>| one.rank == rank && !one.waiter.is_closed();
-                line.waiting.iter().filter(its).count()
+                let its = |one: &&Waiter<oneshot::Sender<DownloadPermit>>| one.rank == rank && !one.waiter.is_closed();
+                queue.waiting.iter().filter(its).count()
             };
             let count =
-                |rank: Rank| [(lane, "sent", rank, line.shares.taken_by(rank)), (lane, "waiting", rank, waits(rank))];
+                |rank: Rank| [(lane, "sent", rank, queue.shares.taken_by(rank)), (lane, "waiting", rank, waits(rank))];
             ranks.iter().flat_map(move |rank| count(*rank)).collect::<Vec<_>>()
         };
         all.into_iter().flat_map(of).collect()
     }
 
-    /// Waits for a place for a client of this rank. Whoever stops waiting leaves the line.
+    /// Waits for a permit for a client of this rank. Whoever stops waiting leaves the queue.
     ///
     /// # Errors
     /// Too much of this client waits already.
-    pub async fn enter(&self, client: Client, rank: Rank) -> Result<Place, TooMany> {
+    pub async fn acquire(&self, client: DownloadClient, rank: Rank) -> Result<DownloadPermit, QueueFull> {
         // The appliance itself is no better than what it knows.
         let rank = rank.max(Rank::Known);
         let (sender, mut granted) = oneshot::channel();
         {
             let mut state = self.state();
-            let waiting = &mut state.line(&client).waiting;
+            let waiting = &mut state.queue(&client).waiting;
             waiting.retain(|one| !one.waiter.is_closed());
             if waiting.iter().filter(|one| one.client == client).count() >= WAITING_OF_A_CLIENT {
-                return Err(TooMany);
+                return Err(QueueFull);
             }
-            waiting.push_back(Waiting { client, rank, waiter: sender });
+            waiting.push_back(Waiter { client, rank, waiter: sender });
         }
         loop {
             self.admit();
             tokio::select! {
                 biased;
-                place = &mut granted => match place {
-                    Ok(place) => return Ok(place),
-                    // The sender is in the line for as long as this waits.
+                permit = &mut granted => match permit {
+                    Ok(permit) => return Ok(permit),
+                    // The sender is in the queue for as long as this waits.
                     Err(_) => std::future::pending::<()>().await,
                 },
-                // A deployment ends without anybody leaving a place.
+                // A deployment ends without anybody leaving a permit.
                 () = tokio::time::sleep(UNDER_WAY) => {}
             }
         }
@@ -333,36 +333,36 @@ impl Lanes {
     fn admit(&self) {
         let admitted = {
             let (mut state, now) = (self.state(), Instant::now());
-            state.hang_up(now);
+            state.evict_slow(now);
             let mut admitted = state.admit(now);
-            while state.share(now) {
+            while state.rebalance(now) {
                 admitted.extend(state.admit(now));
             }
             admitted
         };
-        for Waiting { client, rank, waiter } in admitted {
-            // A client that does not wait any more gives it back at once: the place comes back with the error and is dropped.
-            drop(waiter.send(Place { lanes: self.clone(), client, rank, left: Arc::default() }));
+        for Waiter { client, rank, waiter } in admitted {
+            // A client that does not wait any more gives it back at once: the permit comes back with the error and is dropped.
+            drop(waiter.send(DownloadPermit { scheduler: self.clone(), client, rank, left: Arc::default() }));
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for DownloadPermit {
     fn drop(&mut self) {
         if !self.left.swap(true, Ordering::Relaxed) {
-            self.lanes.state().leave(&self.client, self.rank, Instant::now());
-            self.lanes.admit();
+            self.scheduler.state().leave(&self.client, self.rank, Instant::now());
+            self.scheduler.admit();
         }
     }
 }
 
-impl Place {
-    /// The answer's body, which keeps the place until it is sent or given up. One that is taken too slowly while others wait
+impl DownloadPermit {
+    /// The answer's body, which keeps the permit until it is sent or given up. One that is taken too slowly while others wait
     /// loses it: `hangup` is cancelled, and the body is broken off.
     pub fn hold(self, body: Body, hangup: CancellationToken) -> Body {
         let taken = Arc::<AtomicU64>::default();
         let (client, rank) = (self.client.clone(), self.rank);
-        let sending = Sending {
+        let download = Download {
             client,
             rank,
             left: self.left.clone(),
@@ -370,19 +370,19 @@ impl Place {
             looked: (Instant::now(), 0),
             hangup: hangup.clone(),
         };
-        self.lanes.state().sending.push(sending);
-        Body::new(Holding { body, taken, hangup, _place: self })
+        self.scheduler.state().downloads.push(download);
+        Body::new(PermitBody { body, taken, hangup, _permit: self })
     }
 }
 
-struct Holding {
+struct PermitBody {
     body: Body,
     taken: Arc<AtomicU64>,
     hangup: CancellationToken,
-    _place: Place,
+    _permit: DownloadPermit,
 }
 
-impl HttpBody for Holding {
+impl HttpBody for PermitBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -417,66 +417,66 @@ mod tests {
 
     use super::*;
 
-    fn machine(number: u8) -> Client {
-        Client::Machine([10, 0, 0, number].into())
+    fn machine(number: u8) -> DownloadClient {
+        DownloadClient::Machine([10, 0, 0, number].into())
     }
 
-    fn host(number: u8) -> Client {
-        Client::Host(format!("rack/{number}"))
+    fn host(number: u8) -> DownloadClient {
+        DownloadClient::Host(format!("rack/{number}"))
     }
 
-    /// Somebody in line who is known.
-    fn waits<T>(client: Client, waiter: T) -> Waiting<T> {
-        Waiting { client, rank: Rank::Known, waiter }
+    /// Somebody in the queue who is known.
+    fn waits<T>(client: DownloadClient, waiter: T) -> Waiter<T> {
+        Waiter { client, rank: Rank::Known, waiter }
     }
 
-    fn stranger(number: u8) -> Waiting<u8> {
-        Waiting { client: Client::Machine([10, 9, 9, number].into()), rank: Rank::Stranger, waiter: number }
+    fn stranger(number: u8) -> Waiter<u8> {
+        Waiter { client: DownloadClient::Machine([10, 9, 9, number].into()), rank: Rank::Stranger, waiter: number }
     }
 
     #[test]
     fn deployments_go_first_and_boots_take_what_they_leave() {
         let now = Instant::now();
-        let mut table = Table::<u8>::default();
+        let mut table = Queues::<u8>::default();
         for number in 0..200 {
             table.boot.waiting.push_back(waits(machine(number), number));
         }
-        assert_eq!(table.admit(now).len(), BOOT_PLACES);
+        assert_eq!(table.admit(now).len(), BOOT_PERMITS);
         // Five hosts with four chunks each pass by the 152 that wait.
         for number in 0..20 {
             table.deploy.waiting.push_back(waits(host(number % 5), number));
         }
         let admitted = table.admit(now);
         assert_eq!(admitted.len(), 20);
-        assert!(admitted.iter().all(|one| matches!(one.client, Client::Host(_))));
+        assert!(admitted.iter().all(|one| matches!(one.client, DownloadClient::Host(_))));
         // Boots that end are not followed by others while chunks are under way, until few are left.
-        let until_few = (BOOT_PLACES - BOOT_PLACES_BESIDE) as u8;
+        let until_few = (BOOT_PERMITS - BOOT_PERMITS_BESIDE) as u8;
         for number in 0..until_few {
             table.leave(&machine(number), Rank::Known, now);
             assert!(table.admit(now).is_empty(), "{number}");
         }
         table.leave(&machine(until_few), Rank::Known, now);
         let next: Vec<_> = table.admit(now).into_iter().map(|one| one.waiter).collect();
-        assert_eq!(next, [BOOT_PLACES as u8], "in their order");
+        assert_eq!(next, [BOOT_PERMITS as u8], "in their order");
         // Nor between two chunks; but soon after the last.
         for number in 0..20 {
             table.leave(&host(number % 5), Rank::Known, now);
         }
         assert!(table.admit(now + UNDER_WAY / 2).is_empty());
-        assert_eq!(table.admit(now + UNDER_WAY).len(), BOOT_PLACES - BOOT_PLACES_BESIDE);
+        assert_eq!(table.admit(now + UNDER_WAY).len(), BOOT_PERMITS - BOOT_PERMITS_BESIDE);
     }
 
     #[test]
     fn no_client_takes_the_places_of_others() {
         let now = Instant::now();
-        let mut table = Table::<u8>::default();
+        let mut table = Queues::<u8>::default();
         for number in 0..100 {
             table.deploy.waiting.push_back(waits(host(1), number));
             table.boot.waiting.push_back(waits(machine(1), number));
         }
         table.deploy.waiting.push_back(waits(host(2), 100));
         let admitted = table.admit(now);
-        let of = |client: Client| admitted.iter().filter(|one| one.client == client).count();
+        let of = |client: DownloadClient| admitted.iter().filter(|one| one.client == client).count();
         assert_eq!((of(host(1)), of(host(2)), of(machine(1))), (OF_A_HOST, 1, OF_AN_ADDRESS));
         table.leave(&host(1), Rank::Known, now);
         assert_eq!(table.admit(now).len(), 1);
@@ -485,16 +485,16 @@ mod tests {
     #[test]
     fn who_has_none_goes_before_who_has_some() {
         let now = Instant::now();
-        let mut table = Table::<u8>::default();
+        let mut table = Queues::<u8>::default();
         // Machine 1 asked a hundred times before the others came.
         table.boot.waiting.extend((0..100).map(|number| waits(machine(1), number)));
         assert_eq!(table.admit(now).len(), OF_AN_ADDRESS);
-        for number in 2..=BOOT_PLACES as u8 {
+        for number in 2..=BOOT_PERMITS as u8 {
             table.boot.waiting.push_back(waits(machine(number), number));
         }
-        assert_eq!(table.admit(now).len(), BOOT_PLACES - OF_AN_ADDRESS);
+        assert_eq!(table.admit(now).len(), BOOT_PERMITS - OF_AN_ADDRESS);
         table.leave(&machine(1), Rank::Known, now);
-        assert_eq!(table.admit(now)[0].client, machine(BOOT_PLACES as u8));
+        assert_eq!(table.admit(now)[0].client, machine(BOOT_PERMITS as u8));
     }
 
     #[test]
@@ -508,16 +508,16 @@ mod tests {
         ];
         for (deploying, rank, comes, gives) in rows {
             let now = Instant::now();
-            let mut table = Table::<u8>::default();
+            let mut table = Queues::<u8>::default();
             let mut ends = Vec::new();
-            let places = if rank == Rank::Known { BOOT_PLACES } else { Shares::of_unknown(BOOT_PLACES) };
-            for number in 0..places as u8 {
+            let permits = if rank == Rank::Known { BOOT_PERMITS } else { Shares::of_unknown(BOOT_PERMITS) };
+            for number in 0..permits as u8 {
                 let client = machine(number / 2);
-                table.boot.waiting.push_back(Waiting { client: client.clone(), rank, waiter: number });
+                table.boot.waiting.push_back(Waiter { client: client.clone(), rank, waiter: number });
                 assert_eq!(table.admit(now).len(), 1);
                 let (hangup, left) = (CancellationToken::new(), Arc::<AtomicBool>::default());
                 let (taken, looked) = (Arc::default(), (now, 0));
-                table.sending.push(Sending { client, rank, left, taken, looked, hangup: hangup.clone() });
+                table.downloads.push(Download { client, rank, left, taken, looked, hangup: hangup.clone() });
                 ends.push(hangup);
             }
             if deploying {
@@ -525,29 +525,29 @@ mod tests {
                 assert_eq!(table.admit(now).len(), 1);
             }
             // Those who have some wait for more, which ends nobody's.
-            table.boot.waiting.push_back(Waiting { client: machine(0), rank, waiter: 250 });
-            assert!(table.admit(now).is_empty() && !table.share(now));
-            table.boot.waiting.push_back(Waiting { client: machine(200), rank: comes, waiter: 251 });
+            table.boot.waiting.push_back(Waiter { client: machine(0), rank, waiter: 250 });
+            assert!(table.admit(now).is_empty() && !table.rebalance(now));
+            table.boot.waiting.push_back(Waiter { client: machine(200), rank: comes, waiter: 251 });
             assert!(table.admit(now).is_empty());
-            assert_eq!(table.share(now), gives, "{deploying} {rank:?} {comes:?}");
+            assert_eq!(table.rebalance(now), gives, "{deploying} {rank:?} {comes:?}");
             let ended: Vec<_> = (0..ends.len()).filter(|index| ends[*index].is_cancelled()).collect();
             let last = if gives { vec![ends.len() - 1] } else { Vec::new() };
             assert_eq!(ended, last, "the one that began last");
             let next: Vec<_> = table.admit(now).into_iter().map(|one| one.waiter).collect();
             assert_eq!(next, if gives { vec![251] } else { Vec::new() }, "and not who had some");
-            assert!(!table.share(now));
+            assert!(!table.rebalance(now));
         }
     }
 
     #[test]
     fn who_takes_next_to_nothing_loses_its_place_when_others_wait() {
         let (begin, enough) = (Instant::now(), LEAST_RATE * RATE_OVER.as_secs());
-        let mut table = Table::<u8>::default();
-        for number in 0..BOOT_PLACES as u8 {
+        let mut table = Queues::<u8>::default();
+        for number in 0..BOOT_PERMITS as u8 {
             table.boot.waiting.push_back(waits(machine(number), number));
         }
-        assert_eq!(table.admit(begin).len(), BOOT_PLACES);
-        let sending = |number| Sending {
+        assert_eq!(table.admit(begin).len(), BOOT_PERMITS);
+        let downloads = |number| Download {
             client: machine(number),
             rank: Rank::Known,
             left: Arc::default(),
@@ -555,43 +555,43 @@ mod tests {
             looked: (begin, 0),
             hangup: CancellationToken::new(),
         };
-        table.sending = (0..BOOT_PLACES as u8).map(sending).collect();
-        let seen: Vec<_> = table.sending.iter().map(|one| (one.taken.clone(), one.hangup.clone())).collect();
+        table.downloads = (0..BOOT_PERMITS as u8).map(downloads).collect();
+        let seen: Vec<_> = table.downloads.iter().map(|one| (one.taken.clone(), one.hangup.clone())).collect();
         let cut = || seen.iter().enumerate().filter(|(_, (_, hangup))| hangup.is_cancelled()).map(|(index, _)| index);
         // Nobody minds as long as nobody waits.
         let now = begin + RATE_OVER;
-        table.hang_up(now);
+        table.evict_slow(now);
         assert_eq!(cut().count(), 0);
         table.boot.waiting.extend((100..103).map(|number| waits(machine(number), number)));
         for (taken, _) in &seen[2..] {
             taken.fetch_add(enough, Ordering::Relaxed);
         }
-        table.hang_up(now);
+        table.evict_slow(now);
         assert_eq!(cut().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(table.admit(now).len(), 2);
         // What one took before counts only once.
         for (taken, _) in &seen[3..] {
             taken.fetch_add(enough, Ordering::Relaxed);
         }
-        table.hang_up(now + RATE_OVER / 2);
+        table.evict_slow(now + RATE_OVER / 2);
         assert_eq!(cut().count(), 2, "not before the time is over");
-        table.hang_up(now + RATE_OVER);
+        table.evict_slow(now + RATE_OVER);
         assert_eq!(cut().collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!((table.boot.shares.taken(), table.sending.len()), (BOOT_PLACES - 1, BOOT_PLACES - 3));
+        assert_eq!((table.boot.shares.taken(), table.downloads.len()), (BOOT_PERMITS - 1, BOOT_PERMITS - 3));
     }
 
     #[test]
     fn hosts_of_one_namespace_keep_no_others_waiting_however_many_and_slow_they_are() {
         let begin = Instant::now();
-        let of = |namespace: &str, number: usize| Client::Host(format!("{namespace}/{number}"));
-        let mut table = Table::<u8>::default();
+        let of = |namespace: &str, number: usize| DownloadClient::Host(format!("{namespace}/{number}"));
+        let mut table = Queues::<u8>::default();
         let all = || (0..100).flat_map(|number| std::iter::repeat_n(number, OF_A_HOST));
         table.deploy.waiting.extend(all().map(|number| waits(of("bad", number), 0)));
-        assert_eq!(table.admit(begin).len(), DEPLOY_PLACES);
+        assert_eq!(table.admit(begin).len(), DEPLOY_PERMITS);
         let taking: Vec<_> = table.deploy.running.keys().cloned().collect();
         for client in taking {
             for _ in 0..table.deploy.running[&client] {
-                table.sending.push(Sending {
+                table.downloads.push(Download {
                     client: client.clone(),
                     rank: Rank::Known,
                     left: Arc::default(),
@@ -601,71 +601,71 @@ mod tests {
                 });
             }
         }
-        // It came last, and has what is left of places before all that wait.
+        // It came last, and has what is left of permits before all that wait.
         table.deploy.waiting.extend((0..OF_A_HOST).map(|_| waits(of("good", 1), 1)));
         table.leave(&of("bad", 0), Rank::Known, begin);
         assert_eq!(table.admit(begin).iter().map(|one| one.waiter).collect::<Vec<_>>(), [1]);
-        table.hang_up(begin + RATE_OVER);
-        assert!(table.sending.is_empty(), "nobody took anything");
+        table.evict_slow(begin + RATE_OVER);
+        assert!(table.downloads.is_empty(), "nobody took anything");
         let next: Vec<_> = table.admit(begin + RATE_OVER).iter().map(|one| one.waiter).collect();
         assert_eq!(next.iter().filter(|one| **one == 1).count(), OF_A_HOST - 1);
     }
 
     #[tokio::test]
     async fn a_place_that_was_taken_away_is_not_given_back_a_second_time() {
-        let lanes = Lanes::default();
+        let scheduler = DownloadScheduler::default();
         let (first, second) = (
-            lanes.enter(machine(1), Rank::Known).await.expect("room"),
-            lanes.enter(machine(1), Rank::Known).await.expect("room"),
+            scheduler.acquire(machine(1), Rank::Known).await.expect("room"),
+            scheduler.acquire(machine(1), Rank::Known).await.expect("room"),
         );
         let hangup = CancellationToken::new();
         let mut body = first.hold(Body::from("boot"), hangup.clone());
         let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         assert!(frame.is_some_and(|frame| frame.is_ok()));
         {
-            let mut state = lanes.state();
-            assert_eq!(state.sending[0].taken.load(Ordering::Relaxed), 4);
+            let mut state = scheduler.state();
+            assert_eq!(state.downloads[0].taken.load(Ordering::Relaxed), 4);
             let (waiter, _granted) = oneshot::channel();
             state.boot.waiting.push_back(waits(machine(1), waiter));
-            state.hang_up(Instant::now() + RATE_OVER);
-            assert_eq!((state.boot.shares.taken(), state.sending.len()), (1, 0));
+            state.evict_slow(Instant::now() + RATE_OVER);
+            assert_eq!((state.boot.shares.taken(), state.downloads.len()), (1, 0));
             state.boot.waiting.clear();
         }
         assert!(hangup.is_cancelled());
         drop(body);
-        assert_eq!(lanes.state().boot.shares.taken(), 1);
+        assert_eq!(scheduler.state().boot.shares.taken(), 1);
         drop(second);
-        assert_eq!(lanes.state().boot.shares.taken(), 0);
+        assert_eq!(scheduler.state().boot.shares.taken(), 0);
     }
 
     #[tokio::test]
-    async fn the_line_is_not_filled_by_one() {
-        let lanes = Lanes::default();
+    async fn the_queue_is_not_filled_by_one() {
+        let scheduler = DownloadScheduler::default();
         let mut held = Vec::new();
         for _ in 0..OF_AN_ADDRESS {
-            held.push(lanes.enter(machine(1), Rank::Known).await.expect("room"));
+            held.push(scheduler.acquire(machine(1), Rank::Known).await.expect("room"));
         }
         let mut waiting: Vec<_> =
-            (0..WAITING_OF_A_CLIENT).map(|_| Box::pin(lanes.enter(machine(1), Rank::Known))).collect();
+            (0..WAITING_OF_A_CLIENT).map(|_| Box::pin(scheduler.acquire(machine(1), Rank::Known))).collect();
         assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
-        assert_eq!(lanes.enter(machine(1), Rank::Known).await.err(), Some(TooMany));
-        lanes.enter(machine(2), Rank::Known).await.expect("room");
+        assert_eq!(scheduler.acquire(machine(1), Rank::Known).await.err(), Some(QueueFull));
+        scheduler.acquire(machine(2), Rank::Known).await.expect("room");
         // Who went away waits no more.
         waiting.pop();
-        assert!(lanes.enter(machine(1), Rank::Known).now_or_never().is_none());
+        assert!(scheduler.acquire(machine(1), Rank::Known).now_or_never().is_none());
     }
 
     #[tokio::test]
     async fn places_come_back_when_bodies_end_and_when_nobody_waits_any_more() {
-        let lanes = Lanes::default();
+        let scheduler = DownloadScheduler::default();
         let mut held = Vec::new();
-        for number in 0..BOOT_PLACES {
-            let place = lanes.enter(machine(number as u8), Rank::Known).await.expect("room");
-            held.push(place.hold(Body::from("boot"), CancellationToken::new()));
+        for number in 0..BOOT_PERMITS {
+            let permit = scheduler.acquire(machine(number as u8), Rank::Known).await.expect("room");
+            held.push(permit.hold(Body::from("boot"), CancellationToken::new()));
         }
-        let mut waits = Box::pin(lanes.enter(machine(100), Rank::Known));
-        let mut gives_up = Box::pin(lanes.enter(machine(101), Rank::Known));
-        let mut last = Box::pin(lanes.enter(machine(102), Rank::Known));
+        let mut waits = Box::pin(scheduler.acquire(machine(100), Rank::Known));
+        let mut gives_up = Box::pin(scheduler.acquire(machine(101), Rank::Known));
+        let mut last = Box::pin(scheduler.acquire(machine(102), Rank::Known));
         assert!((&mut waits).now_or_never().is_none() && (&mut gives_up).now_or_never().is_none());
         assert!((&mut last).now_or_never().is_none());
         drop(gives_up);
@@ -673,10 +673,10 @@ mod tests {
         let _first = waits.await;
         held.pop();
         let _second = last.await;
-        // Without anybody leaving a place, boots go on when the deployment is over.
-        let chunk = lanes.enter(host(1), Rank::Known).await.expect("room");
-        held.truncate(BOOT_PLACES_BESIDE);
-        let mut beside = Box::pin(lanes.enter(machine(103), Rank::Known));
+        // Without anybody leaving a permit, boots go on when the deployment is over.
+        let chunk = scheduler.acquire(host(1), Rank::Known).await.expect("room");
+        held.truncate(BOOT_PERMITS_BESIDE);
+        let mut beside = Box::pin(scheduler.acquire(machine(103), Rank::Known));
         assert!((&mut beside).now_or_never().is_none());
         drop(chunk);
         assert!((&mut beside).now_or_never().is_none());
@@ -685,25 +685,25 @@ mod tests {
 
     #[test]
     fn strangers_have_a_quarter_together_and_the_known_go_first() {
-        let (now, quarter) = (Instant::now(), BOOT_PLACES / 4);
-        let mut table = Table::<u8>::default();
+        let (now, quarter) = (Instant::now(), BOOT_PERMITS / 4);
+        let mut table = Queues::<u8>::default();
         // Thirty strangers were first, and take as much as one may.
         for number in 0..60 {
             table.boot.waiting.push_back(stranger(number % 30));
         }
         assert_eq!(table.admit(now).len(), quarter);
-        for number in 0..BOOT_PLACES as u8 {
+        for number in 0..BOOT_PERMITS as u8 {
             table.boot.waiting.push_back(waits(machine(number), number));
         }
         let admitted = table.admit(now);
-        assert_eq!(admitted.len(), BOOT_PLACES - quarter);
+        assert_eq!(admitted.len(), BOOT_PERMITS - quarter);
         assert!(admitted.iter().all(|one| one.rank == Rank::Known));
-        // A place of a known host's goes to the next one of those, however long strangers wait.
+        // A permit of a known host's goes to the next one of those, however long strangers wait.
         table.leave(&machine(0), Rank::Known, now);
         let next = table.admit(now);
         assert_eq!((next.len(), next[0].rank), (1, Rank::Known));
-        // While a deployment is under way there are few places; what strangers hold of before does not count against them.
-        let mut table = Table::<u8>::default();
+        // While a deployment is under way there are few permits; what strangers hold of before does not count against them.
+        let mut table = Queues::<u8>::default();
         table.boot.waiting.extend((0..30).map(stranger));
         assert_eq!(table.admit(now).len(), quarter);
         table.last_chunk = Some(now);
@@ -714,11 +714,11 @@ mod tests {
     #[test]
     fn a_slow_host_loses_its_place_to_no_stranger() {
         let begin = Instant::now();
-        let mut table = Table::<u8>::default();
+        let mut table = Queues::<u8>::default();
         table.boot.waiting.push_back(waits(machine(1), 1));
         table.boot.waiting.extend((0..30).map(stranger));
         table.admit(begin);
-        let sending = |client: Client, rank| Sending {
+        let downloads = |client: DownloadClient, rank| Download {
             client,
             rank,
             left: Arc::default(),
@@ -726,34 +726,36 @@ mod tests {
             looked: (begin, 0),
             hangup: CancellationToken::new(),
         };
-        table.sending = vec![sending(machine(1), Rank::Known), sending(stranger(0).client, Rank::Stranger)];
-        let cut: Vec<_> = table.sending.iter().map(|one| one.hangup.clone()).collect();
-        table.hang_up(begin + RATE_OVER);
+        table.downloads = vec![downloads(machine(1), Rank::Known), downloads(stranger(0).client, Rank::Stranger)];
+        let cut: Vec<_> = table.downloads.iter().map(|one| one.hangup.clone()).collect();
+        table.evict_slow(begin + RATE_OVER);
         assert_eq!(cut.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>(), [false, true]);
         // To another host it does.
         table.boot.waiting.push_back(waits(machine(2), 2));
-        table.hang_up(begin + RATE_OVER);
+        table.evict_slow(begin + RATE_OVER);
         assert!(cut[0].is_cancelled());
     }
 
     #[tokio::test]
     async fn a_known_host_gets_its_ramdisk_while_strangers_do_their_worst() {
-        let lanes = Lanes::default();
+        let scheduler = DownloadScheduler::default();
         // Ten strangers with ten addresses each, as much at once as they may.
-        let address = |number: u8| Client::Machine([10, 9, 9, number].into());
+        let address = |number: u8| DownloadClient::Machine([10, 9, 9, number].into());
         let mut held = Vec::new();
         let mut waiting = Vec::new();
         for number in 0..200_u8 {
-            let mut enters = Box::pin(lanes.enter(address(number % 100), Rank::Stranger));
+            let mut enters = Box::pin(scheduler.acquire(address(number % 100), Rank::Stranger));
             match (&mut enters).now_or_never() {
-                Some(place) => held.push(place.expect("room")),
+                Some(permit) => held.push(permit.expect("room")),
                 None => waiting.push(enters),
             }
         }
         let mut hosts = Vec::new();
-        for number in 0..Shares::of_unknown(BOOT_PLACES) as u8 {
-            hosts.push(lanes.enter(machine(number), Rank::Known).now_or_never().expect("a host waits for strangers"));
+        for number in 0..Shares::of_unknown(BOOT_PERMITS) as u8 {
+            hosts.push(
+                scheduler.acquire(machine(number), Rank::Known).now_or_never().expect("a host waits for strangers"),
+            );
         }
-        assert_eq!(held.len(), Shares::of_strangers(BOOT_PLACES));
+        assert_eq!(held.len(), Shares::of_strangers(BOOT_PERMITS));
     }
 }

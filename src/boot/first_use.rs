@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// Kept at once. Each is one boot of one host.
 const MOST: usize = 16_384;
 
-/// Who was first. Shared.
+/// Who used what first. Shared.
 #[derive(Debug, Default)]
-pub(super) struct Firsts(Mutex<HashMap<String, First>>);
+pub(super) struct FirstUses(Mutex<HashMap<String, FirstUse>>);
 
-/// Somebody who has it.
+/// Who used it first, and until when it is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct First {
+struct FirstUse {
     address: IpAddr,
     until: Instant,
 }
@@ -26,21 +26,21 @@ struct First {
 /// Another address has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} asked first, and keeps others out for {} s more", .left.as_secs() + 1)]
-pub(super) struct Taken {
+pub(super) struct InUse {
     pub address: IpAddr,
     pub left: Duration,
 }
 
-impl Firsts {
+impl FirstUses {
     /// Gives it to who asks, if nobody else has it now, or if this is proven to be the one whose it is. It lasts so long from
     /// the first time on, and from each time on that is proven: asking again keeps nobody out for longer.
-    pub fn ask(&self, what: &str, address: IpAddr, lasts: Duration, proven: bool, now: Instant) -> Result<(), Taken> {
+    pub fn claim(&self, what: &str, address: IpAddr, lasts: Duration, proven: bool, now: Instant) -> Result<(), InUse> {
         let address = address.to_canonical();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let present = all.get(what).filter(|first| now < first.until).copied();
         match present {
             Some(first) if first.address != address && !proven => {
-                return Err(Taken { address: first.address, left: first.until.saturating_duration_since(now) });
+                return Err(InUse { address: first.address, left: first.until.saturating_duration_since(now) });
             }
             Some(first) if first.address == address && !proven => return Ok(()),
             _ => {}
@@ -52,7 +52,7 @@ impl Firsts {
                 all.remove(&what);
             }
         }
-        all.insert(what.to_owned(), First { address, until: now + lasts });
+        all.insert(what.to_owned(), FirstUse { address, until: now + lasts });
         Ok(())
     }
 }
@@ -84,28 +84,28 @@ mod tests {
             &[(1, false, 0, None), (1, true, 119, None), (2, false, 130, Some((1, 109)))],
         ];
         for row in rows {
-            let firsts = Firsts::default();
+            let first_uses = FirstUses::default();
             for &(address, proven, after, wanted) in *row {
-                let got = firsts.ask("a", at(address), LASTS, proven, begin + Duration::from_secs(after));
-                let wanted = wanted.map(|(other, left)| Taken { address: at(other), left: Duration::from_secs(left) });
+                let got = first_uses.claim("a", at(address), LASTS, proven, begin + Duration::from_secs(after));
+                let wanted = wanted.map(|(other, left)| InUse { address: at(other), left: Duration::from_secs(left) });
                 assert_eq!(got.err(), wanted, "{address} after {after} s of {row:?}");
             }
-            assert_eq!(firsts.ask("b", at(9), LASTS, false, begin), Ok(()), "another boot");
+            assert_eq!(first_uses.claim("b", at(9), LASTS, false, begin), Ok(()), "another boot");
         }
         let mapped = "::ffff:10.0.0.1".parse().expect("an address");
-        let firsts = Firsts::default();
-        assert_eq!(firsts.ask("a", mapped, LASTS, false, begin), Ok(()));
-        assert_eq!(firsts.ask("a", at(1), LASTS, false, begin), Ok(()), "the same address");
+        let first_uses = FirstUses::default();
+        assert_eq!(first_uses.claim("a", mapped, LASTS, false, begin), Ok(()));
+        assert_eq!(first_uses.claim("a", at(1), LASTS, false, begin), Ok(()), "the same address");
     }
 
     #[test]
     fn no_more_than_so_many_are_kept() {
-        let (firsts, begin) = (Firsts::default(), Instant::now());
+        let (first_uses, begin) = (FirstUses::default(), Instant::now());
         for number in 0..MOST + 10 {
             let now = begin + Duration::from_millis(number as u64);
-            assert_eq!(firsts.ask(&number.to_string(), at(1), LASTS, false, now), Ok(()));
+            assert_eq!(first_uses.claim(&number.to_string(), at(1), LASTS, false, now), Ok(()));
         }
-        let all = firsts.0.lock().expect("no panic");
+        let all = first_uses.0.lock().expect("no panic");
         assert!(all.len() == MOST && !all.contains_key("9") && all.contains_key("10"));
     }
 }
