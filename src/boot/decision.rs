@@ -151,7 +151,7 @@ pub fn decide(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMac
     Decision { boot, reasons }
 }
 
-/// The decision as text, for `slipway explain boot`. Holds no secret.
+/// The decision as text, for `slipway debug boot`. Holds no secret.
 pub fn explain(client: &BootClient, host: Option<&BootHost>, unknown: &UnknownMachine) -> String {
     let decision = decide(client, host, unknown);
     let asks = match client.kind {

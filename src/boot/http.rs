@@ -487,7 +487,7 @@ async fn dhcp(
     if !peer.is_loopback() && own != peer {
         return Err(ErrorResponse::new(
             StatusCode::FORBIDDEN,
-            "this is told on the appliance itself: slipway explain dhcp MAC",
+            "this is told on the appliance itself: slipway debug dhcp MAC",
         ));
     }
     let client = BootQuery { arch: Some("efi".into()), ..query }.client()?;

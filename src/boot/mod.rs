@@ -1,6 +1,6 @@
 //! What a machine boots: the pure decision, boot scripts, boot tokens and the boot HTTP endpoints.
 //!
-//! DHCP, iPXE and HTTP boot all ask [`decide`]; `slipway explain boot` prints its answer and reasons.
+//! DHCP, iPXE and HTTP boot all ask [`decide`]; `slipway debug boot` prints its answer and reasons.
 //! It reads [`HostIndex`], which a watch keeps current, and never waits for the API.
 
 mod cached;

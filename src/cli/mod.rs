@@ -9,7 +9,7 @@ mod client;
 mod common;
 mod completion;
 mod crds;
-mod explain;
+mod debug;
 mod failure;
 mod image;
 mod kubeconfig;
@@ -64,7 +64,8 @@ enum Command {
     Ramdisk(ramdisk::Command),
     /// Explain what a machine would boot from the network now, or what DHCP would answer it
     #[command(subcommand)]
-    Explain(explain::Command),
+    #[command(alias = "explain")]
+    Debug(debug::Command),
     /// Run the agent as the first process of the ramdisk; not for use by hand
     #[command(hide = true)]
     Agent,
@@ -108,7 +109,7 @@ pub fn run() -> ExitCode {
         Command::CheckConfig(options) => check_config(&options),
         Command::Bmc(command) => bmc::run(command),
         Command::Ramdisk(command) => ramdisk::run(command),
-        Command::Explain(command) => explain::run(command),
+        Command::Debug(command) => debug::run(command),
         Command::Agent => crate::agent::run_as_init(),
         Command::Image(command) => image::run(command),
         Command::Token(command) => token::run(command),

@@ -102,8 +102,8 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         match command {
             Command::Create { config, name, role, within, group, ttl, output, server } => {
                 let config = config.load()?;
-                let wish = Wish { name, roles: role, within, groups: group, ttl };
-                let made = create(&local::client(&config).await?, &wish).await?;
+                let wanted = WantedToken { name, roles: role, within, groups: group, ttl };
+                let made = create(&local::client(&config).await?, &wanted).await?;
                 print(&config, &made, output, server.as_deref())
             }
             Command::List { config, output } => list(&local::client(&config.load()?).await?, output).await,
@@ -137,7 +137,7 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
-struct Wish {
+struct WantedToken {
     name: String,
     roles: Vec<String>,
     within: Vec<String>,
@@ -162,8 +162,8 @@ fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
-    let name = wish.name.as_str();
+async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
+    let name = wanted.name.as_str();
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty()
         || name.len() > NAME_MAX
@@ -173,17 +173,17 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
     {
         bail!("{name:?} is not a valid token name: use lower-case letters, digits and -, at most {NAME_MAX}");
     }
-    if !wish.within.is_empty() && wish.roles.is_empty() {
+    if !wanted.within.is_empty() && wanted.roles.is_empty() {
         bail!("--in needs a role: add --role NAME");
     }
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    for role in &wish.roles {
+    for role in &wanted.roles {
         if roles.get_opt(role).await?.is_none() {
             bail!("there is no ClusterRole named {role:?}; `kubectl get clusterroles` lists them");
         }
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    for namespace in &wish.within {
+    for namespace in &wanted.within {
         namespaces.get(namespace).await.with_context(|| format!("--in {namespace}"))?;
     }
     let own = Namespace {
@@ -194,11 +194,11 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
         Err(error) if !is_code(&error, 409) => return Err(error).context(NAMESPACE),
         _ => {}
     }
-    let expires = Timestamp::now() + wish.ttl;
+    let expires = Timestamp::now() + wanted.ttl;
     let mut metadata = meta(name.to_owned(), name);
     let mut annotations = BTreeMap::from([(EXPIRES.to_owned(), expires.to_string())]);
-    if !wish.groups.is_empty() {
-        annotations.insert(accounts::GROUPS.to_owned(), wish.groups.join(","));
+    if !wanted.groups.is_empty() {
+        annotations.insert(accounts::GROUPS.to_owned(), wanted.groups.join(","));
     }
     metadata.annotations = Some(annotations);
     let all: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
@@ -209,7 +209,7 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
         }
         Err(error) => return Err(error.into()),
     }
-    let made = finish(client, &all, wish).await;
+    let made = finish(client, &all, wanted).await;
     if made.is_err() {
         // Half a token helps nobody; the error that is told is the first one.
         revoke(client, name).await.ok();
@@ -219,10 +219,10 @@ async fn create(client: &Client, wish: &Wish) -> anyhow::Result<Made> {
 }
 
 /// Binds the roles, then asks for the token.
-async fn finish(client: &Client, all: &Api<ServiceAccount>, wish: &Wish) -> anyhow::Result<String> {
+async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken) -> anyhow::Result<String> {
     let params = PostParams::default();
-    let name = wish.name.as_str();
-    for role in &wish.roles {
+    let name = wanted.name.as_str();
+    for role in &wanted.roles {
         let metadata = meta(format!("slipway-token:{name}:{role}"), name);
         let role_ref = RoleRef { api_group: GROUP.into(), kind: "ClusterRole".into(), name: role.clone() };
         let subjects = Some(vec![Subject {
@@ -231,18 +231,18 @@ async fn finish(client: &Client, all: &Api<ServiceAccount>, wish: &Wish) -> anyh
             namespace: Some(NAMESPACE.into()),
             ..Subject::default()
         }]);
-        if wish.within.is_empty() {
+        if wanted.within.is_empty() {
             let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
             bindings.create(&params, &ClusterRoleBinding { metadata, role_ref, subjects }).await?;
             continue;
         }
-        for namespace in &wish.within {
+        for namespace in &wanted.within {
             let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
             let (metadata, role_ref, subjects) = (metadata.clone(), role_ref.clone(), subjects.clone());
             bindings.create(&params, &RoleBinding { metadata, role_ref, subjects }).await?;
         }
     }
-    let seconds = i64::try_from(wish.ttl.as_secs())?;
+    let seconds = i64::try_from(wanted.ttl.as_secs())?;
     let spec = TokenRequestSpec { expiration_seconds: Some(seconds), ..TokenRequestSpec::default() };
     let answer = all.create_token_request(name, &params, &TokenRequest { spec, ..TokenRequest::default() }).await?;
     answer.status.map(|status| status.token).context("the appliance gave no token")

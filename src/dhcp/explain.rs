@@ -1,4 +1,4 @@
-//! `slipway explain dhcp`: what DHCP does for a machine, in sentences.
+//! `slipway debug dhcp`: what DHCP does for a machine, in sentences.
 
 use std::fmt::Write;
 
@@ -73,7 +73,7 @@ fn boot(
             "its firmware is told to boot undionly.kpxe (BIOS), snponly.efi (UEFI) or ipxe.efi (UEFI HTTP boot): {reason}"
         )),
     }
-    line(format_args!("iPXE is told to fetch its script, which `slipway explain boot {mac}` explains"));
+    line(format_args!("iPXE is told to fetch its script, which `slipway debug boot {mac}` explains"));
 }
 
 /// The last messages and what came of them.

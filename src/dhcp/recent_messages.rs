@@ -1,4 +1,4 @@
-//! Message history: the last messages of each machine and what came of them, in memory, for `slipway explain dhcp`.
+//! Message history: the last messages of each machine and what came of them, in memory, for `slipway debug dhcp`.
 
 use std::collections::{HashMap, VecDeque};
 

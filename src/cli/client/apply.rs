@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::manifests::{Files, Manifest};
-use super::moving;
+use super::migration;
 use super::output::{self, Output};
 use super::request;
 use super::table::harmless;
@@ -137,7 +137,7 @@ async fn one(
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
-    if let Some(reason) = before.is_none().then(|| moving::would_be_wiped(&object)).flatten() {
+    if let Some(reason) = before.is_none().then(|| migration::would_be_wiped(&object)).flatten() {
         bail!("host {}: {reason}", manifest.text("/metadata/name"));
     }
     let query = [

@@ -70,7 +70,7 @@ enum Cascade {
 }
 
 /// What is to go.
-struct Doomed {
+struct Deletion {
     of: Type,
     namespace: String,
     name: String,
@@ -99,7 +99,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         };
         let own = manifest.text("/metadata/namespace");
         let namespace = if own.is_empty() { session.namespace.clone() } else { own.to_owned() };
-        doomed.push(Doomed { of: of.clone(), namespace, name: manifest.text("/metadata/name").to_owned() });
+        doomed.push(Deletion { of: of.clone(), namespace, name: manifest.text("/metadata/name").to_owned() });
     }
     for selection in &selections {
         for of in types.find(&selection.word)? {
@@ -111,7 +111,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 return Err(usage(format!("name the {} to delete, or give --all or --selector", of.plural)));
             }
             let one =
-                |name: &String| Doomed { of: of.clone(), namespace: session.namespace.clone(), name: name.clone() };
+                |name: &String| Deletion { of: of.clone(), namespace: session.namespace.clone(), name: name.clone() };
             doomed.extend(selection.names.iter().map(one));
             if !named {
                 doomed.extend(all_of(&session, of, &options).await?);
@@ -149,7 +149,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     if failed { Err(Failure::Reported.into()) } else { Ok(()) }
 }
 
-fn say(options: &Options, one: &Doomed, out: &mut dyn Write) -> std::io::Result<()> {
+fn say(options: &Options, one: &Deletion, out: &mut dyn Write) -> std::io::Result<()> {
     if options.output.is_some() {
         writeln!(out, "{}/{}", one.of.one(), harmless(&one.name))?;
     } else {
@@ -160,7 +160,7 @@ fn say(options: &Options, one: &Doomed, out: &mut dyn Write) -> std::io::Result<
     out.flush()
 }
 
-async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<Doomed>> {
+async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Result<Vec<Deletion>> {
     let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
     let query = [("labelSelector", options.selector.as_str())];
     let mut found = Vec::new();
@@ -168,7 +168,7 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
         .pages(&of.path(namespace, None), &query, request::METADATA, |page| {
             for item in page["items"].as_array().into_iter().flatten() {
                 let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
-                found.push(Doomed { of: of.clone(), namespace: text("namespace"), name: text("name") });
+                found.push(Deletion { of: of.clone(), namespace: text("namespace"), name: text("name") });
             }
             Ok(())
         })
@@ -177,7 +177,7 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
 }
 
 /// Asks for the deletion; the UID of what is still there.
-async fn delete(session: &Session, options: &Options, one: &Doomed) -> anyhow::Result<Option<String>> {
+async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow::Result<Option<String>> {
     let propagation = match options.cascade {
         Cascade::Background => "Background",
         Cascade::Foreground => "Foreground",
@@ -195,7 +195,7 @@ async fn delete(session: &Session, options: &Options, one: &Doomed) -> anyhow::R
 }
 
 /// Waits until the object is gone, or another has its name.
-async fn gone(session: &Session, one: &Doomed, uid: &str, deadline: Instant) -> anyhow::Result<bool> {
+async fn gone(session: &Session, one: &Deletion, uid: &str, deadline: Instant) -> anyhow::Result<bool> {
     let awaited = Awaited { of: &one.of, namespace: &one.namespace, name: &one.name };
     let mut last = None;
     let ended = session

@@ -84,7 +84,7 @@ fn path(text: &str) -> Result<Path, String> {
 }
 
 /// What to ask for: a type, and one name or all.
-struct Asked<'t> {
+struct ResourceQuery<'t> {
     of: &'t Type,
     name: Option<String>,
     /// In the operator's table of hosts instead of the server's.
@@ -115,15 +115,15 @@ pub(super) async fn run(mut options: Options, watch: bool, out: &mut dyn Write) 
     }
 }
 
-fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<Asked<'t>>> {
+fn asked<'t>(selections: &[Selection], types: &'t Types) -> anyhow::Result<Vec<ResourceQuery<'t>>> {
     let mut all = Vec::new();
     for selection in selections {
         let hosts = hosts::WORDS.contains(&selection.word.to_lowercase().as_str());
         for of in types.find(&selection.word)? {
             if selection.names.is_empty() {
-                all.push(Asked { of, name: None, hosts });
+                all.push(ResourceQuery { of, name: None, hosts });
             }
-            all.extend(selection.names.iter().map(|name| Asked { of, name: Some(name.clone()), hosts }));
+            all.extend(selection.names.iter().map(|name| ResourceQuery { of, name: Some(name.clone()), hosts }));
         }
     }
     Ok(all)
@@ -154,7 +154,7 @@ impl Get<'_> {
     /// Reads what is asked for; `each` gets every page, or the one object.
     async fn read(
         &self,
-        one: &Asked<'_>,
+        one: &ResourceQuery<'_>,
         accept: &str,
         mut each: impl FnMut(Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<String> {
@@ -185,7 +185,7 @@ impl Get<'_> {
     /// Reads all; says what failed, and goes on with the rest.
     async fn read_all<'t>(
         &self,
-        asked: &[Asked<'t>],
+        asked: &[ResourceQuery<'t>],
         accept: &str,
         mut each: impl FnMut(&'t Type, Value) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
@@ -208,7 +208,7 @@ impl Get<'_> {
         failed.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    async fn tables(&self, asked: &[Asked<'_>], out: &mut dyn Write) -> anyhow::Result<()> {
+    async fn tables(&self, asked: &[ResourceQuery<'_>], out: &mut dyn Write) -> anyhow::Result<()> {
         let mut kinds: Vec<String> = asked.iter().map(|one| one.of.qualified()).collect();
         kinds.dedup();
         let many = kinds.len() > 1;
@@ -249,14 +249,14 @@ impl Get<'_> {
         read
     }
 
-    fn nothing(&self, asked: &[Asked<'_>]) -> String {
+    fn nothing(&self, asked: &[ResourceQuery<'_>]) -> String {
         match self.namespace().filter(|_| asked.iter().any(|one| one.of.namespaced)) {
             Some(namespace) => format!("No resources found in {namespace} namespace."),
             None => "No resources found".into(),
         }
     }
 
-    async fn objects(&self, asked: &[Asked<'_>], out: &mut dyn Write) -> anyhow::Result<()> {
+    async fn objects(&self, asked: &[ResourceQuery<'_>], out: &mut dyn Write) -> anyhow::Result<()> {
         let mut objects = Vec::new();
         let alone = asked.len() == 1 && asked[0].name.is_some();
         let read = self.read_all(asked, request::JSON, |of, value| {
@@ -278,7 +278,7 @@ impl Get<'_> {
         read
     }
 
-    async fn watch(&self, one: &Asked<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    async fn watch(&self, one: &ResourceQuery<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
         let mut printer = Watched {
             rows: table::Printer::new(self.show(one.of, false)),
             objects: output::Printer::new(

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::connect::{Server, Session};
 use super::table::harmless;
 use super::types::Type;
-use super::{moving, request, resume};
+use super::{migration, request, resume};
 use crate::api::metal3::{ANNOTATION_INSPECT, ANNOTATION_REBOOT};
 use crate::api::slipway::ANNOTATION_DISCOVERED;
 use crate::cli::failure::usage;
@@ -49,7 +49,7 @@ pub(in crate::cli) enum Command {
     /// Each host is detached here, copied with its status, Secrets, HardwareData and DataImage, and deleted here once the
     /// copy is complete; only then does the other server act on it. The machine itself is not touched. After an
     /// interruption, run the same command again.
-    Move(moving::Options),
+    Move(migration::Options),
     /// Print the log of a host's ramdisk, of its last boot or an earlier one
     Log(Log),
     /// Resume hosts that `slipway restore` paused
@@ -137,7 +137,7 @@ pub(super) async fn run(command: Command, out: &mut dyn Write) -> anyhow::Result
         }
         Command::Inspect { which } => annotate(&which, ANNOTATION_INSPECT, "", "is to be inspected", out).await,
         Command::Accept(accept) => self::accept(accept, out).await,
-        Command::Move(options) => moving::run(options, out).await,
+        Command::Move(options) => migration::run(options, out).await,
         Command::Log(log) => self::log(log, out).await,
         Command::Resume(options) => resume::run(options, out).await,
     }

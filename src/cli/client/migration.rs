@@ -94,7 +94,7 @@ pub(in crate::cli) struct Options {
 }
 
 /// From where to where.
-struct Road {
+struct Migration {
     from: Session,
     to: Session,
     timeout: Duration,
@@ -102,7 +102,7 @@ struct Road {
 
 /// One host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Traveller {
+struct HostMove {
     name: String,
     /// Its namespace here.
     here: String,
@@ -119,14 +119,14 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     }
     let from = options.server.connect().await?;
     let to = options.server.other(options.to_kubeconfig.clone(), options.to_context.clone()).connect().await?;
-    let road = Road { from, to, timeout: options.timeout };
+    let migration = Migration { from, to, timeout: options.timeout };
     let mut ready = Vec::new();
     let mut failed = false;
-    for traveller in road.travellers(&options).await? {
-        match road.task(&traveller).await {
-            Ok(task) => ready.push((traveller, task)),
+    for host_move in migration.host_moves(&options).await? {
+        match migration.task(&host_move).await {
+            Ok(task) => ready.push((host_move, task)),
             Err(error) => {
-                complain(&traveller, error)?;
+                complain(&host_move, error)?;
                 failed = true;
             }
         }
@@ -136,15 +136,15 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         eprintln!("slipway: no host was moved; name those that can be, or try again when the others can");
     }
     if options.dry_run {
-        for (traveller, _) in &ready {
-            writeln!(out, "host {} can be moved to {}", traveller.name, road.to.endpoint)?;
+        for (host_move, _) in &ready {
+            writeln!(out, "host {} can be moved to {}", host_move.name, migration.to.endpoint)?;
         }
     } else if !failed {
-        for (traveller, task) in &ready {
-            match road.travel(traveller, *task).await {
-                Ok(()) => writeln!(out, "host {} moved to {}", traveller.name, road.to.endpoint)?,
+        for (host_move, task) in &ready {
+            match migration.migrate(host_move, *task).await {
+                Ok(()) => writeln!(out, "host {} moved to {}", host_move.name, migration.to.endpoint)?,
                 Err(error) => {
-                    complain(traveller, error)?;
+                    complain(host_move, error)?;
                     failed = true;
                 }
             }
@@ -158,23 +158,23 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
 }
 
 /// Says what is wrong with one host; a server that is not there is wrong with all of them.
-fn complain(traveller: &Traveller, error: anyhow::Error) -> anyhow::Result<()> {
+fn complain(host_move: &HostMove, error: anyhow::Error) -> anyhow::Result<()> {
     if matches!(error.downcast_ref(), Some(RequestError::Unreachable(_))) {
         return Err(error);
     }
-    failure::complain(format_args!("host {} {error:#}", traveller.name));
+    failure::complain(format_args!("host {} {error:#}", host_move.name));
     Ok(())
 }
 
-impl Road {
-    async fn travellers(&self, options: &Options) -> anyhow::Result<Vec<Traveller>> {
+impl Migration {
+    async fn host_moves(&self, options: &Options) -> anyhow::Result<Vec<HostMove>> {
         let there = |here: &str| options.to_namespace.clone().unwrap_or_else(|| here.to_owned());
-        let one = |name: &str, here: &str| Traveller { name: name.into(), here: here.into(), there: there(here) };
+        let one = |name: &str, here: &str| HostMove { name: name.into(), here: here.into(), there: there(here) };
         if !options.all {
             return Ok(options.names.iter().map(|name| one(name, &self.from.namespace)).collect());
         }
         let namespace = (!options.all_namespaces).then_some(self.from.namespace.as_str());
-        let mut all: Vec<Traveller> = self.names(&self.from, namespace, |_| true).await?;
+        let mut all: Vec<HostMove> = self.names(&self.from, namespace, |_| true).await?;
         all.iter_mut().for_each(|one| one.there = there(&one.here));
         // Those that an earlier move has left there, waiting.
         let at = options.to_namespace.as_deref().or(namespace);
@@ -193,13 +193,13 @@ impl Road {
         server: &Session,
         namespace: Option<&str>,
         is: impl Fn(&Value) -> bool,
-    ) -> anyhow::Result<Vec<Traveller>> {
+    ) -> anyhow::Result<Vec<HostMove>> {
         let mut found = Vec::new();
         let path = hosts().path(namespace, None);
         let listed = server.pages(&path, &[], request::METADATA, |page| {
             for item in page["items"].as_array().into_iter().flatten().filter(|item| is(item)) {
                 let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
-                found.push(Traveller { name: text("name"), here: text("namespace"), there: text("namespace") });
+                found.push(HostMove { name: text("name"), here: text("namespace"), there: text("namespace") });
             }
             Ok(())
         });
@@ -207,7 +207,7 @@ impl Road {
         Ok(found)
     }
 
-    async fn task(&self, one: &Traveller) -> anyhow::Result<Task> {
+    async fn task(&self, one: &HostMove) -> anyhow::Result<Task> {
         let of = hosts();
         // Where there are no hosts at all, a host that is not there means nothing.
         let kind = self.to.get(&of.path(Some(&one.there), None), &[("limit", "1")], request::JSON).await;
@@ -223,7 +223,7 @@ impl Road {
         }
     }
 
-    async fn travel(&self, one: &Traveller, task: Task) -> anyhow::Result<()> {
+    async fn migrate(&self, one: &HostMove, task: Task) -> anyhow::Result<()> {
         match task {
             Task::Detach(how) => {
                 self.detach(one, how).await?;
@@ -239,7 +239,7 @@ impl Road {
     }
 
     /// Waits until its server leaves the machine alone.
-    async fn detach(&self, one: &Traveller, how: &str) -> anyhow::Result<()> {
+    async fn detach(&self, one: &HostMove, how: &str) -> anyhow::Result<()> {
         let of = hosts();
         let patch = json!({ "metadata": { "annotations": { ANNOTATION_DETACHED: how } } });
         self.from.merge(&of.path(Some(&one.here), Some(&one.name)), &patch).await?;
@@ -261,7 +261,7 @@ impl Road {
         }
     }
 
-    async fn copy_and_delete(&self, one: &Traveller) -> anyhow::Result<()> {
+    async fn copy_and_delete(&self, one: &HostMove) -> anyhow::Result<()> {
         let of = hosts();
         let path = of.path(Some(&one.here), Some(&one.name));
         let host = self.from.get(&path, &[], request::JSON).await?;
@@ -304,7 +304,7 @@ impl Road {
     }
 
     /// A Secret of the host; one with the same contents may be there already. One that is missing here is missing there.
-    async fn secret(&self, one: &Traveller, name: &str) -> anyhow::Result<()> {
+    async fn secret(&self, one: &HostMove, name: &str) -> anyhow::Result<()> {
         let of = secrets();
         let Some(secret) = optional(&self.from, &of, &one.here, name).await? else { return Ok(()) };
         match self.to.create(&of.path(Some(&one.there), None), &MANAGER, &copy::plain(&secret, &one.there)).await {
@@ -323,7 +323,7 @@ impl Road {
     async fn put(
         &self,
         of: &Type,
-        one: &Traveller,
+        one: &HostMove,
         mut object: Value,
         ours: impl Fn(&Value) -> bool,
     ) -> anyhow::Result<Value> {
@@ -339,7 +339,7 @@ impl Road {
     }
 
     /// Deletes exactly what was looked at: a host that came back from being detached would be wiped.
-    async fn delete(&self, one: &Traveller, uid: &str) -> anyhow::Result<()> {
+    async fn delete(&self, one: &HostMove, uid: &str) -> anyhow::Result<()> {
         let path = hosts().path(Some(&one.here), Some(&one.name));
         for _ in 0..DELETE_TRIES {
             let host = match self.from.get(&path, &[], request::JSON).await {
@@ -360,7 +360,7 @@ impl Road {
         bail!("is changed again and again: move it again when it is at rest")
     }
 
-    async fn gone(&self, one: &Traveller) -> anyhow::Result<()> {
+    async fn gone(&self, one: &HostMove) -> anyhow::Result<()> {
         let of = hosts();
         let awaited = Awaited { of: &of, namespace: &one.here, name: &one.name };
         let mut last = None;

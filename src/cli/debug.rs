@@ -1,4 +1,4 @@
-//! `slipway explain`: says what a machine would boot, and what DHCP did for it.
+//! `slipway debug`: says what a machine would boot, and what DHCP did for it.
 
 use std::time::Duration;
 
