@@ -32,19 +32,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::auth::{FailedLogin, Identity, Proof};
+use super::caller_shares;
 use super::registry::Registry;
 use super::request::{self as asked, Route, Target};
-use super::shares;
 use super::status::{ApiError, shorten};
 use super::tls::{Peer, Refused};
 
+mod attempt_limit;
 mod file;
-mod ration;
 mod volume;
 
+use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
 use file::Log;
-use ration::{OF_LOGINS, OF_REFUSALS, Ration, origin};
-use volume::{Volumes, Whose};
+use volume::{LineOwner, Volumes};
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;
@@ -99,24 +99,24 @@ pub struct Audit {
     /// How long a change waits for a place in the queue.
     patience: Duration,
     // std's lock: held to count only.
-    rations: Arc<Mutex<Rations>>,
+    limits: Arc<Mutex<CallerLimits>>,
 }
 
 /// How much each caller has written.
 #[derive(Debug)]
-struct Rations {
+struct CallerLimits {
     /// Failed logins, by address.
-    logins: Ration<IpAddr>,
+    logins: AttemptLimit<IpAddr>,
     /// Refused requests, by caller.
-    refusals: Ration<String>,
+    refusals: AttemptLimit<String>,
     /// All other lines.
     volumes: Volumes,
 }
 
-impl Rations {
+impl CallerLimits {
     /// Those of a log of so many bytes.
     fn of(log: u64) -> Self {
-        let (logins, refusals) = (Ration::new(OF_LOGINS), Ration::new(OF_REFUSALS));
+        let (logins, refusals) = (AttemptLimit::new(OF_LOGINS), AttemptLimit::new(OF_REFUSALS));
         Self { logins, refusals, volumes: Volumes::of(log) }
     }
 }
@@ -133,12 +133,12 @@ impl Audit {
         let (queue, lines) = mpsc::channel(QUEUE);
         tokio::spawn(file::write(log, busy, lines));
         let audit = Self::on(queue, PATIENCE, bytes);
-        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.rations)));
+        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.limits)));
         Ok(audit)
     }
 
     fn on(queue: mpsc::Sender<Message>, patience: Duration, bytes: u64) -> Self {
-        Self { queue, patience, rations: Arc::new(Mutex::new(Rations::of(bytes))) }
+        Self { queue, patience, limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
@@ -178,13 +178,13 @@ impl Audit {
     }
 
     fn may_tell(&self, peer: Option<IpAddr>) -> bool {
-        lock(&self.rations).logins.take(Instant::now(), peer.map(origin))
+        lock(&self.limits).logins.take(Instant::now(), peer.map(origin))
     }
 
     /// A stranger's line waits for nothing and nobody waits for it: without a place it is counted as left out.
     fn tell(&self, attempt: &Attempt<'_>) {
         if !put(&self.queue, attempt) {
-            lock(&self.rations).logins.leave_out(attempt.peer.map(origin), attempt.left_out.max(1));
+            lock(&self.limits).logins.leave_out(attempt.peer.map(origin), attempt.left_out.max(1));
         }
     }
 
@@ -192,8 +192,8 @@ impl Audit {
     /// some seconds when the disk refuses.
     pub async fn close(&self) {
         let (logins, refusals) = {
-            let mut rations = lock(&self.rations);
-            (rations.logins.finish(), rations.refusals.finish())
+            let mut limits = lock(&self.limits);
+            (limits.logins.finish(), limits.refusals.finish())
         };
         for (peer, count) in logins {
             put(&self.queue, &Attempt::left_out(peer, count));
@@ -303,7 +303,7 @@ struct Event<'e> {
 /// A change under way, whose line is written when it ends, however it ends.
 pub(super) struct Pending {
     place: Option<mpsc::OwnedPermit<Message>>,
-    rations: Arc<Mutex<Rations>>,
+    limits: Arc<Mutex<CallerLimits>>,
     /// As whom it counts; nobody: Slipway itself, whose refused requests all have their line.
     caller: Option<String>,
     received: Timestamp,
@@ -415,8 +415,8 @@ fn caller_info(caller: Option<&str>) -> Value {
     caller.map_or_else(|| json!({}), |caller| json!({ "username": caller }))
 }
 
-fn lock(rations: &Mutex<Rations>) -> MutexGuard<'_, Rations> {
-    rations.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(limits: &Mutex<CallerLimits>) -> MutexGuard<'_, CallerLimits> {
+    limits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Attempt<'a> {
@@ -483,22 +483,22 @@ fn line(event: &Event<'_>) -> Option<Vec<u8>> {
 }
 
 /// Says once a minute how many failed logins and refused requests had no line.
-async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, rations: Arc<Mutex<Rations>>) {
+async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, limits: Arc<Mutex<CallerLimits>>) {
     loop {
-        tokio::time::sleep(ration::STRETCH).await;
+        tokio::time::sleep(attempt_limit::STRETCH).await;
         let Some(queue) = queue.upgrade().filter(|queue| !queue.is_closed()) else { return };
         let (logins, refusals) = {
-            let (mut rations, now) = (lock(&rations), Instant::now());
-            (rations.logins.over(now), rations.refusals.over(now))
+            let (mut limits, now) = (lock(&limits), Instant::now());
+            (limits.logins.over(now), limits.refusals.over(now))
         };
         for (peer, count) in logins {
             if !put(&queue, &Attempt::left_out(peer, count)) {
-                lock(&rations).logins.leave_out(peer, count);
+                lock(&limits).logins.leave_out(peer, count);
             }
         }
         for (caller, count) in refusals {
             if !put(&queue, &Attempt::refused(&caller_info(caller.as_deref()), count)) {
-                lock(&rations).refusals.leave_out(caller, count);
+                lock(&limits).refusals.leave_out(caller, count);
             }
         }
     }
@@ -565,8 +565,8 @@ impl Pending {
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
         Ok(Self {
             place: Some(place),
-            rations: Arc::clone(&audit.rations),
-            caller: (!by.is_in_process()).then(|| shorten(shares::caller(&by.user), TEXT_MAX)),
+            limits: Arc::clone(&audit.limits),
+            caller: (!by.is_in_process()).then(|| shorten(caller_shares::caller(&by.user), TEXT_MAX)),
             received,
             verb,
             uri: shorten(parts.uri.path_and_query().map_or("", |path| path.as_str()), URI_MAX),
@@ -588,7 +588,7 @@ impl Pending {
             Err(error) => (error.code.as_u16(), error.reason),
         };
         if let Some(caller) = self.caller.as_ref().filter(|_| is_refusal(self.verb, code))
-            && !lock(&self.rations).refusals.take(Instant::now(), Some(caller.clone()))
+            && !lock(&self.limits).refusals.take(Instant::now(), Some(caller.clone()))
         {
             // It is counted, and its place given back.
             self.place = None;
@@ -631,17 +631,17 @@ impl Pending {
             },
         };
         if let Some(line) = line(&event) {
-            let is_beyond = lock(&self.rations).volumes.is_beyond(Instant::now(), self.whose(), line.len());
+            let is_beyond = lock(&self.limits).volumes.is_beyond(Instant::now(), self.whose(), line.len());
             place.send(if is_beyond { Message::Beyond(line) } else { Message::Line(line) });
         }
     }
 
-    fn whose(&self) -> Whose {
+    fn whose(&self) -> LineOwner {
         let Some(caller) = &self.caller else {
             let ObjectRef { resource, namespace, name, .. } = ObjectRef::of(&self.target);
-            return Whose::Object(resource, namespace, name);
+            return LineOwner::Object(resource, namespace, name);
         };
-        Whose::Caller(caller.clone())
+        LineOwner::Caller(caller.clone())
     }
 }
 
@@ -755,7 +755,7 @@ mod tests {
         let line: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
         assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");
-        let left = lock(&audit.rations).logins.finish();
+        let left = lock(&audit.limits).logins.finish();
         assert_eq!(left, [(Some([192, 0, 2, 1].into()), 2)]);
     }
 }

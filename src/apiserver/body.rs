@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::overload::{Place, too_many};
+use super::inflight::{InflightPermit, too_many};
 use super::protobuf;
 use super::status::{ApiError, shorten};
 
@@ -25,14 +25,14 @@ pub(super) const DEPTH_MAX: usize = 100;
 const DUPLICATES_MAX: usize = 16;
 
 /// Reads a body within its bounds of size and time, as far as there is room for it.
-pub(super) async fn read_body(body: Body, room: &mut Place) -> Result<Bytes, ApiError> {
+pub(super) async fn read_body(body: Body, room: &mut InflightPermit) -> Result<Bytes, ApiError> {
     tokio::time::timeout(BODY_DEADLINE, gather(body, room)).await.unwrap_or_else(|_| {
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the body did not arrive in time"))
     })
 }
 
 /// In one piece from the beginning: a client may send a byte at a time, each of which would take a hundred.
-async fn gather(body: Body, room: &mut Place) -> Result<Bytes, ApiError> {
+async fn gather(body: Body, room: &mut InflightPermit) -> Result<Bytes, ApiError> {
     let mut frames = Limited::new(body, BODY_MAX);
     let mut whole = Vec::new();
     while let Some(frame) = frames.frame().await {

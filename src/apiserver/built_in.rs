@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::apply::markers;
 use super::core_schemas::{self, OBJECT_META};
-use super::of_definition::{RegistryError, resources};
+use super::from_definition::{RegistryError, resources};
 use super::registry::Registry;
 use super::resource::{APIEXTENSIONS, Conversion, CoreKind, Document, Resource, core_schema_name};
 use super::schema::Schema;

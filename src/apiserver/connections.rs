@@ -6,7 +6,7 @@
 //! A connection begins as a newcomer's. One more of them is always let in, and another goes for it: one of a
 //! [rank](crate::ration::Rank) that has more than its share, and there the oldest one from the address that has most of
 //! them. So a known host's agent has the time to show who it is however many addresses strangers have, and so has whoever
-//! comes from an address of their own while there are fewer of those than places.
+//! comes from an address of their own while there are fewer of those than slots.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::holdings::{Holder, Holdings, STANDINGS, STEP};
+use super::connection_memory::{CLASSES, ConnectionId, ConnectionMemory, STEP};
 use crate::ration::{Rank, Shares};
 
 /// What a newcomer sent may still be in memory up to so many bytes: a piece of 16 KiB for each stream and each entry of the
@@ -37,29 +37,29 @@ struct Table {
     next: u64,
     /// Connections of each address.
     addresses: HashMap<IpAddr, usize>,
-    /// Newcomers of each standing; the last gives way first.
-    newcomers: [Newcomers; STANDINGS],
+    /// Newcomers of each class; the last gives way first.
+    newcomers: [Newcomers; CLASSES],
     /// Newcomers' connections at once.
     most: usize,
-    holdings: Holdings,
+    memory: ConnectionMemory,
 }
 
-/// Those of one standing.
+/// Those of one class.
 #[derive(Default)]
 struct Newcomers {
-    /// What they may have when others want places, too.
+    /// What they may have when others want slots, too.
     share: usize,
     count: usize,
     /// By address, oldest first.
     of: HashMap<IpAddr, BTreeMap<u64, CancellationToken>>,
 }
 
-/// A place among the connections, until it is dropped.
-pub(super) struct Place {
+/// A slot among the connections, until it is dropped.
+pub(super) struct ConnectionSlot {
     connections: Connections,
     address: IpAddr,
     number: u64,
-    standing: usize,
+    class: usize,
     /// Changes under the lock of the table only; so does what is counted of it there.
     newcomer: AtomicBool,
     counted: AtomicUsize,
@@ -72,19 +72,19 @@ pub(super) struct Place {
 
 impl Connections {
     /// `most` in all, of which newcomers get half; `per_address` from one address, or one network of IPv6 (/64). Only
-    /// the machine itself (127.0.0.1, ::1) may have more. In memory newcomers may hold `memory[0]` bytes together, others
-    /// `memory[1]`.
-    pub fn new(most: usize, per_address: usize, memory: [usize; 2]) -> Self {
+    /// the machine itself (127.0.0.1, ::1) may have more. In memory newcomers may hold `bounds[0]` bytes together, others
+    /// `bounds[1]`.
+    pub fn new(most: usize, per_address: usize, bounds: [usize; 2]) -> Self {
         let most = (most / 2).max(1);
         let newcomers = shares(most).map(|share| Newcomers { share, ..Newcomers::default() });
-        let holdings = Holdings::new(shares(memory[0]), memory[1]);
-        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most, holdings };
+        let memory = ConnectionMemory::new(shares(bounds[0]), bounds[1]);
+        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most, memory };
         Self { per_address, table: Arc::new(Mutex::new(table)) }
     }
 
-    /// A place for a connection from an address of this rank, when the address has one left.
-    pub fn enter(&self, address: IpAddr, rank: Rank) -> Option<Place> {
-        let (address, standing) = (counted_as(address), standing(rank));
+    /// A slot for a connection from an address of this rank, when the address has one left.
+    pub fn admit(&self, address: IpAddr, rank: Rank) -> Option<ConnectionSlot> {
+        let (address, class) = (counted_as(address), class(rank));
         let mut table = self.lock();
         let number = table.next;
         table.next += 1;
@@ -94,15 +94,15 @@ impl Connections {
         }
         *count += 1;
         let dropped = CancellationToken::new();
-        table.newcomers[standing].add(address, number, dropped.clone());
+        table.newcomers[class].add(address, number, dropped.clone());
         if table.newcomers.iter().map(|of| of.count).sum::<usize>() > table.most {
             table.drop_a_newcomer();
         }
-        Some(Place {
+        Some(ConnectionSlot {
             connections: self.clone(),
             address,
             number,
-            standing,
+            class,
             newcomer: AtomicBool::new(true),
             counted: AtomicUsize::new(0),
             received: AtomicUsize::new(0),
@@ -111,7 +111,7 @@ impl Connections {
         })
     }
 
-    /// Ends a newcomer's connection, if there is one, because there is no place left at all.
+    /// Ends a newcomer's connection, if there is one, because there is no slot left at all.
     pub fn make_room(&self) {
         self.lock().drop_a_newcomer();
     }
@@ -121,14 +121,14 @@ impl Connections {
     }
 }
 
-/// What each standing may have of so much when others want it, too.
-fn shares(most: usize) -> [usize; STANDINGS] {
+/// What each class may have of so much when others want it, too.
+fn shares(most: usize) -> [usize; CLASSES] {
     let (unknown, strangers) = (Shares::of_unknown(most), Shares::of_strangers(most));
     [most - unknown, unknown - strangers, strangers]
 }
 
 /// Where a rank stands among newcomers. The appliance itself is no better than what it knows.
-fn standing(rank: Rank) -> usize {
+fn class(rank: Rank) -> usize {
     match rank {
         Rank::Own | Rank::Known => 0,
         Rank::Untold => 1,
@@ -140,8 +140,8 @@ impl Table {
     /// One of those who have more than their share, else of the least known that there are.
     fn drop_a_newcomer(&mut self) {
         let over = self.newcomers.iter().rposition(|of| of.count > of.share);
-        if let Some(standing) = over.or_else(|| self.newcomers.iter().rposition(|of| of.count > 0)) {
-            self.newcomers[standing].drop_one();
+        if let Some(class) = over.or_else(|| self.newcomers.iter().rposition(|of| of.count > 0)) {
+            self.newcomers[class].drop_one();
         }
     }
 }
@@ -173,7 +173,7 @@ impl Newcomers {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Its caller has shown who it is.
     pub fn vouch(&self) {
         if !self.is_newcomer() {
@@ -183,7 +183,7 @@ impl Place {
         if self.is_newcomer() {
             self.count(&mut table, 0);
             self.newcomer.store(false, Ordering::Relaxed);
-            table.newcomers[self.standing].remove(self.address, self.number);
+            table.newcomers[self.class].remove(self.address, self.number);
             self.count(&mut table, self.bytes());
         }
     }
@@ -205,7 +205,8 @@ impl Place {
         self.changed();
     }
 
-    /// An exchange holds `to` bytes in memory now, after `from`. A connection that holds too much is closed: see [`Place::is_dropped`].
+    /// An exchange holds `to` bytes in memory now, after `from`. A connection that holds too much is closed: see
+    /// [`ConnectionSlot::is_dropped`].
     pub fn hold(&self, from: usize, to: usize) {
         self.held.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
         self.changed();
@@ -227,9 +228,9 @@ impl Place {
 
     fn count(&self, table: &mut Table, bytes: usize) {
         let before = self.counted.swap(bytes, Ordering::Relaxed);
-        let standing = self.is_newcomer().then_some(self.standing);
-        let holder = Holder { standing, address: self.address, number: self.number };
-        table.holdings.change(holder, before, bytes, &self.dropped);
+        let class = self.is_newcomer().then_some(self.class);
+        let connection = ConnectionId { class, address: self.address, number: self.number };
+        table.memory.change(connection, before, bytes, &self.dropped);
     }
 
     /// Whether the connection has to go for others.
@@ -243,12 +244,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut table = self.connections.lock();
         self.count(&mut table, 0);
         if self.is_newcomer() {
-            table.newcomers[self.standing].remove(self.address, self.number);
+            table.newcomers[self.class].remove(self.address, self.number);
         }
         if let Some(count) = table.addresses.get_mut(&self.address) {
             *count -= 1;
@@ -281,19 +282,19 @@ mod tests {
 
     const MEMORY: [usize; 2] = [1 << 20, 1 << 20];
 
-    fn enter(connections: &Connections, address: &str) -> Option<Place> {
-        connections.enter(address.parse().expect("an address"), Rank::Untold)
+    fn enter(connections: &Connections, address: &str) -> Option<ConnectionSlot> {
+        connections.admit(address.parse().expect("an address"), Rank::Untold)
     }
 
     fn is_empty(connections: &Connections) -> bool {
         let table = connections.lock();
         table.addresses.is_empty()
-            && table.holdings.is_empty()
+            && table.memory.is_empty()
             && table.newcomers.iter().all(|of| of.count == 0 && of.of.is_empty())
     }
 
-    fn held(places: &[Place]) -> usize {
-        places.iter().filter(|place| !place.dropped.is_cancelled()).count()
+    fn held(slots: &[ConnectionSlot]) -> usize {
+        slots.iter().filter(|slot| !slot.dropped.is_cancelled()).count()
     }
 
     #[test]
@@ -308,12 +309,13 @@ mod tests {
         let _third = take("10.0.0.1").expect("a place");
         assert!(take("10.0.0.1").is_none());
         // A network of IPv6 is one machine.
-        let _six = [take("2001:db8::1"), take("2001:db8::2")].map(|place| place.expect("a place"));
+        let _six = [take("2001:db8::1"), take("2001:db8::2")].map(|slot| slot.expect("a place"));
         assert!(take("2001:db8::3").is_none() && take("2001:db8:0:1::1").is_some());
         // The machine itself has as many as there are; the rest of its loopback network is others'.
-        let many: Vec<Option<Place>> = (0..9).map(|_| take("127.0.0.1")).chain((0..9).map(|_| take("::1"))).collect();
+        let many: Vec<Option<ConnectionSlot>> =
+            (0..9).map(|_| take("127.0.0.1")).chain((0..9).map(|_| take("::1"))).collect();
         assert!(many.iter().all(Option::is_some));
-        let _loopback = [take("127.0.0.2"), take("127.0.0.2")].map(|place| place.expect("a place"));
+        let _loopback = [take("127.0.0.2"), take("127.0.0.2")].map(|slot| slot.expect("a place"));
         assert!(take("127.0.0.2").is_none());
         drop((many, _second, _other, _third, _six, _loopback));
         assert!(is_empty(&connections));
@@ -323,23 +325,23 @@ mod tests {
     fn the_oldest_newcomer_of_the_address_with_most_goes() {
         let connections = Connections::new(8, 100, MEMORY);
         let take = |address: &str| enter(&connections, address).expect("a place");
-        let gone = |places: &[Place]| places.iter().map(|place| place.dropped.is_cancelled()).collect::<Vec<_>>();
+        let gone = |slots: &[ConnectionSlot]| slots.iter().map(|slot| slot.dropped.is_cancelled()).collect::<Vec<_>>();
         let known = take("10.0.0.9");
         known.vouch();
         known.vouch();
-        let flood: Vec<Place> = (0..3).map(|_| take("10.0.0.1")).collect();
+        let flood: Vec<ConnectionSlot> = (0..3).map(|_| take("10.0.0.1")).collect();
         let single = take("10.0.0.2");
         assert_eq!(gone(&flood), [false, false, false]);
         // A fifth one is let in, and one of the flood goes for it.
         let newcomer = take("10.0.0.3");
         assert_eq!(gone(&flood), [true, false, false]);
         // However much is opened from one address, it only takes from its own.
-        let more: Vec<Place> = (0..50).map(|_| take("10.0.0.1")).collect();
+        let more: Vec<ConnectionSlot> = (0..50).map(|_| take("10.0.0.1")).collect();
         assert_eq!(gone(&flood), [true, true, true]);
         assert_eq!(held(&more), 2);
         assert!(!gone(&[single, newcomer, known]).contains(&true));
         // All have gone but two: of many with one each the oldest goes.
-        let each: Vec<Place> = (10..15).map(|number| take(&format!("10.0.1.{number}"))).collect();
+        let each: Vec<ConnectionSlot> = (10..15).map(|number| take(&format!("10.0.1.{number}"))).collect();
         assert_eq!(gone(&each), [true, false, false, false, false]);
         drop((flood, more));
         connections.make_room();
@@ -355,7 +357,7 @@ mod tests {
     #[test]
     fn each_rank_keeps_its_share_whatever_others_open() {
         use Rank::{Known, Own, Stranger, Untold};
-        // Who opens many, each from an address of its own, in this order; how many of each are left of 32 places.
+        // Who opens many, each from an address of its own, in this order; how many of each are left of 32 slots.
         let rows: [(&[Rank], &[usize]); 8] = [
             (&[Stranger], &[32]),
             (&[Known], &[32]),
@@ -368,12 +370,12 @@ mod tests {
         ];
         for (order, wanted) in rows {
             let connections = Connections::new(64, 1, MEMORY);
-            let open = |(network, rank): (usize, &Rank)| -> Vec<Place> {
+            let open = |(network, rank): (usize, &Rank)| -> Vec<ConnectionSlot> {
                 let address = |last: u8| IpAddr::from([10, 0, network as u8, last]);
-                (0..100).map(|last| connections.enter(address(last), *rank).expect("a place")).collect()
+                (0..100).map(|last| connections.admit(address(last), *rank).expect("a place")).collect()
             };
             let all: Vec<_> = order.iter().enumerate().map(open).collect();
-            let left: Vec<_> = all.iter().map(|places| held(places)).collect();
+            let left: Vec<_> = all.iter().map(|slots| held(slots)).collect();
             assert_eq!(left, wanted, "{order:?}");
             drop(all);
             assert!(is_empty(&connections));
@@ -384,11 +386,11 @@ mod tests {
     fn a_known_hosts_one_connection_stays_while_strangers_open_new_ones_for_ever() {
         for rank in [Rank::Stranger, Rank::Untold] {
             let connections = Connections::new(64, 8, MEMORY);
-            let agent = connections.enter([10, 0, 0, 1].into(), Rank::Known).expect("a place");
+            let agent = connections.admit([10, 0, 0, 1].into(), Rank::Known).expect("a place");
             let mut all = Vec::new();
             for number in 0..10_000_u16 {
                 let [high, low] = number.to_be_bytes();
-                all.push(connections.enter([10, 1, high, low].into(), rank).expect("a place"));
+                all.push(connections.admit([10, 1, high, low].into(), rank).expect("a place"));
             }
             assert_eq!((held(&all), agent.dropped.is_cancelled()), (31, false), "{rank:?}");
             // Nor does it go when others who have shown who they are have taken all the rest.
@@ -407,7 +409,7 @@ mod tests {
         small.hold(0, STEP);
         assert!(!large.is_dropped());
         later.hold(0, 2 * STEP + 1);
-        assert_eq!([&large, &small, &later].map(Place::is_dropped), [true, false, false]);
+        assert_eq!([&large, &small, &later].map(ConnectionSlot::is_dropped), [true, false, false]);
         // A caller's bytes are others', and what it sent is counted as its buffers only.
         small.received(2 * NEWCOMERS_INPUT);
         assert!(small.is_dropped());

@@ -12,7 +12,7 @@ use super::options;
 use super::resource::Resource;
 use super::status::{ApiError, FieldError, FieldFault};
 
-use super::call::Call;
+use super::request_context::RequestContext;
 use super::{AdmissionRequest, ApiServer, Identity, Operation, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
@@ -58,11 +58,11 @@ impl Deleted {
 
 impl DeleteOptions {
     /// Reads the options of a request: its body, or else its query.
-    pub(super) fn parse(call: &Call<'_>, body: &Bytes) -> Result<Self, ApiError> {
+    pub(super) fn parse(context: &RequestContext<'_>, body: &Bytes) -> Result<Self, ApiError> {
         let mut options: Self = if body.iter().all(u8::is_ascii_whitespace) {
-            Self { orphan_dependents: call.params.orphan_dependents, ..Self::default() }
+            Self { orphan_dependents: context.params.orphan_dependents, ..Self::default() }
         } else {
-            let value = parse_body(call.headers, body)?.value;
+            let value = parse_body(context.headers, body)?.value;
             if !value.is_object() {
                 return Err(ApiError::bad_request("the delete options are not an object"));
             }
@@ -79,10 +79,10 @@ impl DeleteOptions {
                 .map_err(|error| ApiError::bad_request(format!("the delete options cannot be read: {error}")))?
         };
         if options.propagation_policy.is_none() {
-            options.propagation_policy.clone_from(&call.params.propagation);
+            options.propagation_policy.clone_from(&context.params.propagation);
         }
         if options.dry_run.as_ref().is_none_or(Vec::is_empty) {
-            options.dry_run = Some(call.params.dry_run.clone());
+            options.dry_run = Some(context.params.dry_run.clone());
         }
         options.check()?;
         Ok(options)
@@ -333,32 +333,35 @@ fn check_preconditions(
 }
 
 /// Deletes the object of the path.
-pub(super) async fn delete(call: &Call<'_>, body: Bytes) -> Result<Deleted, ApiError> {
-    require_deletable(call)?;
-    if call.target.subresource.is_some() {
+pub(super) async fn delete(context: &RequestContext<'_>, body: Bytes) -> Result<Deleted, ApiError> {
+    require_deletable(context)?;
+    if context.target.subresource.is_some() {
         return Err(ApiError::method_not_allowed("a subresource cannot be deleted"));
     }
-    let options = DeleteOptions::parse(call, &body)?;
-    let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    call.api.delete_object(call.resource, namespace, call.name()?, &options, call.identity).await
+    let options = DeleteOptions::parse(context, &body)?;
+    let namespace = context.target.namespace.as_deref().unwrap_or_default();
+    context.api.delete_object(context.resource, namespace, context.name()?, &options, context.identity).await
 }
 
 /// Text of what a deletion of many shows, in bytes. What it shows is in memory for it alone.
 const SHOWN_MAX: usize = 16 << 20;
 
 /// Deletes everything that is selected; returns what it was, unless that is too much to be shown.
-pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Option<Vec<Arc<Object>>>, ApiError> {
-    require_deletable(call)?;
-    if call.resource.namespaced && call.target.namespace.is_none() {
+pub(super) async fn delete_collection(
+    context: &RequestContext<'_>,
+    body: Bytes,
+) -> Result<Option<Vec<Arc<Object>>>, ApiError> {
+    require_deletable(context)?;
+    if context.resource.namespaced && context.target.namespace.is_none() {
         return Err(ApiError::method_not_allowed("deleting in all namespaces at once is not allowed"));
     }
-    let options = DeleteOptions::parse(call, &body)?;
-    let selector = super::selectors::Selector::parse(call.resource, &call.params.labels, &call.params.fields)?;
+    let options = DeleteOptions::parse(context, &body)?;
+    let selector = super::selectors::Selector::parse(context.resource, &context.params.labels, &context.params.fields)?;
     // Names, for the objects themselves would be kept until the last of them is deleted.
     let mut names: Vec<(String, String)> = Vec::new();
     {
-        let scan = call.api.inner.turns.begin(call.identity).await;
-        let listing = call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
+        let scan = context.api.inner.scans.begin(context.identity).await;
+        let listing = context.api.store().list(&context.resource.storage, context.target.namespace.as_deref());
         let look = |object: Arc<Object>| {
             if selector.matches(&object) {
                 names.push((object.namespace.clone(), object.name.clone()));
@@ -370,7 +373,7 @@ pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Op
     let mut deleted = Some(Vec::new());
     let mut shown = 0;
     for (namespace, name) in names {
-        let done = call.api.delete_object(call.resource, &namespace, &name, &options, call.identity).await;
+        let done = context.api.delete_object(context.resource, &namespace, &name, &options, context.identity).await;
         match done {
             Ok(done) => {
                 shown += done.object().json_len();
@@ -386,9 +389,9 @@ pub(super) async fn delete_collection(call: &Call<'_>, body: Bytes) -> Result<Op
     Ok(deleted)
 }
 
-fn require_deletable(call: &Call<'_>) -> Result<(), ApiError> {
-    if call.resource.keep == Keep::View && !call.identity.is_in_process() {
-        return Err(call.read_only());
+fn require_deletable(context: &RequestContext<'_>) -> Result<(), ApiError> {
+    if context.resource.keep == Keep::View && !context.identity.is_in_process() {
+        return Err(context.read_only());
     }
     Ok(())
 }

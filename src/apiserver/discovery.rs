@@ -58,12 +58,12 @@ fn go_arch(arch: &str) -> &str {
 
 /// Form of an answer to `/api` and `/apis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum DiscoveryFormat {
     Legacy,
     Aggregated(&'static str),
 }
 
-impl Form {
+impl DiscoveryFormat {
     fn media(self) -> String {
         match self {
             Self::Legacy => "application/json".to_owned(),
@@ -74,15 +74,17 @@ impl Form {
     }
 }
 
-fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
+fn negotiate(headers: &HeaderMap) -> Result<DiscoveryFormat, ApiError> {
     for one in accepted(headers) {
         if !one.takes_json() {
             continue;
         }
         match (one.param("as"), one.param("g"), one.param("v")) {
-            ("", _, _) => return Ok(Form::Legacy),
-            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Ok(Form::Aggregated("v2")),
-            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => return Ok(Form::Aggregated("v2beta1")),
+            ("", _, _) => return Ok(DiscoveryFormat::Legacy),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Ok(DiscoveryFormat::Aggregated("v2")),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => {
+                return Ok(DiscoveryFormat::Aggregated("v2beta1"));
+            }
             _ => {}
         }
     }
@@ -93,10 +95,10 @@ fn negotiate(headers: &HeaderMap) -> Result<Form, ApiError> {
 pub(super) fn core_versions(registry: &Registry, views: Views, headers: &HeaderMap) -> Result<Response, ApiError> {
     let form = negotiate(headers)?;
     let text = match form {
-        Form::Legacy => {
+        DiscoveryFormat::Legacy => {
             json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}).to_string()
         }
-        Form::Aggregated(version) => aggregated(version, &[("", vec!["v1"])], registry, views),
+        DiscoveryFormat::Aggregated(version) => aggregated(version, &[("", vec!["v1"])], registry, views),
     };
     Ok(Document::new(text).send(headers, &form.media()))
 }
@@ -110,11 +112,11 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    fn of(&self, form: Form) -> &OnceLock<Document> {
+    fn of(&self, form: DiscoveryFormat) -> &OnceLock<Document> {
         match form {
-            Form::Legacy => &self.legacy,
-            Form::Aggregated("v2") => &self.v2,
-            Form::Aggregated(_) => &self.v2beta1,
+            DiscoveryFormat::Legacy => &self.legacy,
+            DiscoveryFormat::Aggregated("v2") => &self.v2,
+            DiscoveryFormat::Aggregated(_) => &self.v2beta1,
         }
     }
 
@@ -129,12 +131,12 @@ impl Groups {
         let made = self.of(form).get_or_init(|| {
             let groups = registry.groups();
             Document::new(match form {
-                Form::Legacy => {
+                DiscoveryFormat::Legacy => {
                     let groups: Vec<Value> =
                         groups.iter().map(|(group, versions)| legacy_group(group, versions)).collect();
                     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}).to_string()
                 }
-                Form::Aggregated(version) => aggregated(version, &groups, registry, views),
+                DiscoveryFormat::Aggregated(version) => aggregated(version, &groups, registry, views),
             })
         });
         Ok(made.send(headers, &form.media()))
@@ -315,13 +317,13 @@ mod tests {
         let v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
         for (accept, wanted) in [
-            (format!("{v2},{beta},application/json"), Form::Aggregated("v2")),
-            (format!("{beta},application/json"), Form::Aggregated("v2beta1")),
+            (format!("{v2},{beta},application/json"), DiscoveryFormat::Aggregated("v2")),
+            (format!("{beta},application/json"), DiscoveryFormat::Aggregated("v2beta1")),
             (
                 "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json".into(),
-                Form::Legacy,
+                DiscoveryFormat::Legacy,
             ),
-            ("application/json, */*".into(), Form::Legacy),
+            ("application/json, */*".into(), DiscoveryFormat::Legacy),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, accept.parse().unwrap());

@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::admission::{View, ViewRequest};
-use super::auth::{self, Identity, Refusal, Wish};
-use super::call::{Call, NOT_ALLOWED, REQUEST_MAX, within};
-use super::overload::Place;
+use super::auth::{self, Identity, ImpersonationRequest, Refusal};
+use super::inflight::InflightPermit;
 use super::request::{self, Params, Route, Target};
+use super::request_context::{NOT_ALLOWED, REQUEST_MAX, RequestContext, within};
 use super::resource::Resource;
-use super::server::{ApiServer, Offer};
+use super::server::{ApiServer, ServedApis};
 use super::status::{self, ApiError};
 use super::{
-    aside, audit, backup, body, delete, discovery, guarded, held, items, list, metrics, overload, read, scale, tls,
-    watch, weight, write,
+    audit, backup, blocking, body, delete, discovery, exchange_memory, guarded, inflight, list, list_body, metrics,
+    read, response_memory, scale, tls, watch, write,
 };
 use crate::api::Keep;
 
@@ -35,8 +35,8 @@ const VALUE_BYTES: usize = 10;
 impl ApiServer {
     /// Everything under `/`: the API, discovery, OpenAPI, version and health.
     pub fn router(&self) -> Router {
-        let noted = tower::util::MapResponseLayer::new(weight::noted::<Body>);
-        Router::new().fallback(dispatch).with_state(self.clone()).layer(noted).layer(items::compression()).layer(
+        let noted = tower::util::MapResponseLayer::new(exchange_memory::noted::<Body>);
+        Router::new().fallback(dispatch).with_state(self.clone()).layer(noted).layer(list_body::compression()).layer(
             CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
                 ApiError::internal("the request could not be served because of a fault in the server").into_response()
             }),
@@ -54,19 +54,19 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
     let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let caller = api.auth().identify(request.extensions().get::<Identity>(), request.headers());
-    let identity = match (caller, Wish::read(request.headers())) {
+    let identity = match (caller, ImpersonationRequest::read(request.headers())) {
         (Ok(Some(by)), Ok(Some(wish))) => speak_for(&api, &method, by, wish).await.map(Some).map_err(Refusal::from),
         (Ok(Some(_)), Err(error)) => Err(error.into()),
         (caller, _) => caller,
     };
-    if let (Ok(Some(_)), Some(standing)) = (&identity, request.extensions().get::<tls::Standing>()) {
-        standing.vouch();
+    if let (Ok(Some(_)), Some(connection)) = (&identity, request.extensions().get::<tls::PeerConnection>()) {
+        connection.vouch();
     }
     let route = Route::parse(&path);
     let asks = request.uri().query().is_some_and(request::asks_to_watch);
     let watches = method == Method::GET
         && matches!(&route, Route::Resource(target) if target.watch || (asks && target.name.is_none()));
-    let about = metrics::About::of(&api.registry(), &route, &method, watches);
+    let about = metrics::RequestLabels::of(&api.registry(), &route, &method, watches);
     let may_leave_body = request.version() < http::Version::HTTP_2 && !matches!(method, Method::GET | Method::HEAD);
     let mut response = match &identity {
         Ok(identity) => {
@@ -97,25 +97,30 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
 }
 
 /// Whom the caller speaks for, when they may.
-async fn speak_for(api: &ApiServer, method: &Method, by: Identity, wish: Wish) -> Result<Identity, ApiError> {
-    let _place = place_to_be_judged(api, method, &by, wish.namespace()).await?;
+async fn speak_for(
+    api: &ApiServer,
+    method: &Method,
+    by: Identity,
+    wish: ImpersonationRequest,
+) -> Result<Identity, ApiError> {
+    let _permit = permit_to_be_judged(api, method, &by, wish.namespace()).await?;
     api.auth().impersonate(by, wish)
 }
 
-/// A place for a request while it is judged: it is under way. When that takes long, others have their turn before, and
+/// A permit for a request while it is judged: it is under way. When that takes long, others have their turn before, and
 /// those of the same caller come to know how many there are.
-async fn place_to_be_judged(
+async fn permit_to_be_judged(
     api: &ApiServer,
     method: &Method,
     identity: &Identity,
     namespace: &str,
-) -> Result<Place, ApiError> {
-    let kind = if overload::is_read(method) { "readOnly" } else { "mutating" };
-    let place = api.inner.places.for_request(method, identity).inspect_err(|_| api.inner.metrics.refused(kind))?;
+) -> Result<InflightPermit, ApiError> {
+    let kind = if inflight::is_read(method) { "readOnly" } else { "mutating" };
+    let permit = api.inner.inflight.for_request(method, identity).inspect_err(|_| api.inner.metrics.refused(kind))?;
     if api.auth().is_long(identity, namespace) {
         tokio::task::yield_now().await;
     }
-    Ok(place)
+    Ok(permit)
 }
 
 async fn serve(
@@ -154,23 +159,24 @@ async fn serve(
     let _place = match (identity, &route) {
         (Some(identity), route) if !matches!(route, Route::Health | Route::Version | Route::Metrics) => {
             let refused = |_: &ApiError| api.inner.metrics.refused("readOnly");
-            api.inner.places.for_request(&parts.method, identity).inspect_err(refused)?
+            api.inner.inflight.for_request(&parts.method, identity).inspect_err(refused)?
         }
         _ => None,
     };
-    let Offer { registry, documents } = api.offer();
+    let ServedApis { registry, documents } = api.served_apis();
     let ok = |value: Value| status::json_response(StatusCode::OK, value.to_string());
     match route {
         Route::Version => Ok(ok(discovery::version())),
         Route::Health => api.inner.checks.serve(path, parts.uri.query().unwrap_or_default()),
-        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.places, &registry),
+        Route::Metrics => api.inner.metrics.serve(api.store(), &api.inner.inflight, &registry),
         Route::Root => Ok(ok(
             json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]}),
         )),
         Route::CoreVersions => discovery::core_versions(&registry, &|of| api.views(of), &parts.headers),
         Route::Groups => {
             let _one = making(api, documents.groups.has(&parts.headers)).await;
-            let made = aside::when(true, || documents.groups.send(&registry, &|of| api.views(of), &parts.headers));
+            let made =
+                blocking::in_place_if(true, || documents.groups.send(&registry, &|of| api.views(of), &parts.headers));
             made.map(|made| counted(api, identity, &parts, made))
         }
         Route::Group(group) => discovery::group(&registry, &group).map(ok),
@@ -187,15 +193,16 @@ async fn serve(
         // They are made when they are first asked for.
         Route::OpenApiV2 => {
             let _one = making(api, documents.has_v2()).await;
-            aside::when(true, || documents.v2(&parts.headers)).map(|made| counted(api, identity, &parts, made))
+            blocking::in_place_if(true, || documents.v2(&parts.headers))
+                .map(|made| counted(api, identity, &parts, made))
         }
         Route::OpenApiV3 => {
             let _one = making(api, documents.has_index()).await;
-            Ok(counted(api, identity, &parts, aside::when(true, || documents.index(&parts.headers))))
+            Ok(counted(api, identity, &parts, blocking::in_place_if(true, || documents.index(&parts.headers))))
         }
         Route::OpenApiV3Of(name) => {
             let _one = making(api, documents.has(&name)).await;
-            let made = aside::when(true, || documents.of(&name, parts.uri.query(), &parts.headers));
+            let made = blocking::in_place_if(true, || documents.of(&name, parts.uri.query(), &parts.headers));
             made.map(|made| counted(api, identity, &parts, made))
         }
         Route::Resource(_) | Route::Backup | Route::Unknown => Err(ApiError::no_such_path()),
@@ -206,15 +213,21 @@ async fn serve(
 /// in memory: so it counts for who takes it.
 fn counted(api: &ApiServer, identity: Option<&Identity>, parts: &Parts, answer: Response) -> Response {
     let length = answer.body().size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
-    if length <= held::COUNTED_FROM || identity.is_some_and(Identity::is_in_process) {
-        return weight::shared(answer);
+    if length <= response_memory::COUNTED_FROM || identity.is_some_and(Identity::is_in_process) {
+        return exchange_memory::shared(answer);
     }
     let user = identity.map_or("", |identity| identity.user.as_str());
-    let hold = held::Hold::new(&api.inner.answers, user, parts.uri.path(), &parts.headers, length);
-    let line = hold.line();
-    let mut answer = answer.map(|body| held::body(held::Whole(all(body)), Some(hold)));
-    answer.extensions_mut().insert(line);
-    weight::shared(answer)
+    let hold = response_memory::ResponseReservation::new(
+        &api.inner.response_memory,
+        user,
+        parts.uri.path(),
+        &parts.headers,
+        length,
+    );
+    let connection = hold.connection();
+    let mut answer = answer.map(|body| response_memory::body(response_memory::FullBody(all(body)), Some(hold)));
+    answer.extensions_mut().insert(connection);
+    exchange_memory::shared(answer)
 }
 
 /// The text of a body that is there as a whole.
@@ -255,7 +268,7 @@ async fn serve_resource(
     };
     let wanted = auth::attributes(verb, target, &params, parts.uri.path());
     let identity = identity.ok_or_else(ApiError::unauthorized)?;
-    let mut place = Some(place_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
+    let mut permit = Some(permit_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
     api.auth().authorize(Some(identity), &wanted)?;
     let registry = api.registry();
     let resource = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::no_such_path)?;
@@ -265,16 +278,16 @@ async fn serve_resource(
     if named && resource.namespaced && target.namespace.is_none() {
         return Err(ApiError::no_such_path());
     }
-    // Neither a body nor a revision that is still to come holds a place while it is waited for.
+    // Neither a body nor a revision that is still to come holds a permit while it is waited for.
     let refused = |kind| move |_: &ApiError| api.inner.metrics.refused(kind);
     let (body, _room) = match verb {
         "get" | "list" | "watch" | "other" => (Bytes::new(), None),
         _ => {
-            drop(place);
-            let mut room = api.inner.places.for_body(identity)?;
+            drop(permit);
+            let mut room = api.inner.inflight.for_body(identity)?;
             let body = body::read_body(body, &mut room).await.inspect_err(refused("mutating"))?;
             // It may have taken its time, and who was somebody when it began to come may be nobody now.
-            place = Some(place_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
+            permit = Some(permit_to_be_judged(api, &parts.method, identity, wanted.namespace).await?);
             if !api.auth().holds(identity) {
                 return Err(ApiError::unauthorized());
             }
@@ -283,20 +296,20 @@ async fn serve_resource(
         }
     };
     if let Some(revision) = read::awaited(verb, &params).filter(|revision| *revision > api.store().revision()) {
-        place = None;
-        let _waits = api.inner.places.for_wait(identity).inspect_err(refused("readOnly"))?;
+        permit = None;
+        let _waits = api.inner.inflight.for_wait(identity).inspect_err(refused("readOnly"))?;
         read::reach(api.store(), revision).await?;
     }
-    let _place = match (verb, place) {
+    let _place = match (verb, permit) {
         ("watch", _) => None,
-        (_, Some(place)) => place,
+        (_, Some(permit)) => permit,
         (_, None) => {
-            let kind = if overload::is_read(&parts.method) { "readOnly" } else { "mutating" };
-            api.inner.places.for_request(&parts.method, identity).inspect_err(refused(kind))?
+            let kind = if inflight::is_read(&parts.method) { "readOnly" } else { "mutating" };
+            api.inner.inflight.for_request(&parts.method, identity).inspect_err(refused(kind))?
         }
     };
     let values = || values_under_way(api, resource, target, verb, &body);
-    let _values = api.inner.places.for_values(identity, values).inspect_err(refused("mutating"))?;
+    let _values = api.inner.inflight.for_values(identity, values).inspect_err(refused("mutating"))?;
     match target.subresource.as_deref() {
         None => {}
         Some("status") if resource.status => {}
@@ -316,9 +329,18 @@ async fn serve_resource(
             return Ok(guarded::guard(answer, may_go_on));
         }
     }
-    let (form, text) = request::negotiate(&parts.headers, params.pretty)?;
-    let call = Call { api, resource, target, params: &params, identity, headers: &parts.headers, form, text };
-    let answer = answer(&call, verb, body).await;
+    let (representation, encoding) = request::negotiate(&parts.headers, params.pretty)?;
+    let context = RequestContext {
+        api,
+        resource,
+        target,
+        params: &params,
+        identity,
+        headers: &parts.headers,
+        representation,
+        encoding,
+    };
+    let answer = answer(&context, verb, body).await;
     match resource.deprecation.as_deref() {
         Some(warning) => answer.map(|response| read::with_warning(response, warning)),
         None => answer,
@@ -357,54 +379,56 @@ async fn answer_view(
 }
 
 /// Does what a request about a resource asks for.
-async fn answer(call: &Call<'_>, verb: &str, body: Bytes) -> Result<Response, ApiError> {
-    let subresource = call.target.subresource.as_deref();
+async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result<Response, ApiError> {
+    let subresource = context.target.subresource.as_deref();
     let scale = subresource == Some("scale");
     match verb {
-        _ if subresource == Some("token") || call.resource.keep == Keep::Review => {
+        _ if subresource == Some("token") || context.resource.keep == Keep::Review => {
             if verb != "create" {
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
-            match call.resource.keep {
-                Keep::Review => auth::reviews::answer(call, &body).await.map(|answer| auth::reviews::send(&answer)),
-                _ => auth::reviews::make_token(call, &body).await,
+            match context.resource.keep {
+                Keep::Review => auth::reviews::answer(context, &body).await.map(|answer| auth::reviews::send(&answer)),
+                _ => auth::reviews::make_token(context, &body).await,
             }
         }
-        "get" if scale => scale::get(call),
-        "update" | "patch" if scale => scale::write(call, body, verb == "patch").await,
+        "get" if scale => scale::get(context),
+        "update" | "patch" if scale => scale::write(context, body, verb == "patch").await,
         _ if scale => Err(ApiError::method_not_allowed(NOT_ALLOWED)),
-        "watch" => watch::watch(call).await,
-        "get" => read::get(call).await,
-        "list" => list::list(call).await,
+        "watch" => watch::watch(context).await,
+        "get" => read::get(context).await,
+        "list" => list::list(context).await,
         "create" => {
-            let written = write::create(call, body).await?;
-            let mut response = read::send_written(call, &written);
+            let written = write::create(context, body).await?;
+            let mut response = read::send_written(context, &written);
             response.extensions_mut().insert(audit::Made(written.object.name.clone()));
             Ok(response)
         }
         "update" => {
-            let written = write::update(call, body).await?;
-            Ok(read::send_written(call, &written))
+            let written = write::update(context, body).await?;
+            Ok(read::send_written(context, &written))
         }
         "patch" => {
-            let written = write::patch(call, body).await?;
-            Ok(read::send_written(call, &written))
+            let written = write::patch(context, body).await?;
+            Ok(read::send_written(context, &written))
         }
         "delete" => {
-            let deleted = delete::delete(call, body).await?;
+            let deleted = delete::delete(context, body).await?;
             Ok(match &deleted {
-                delete::Deleted::Held(object) => read::send(call, StatusCode::OK, object),
+                delete::Deleted::Held(object) => read::send(context, StatusCode::OK, object),
                 delete::Deleted::Gone(object) => {
-                    status::json_response(StatusCode::OK, delete::success(call.resource, object).to_string())
+                    status::json_response(StatusCode::OK, delete::success(context.resource, object).to_string())
                 }
             })
         }
         // All namespaces at once is what nobody means.
-        "deletecollection" if &*call.resource.storage != "/namespaces" => {
-            let deleted = delete::delete_collection(call, body).await?;
+        "deletecollection" if &*context.resource.storage != "/namespaces" => {
+            let deleted = delete::delete_collection(context, body).await?;
             Ok(match deleted {
-                Some(deleted) => read::send_list(call, deleted, &items::ListHead::at(call.api.store().revision())),
-                None => status::json_response(StatusCode::OK, delete::success_of_many(call.resource).to_string()),
+                Some(deleted) => {
+                    read::send_list(context, deleted, &list_body::ListHead::at(context.api.store().revision()))
+                }
+                None => status::json_response(StatusCode::OK, delete::success_of_many(context.resource).to_string()),
             })
         }
         _ => Err(ApiError::method_not_allowed(NOT_ALLOWED)),

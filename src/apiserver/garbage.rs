@@ -10,13 +10,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::ApiServer;
+use super::background::{Outcome, Round};
 use super::delete::DeleteOptions;
-use super::dependents::{Key, Look, is_held_for_dependents, owners};
 use super::meta;
+use super::owner_graph::{Key, PendingChecks, is_held_for_dependents, owners};
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::ApiError;
-use super::sweep::{Outcome, Round};
 use crate::api::Keep;
 use crate::store::Object;
 
@@ -111,34 +111,34 @@ impl ApiServer {
     pub(super) async fn collect_garbage(&self) -> Result<(), ApiError> {
         let mut round = Round::default();
         while !round.is_over() {
-            let look = self.dependents().take(AT_ONCE);
-            if look.is_empty() {
+            let checks = self.owner_graph().next_checks(AT_ONCE);
+            if checks.is_empty() {
                 return round.end();
             }
-            if look.everything() {
+            if checks.everything() {
                 self.note_everything(&mut round).await;
             }
-            let collected = self.collect(&look, &mut round).await;
+            let collected = self.collect(&checks, &mut round).await;
             if collected.is_err() || round.lacks_room() {
                 // What was not done is not noted anywhere else.
-                self.dependents().put_back(look);
+                self.owner_graph().put_back(checks);
                 return collected.and(round.end());
             }
         }
-        if self.dependents().has_more() {
+        if self.owner_graph().has_more() {
             self.wake_sweeper();
         }
         round.end()
     }
 
-    async fn collect(&self, look: &Look, round: &mut Round) -> Result<(), ApiError> {
+    async fn collect(&self, checks: &PendingChecks, round: &mut Round) -> Result<(), ApiError> {
         let registry = self.registry();
-        let found = self.concerned(&registry, look, round).await;
+        let found = self.concerned(&registry, checks, round).await;
         let (mut seen, mut blocked) = (Seen::new(), Blocked::default());
         let mut next = found.iter();
         // Something is done in each round, however long it took to find what is concerned.
         for (resource, key) in next.by_ref() {
-            round.breathe().await;
+            round.yield_now().await;
             self.settle_dependent(&registry, resource, key, &mut seen, &mut blocked, round).await?;
             if round.is_over() {
                 break;
@@ -146,22 +146,22 @@ impl ApiServer {
         }
         // What was not looked at may hold whatever it names.
         for (_, key) in next {
-            round.breathe().await;
+            round.yield_now().await;
             if let Some(object) = self.found(key).filter(|object| object.is_owned()) {
                 let meta = object.metadata();
                 blocked.firmly.extend(owners(&meta).filter_map(|owner| owner["uid"].as_str()).map(str::to_owned));
             }
-            self.dependents().look_again(key.clone());
+            self.owner_graph().check_again(key.clone());
         }
         let mut waiting: HashMap<String, &Found> = HashMap::new();
         for one in &found {
-            round.breathe().await;
+            round.yield_now().await;
             if let Some(uid) = self.found(&one.1).and_then(|object| waiting_uid(&object)) {
                 waiting.insert(uid, one);
             }
         }
         for uid in blocked.order(waiting.keys().cloned().collect::<Vec<_>>()) {
-            round.breathe().await;
+            round.yield_now().await;
             if let Some((resource, key)) = waiting.get(&uid) {
                 self.release(&registry, resource, key, round).await?;
             }
@@ -218,7 +218,7 @@ impl ApiServer {
         }
         // Somebody writes it all the time.
         blocked.firmly.extend(left);
-        self.dependents().look_again(key.clone());
+        self.owner_graph().check_again(key.clone());
         self.wake_sweeper();
         Ok(())
     }
@@ -243,7 +243,7 @@ impl ApiServer {
             }
         };
         if outcome == Outcome::Changed {
-            self.dependents().look_again(key.clone());
+            self.owner_graph().check_again(key.clone());
             self.wake_sweeper();
         }
         Ok(())
@@ -252,8 +252,8 @@ impl ApiServer {
     /// Whether something still names an owner that is to leave it behind.
     async fn has_orphans(&self, registry: &Registry, uid: &str, round: &mut Round) -> bool {
         let mut seen = Seen::new();
-        for key in self.dependents().of(uid) {
-            round.breathe().await;
+        for key in self.owner_graph().dependents_of(uid) {
+            round.yield_now().await;
             let Some(object) = self.found(&key) else { continue };
             let meta = object.metadata();
             let mut named = owners(&meta).filter(|reference| reference["uid"] == *uid);
@@ -270,26 +270,26 @@ impl ApiServer {
 
     /// Has everything looked at that may concern the collector.
     async fn note_everything(&self, round: &mut Round) {
-        self.dependents().begin_anew();
+        self.owner_graph().begin_anew();
         for resource in self.registry().stored() {
             for object in self.store().list(&resource.storage, None).objects {
-                round.breathe().await;
-                self.dependents().note(&object);
+                round.yield_now().await;
+                self.owner_graph().record(&object);
                 if object.is_ending() || object.is_owned() {
-                    self.dependents().look_again(Key::of(&object));
+                    self.owner_graph().check_again(Key::of(&object));
                 }
             }
         }
     }
 
     /// What was named, what depends on it, and of owners that wait all that they wait for.
-    async fn concerned(&self, registry: &Registry, look: &Look, round: &mut Round) -> Vec<Found> {
+    async fn concerned(&self, registry: &Registry, checks: &PendingChecks, round: &mut Round) -> Vec<Found> {
         let resources: HashMap<&str, &Arc<Resource>> = registry.stored().map(|one| (&*one.storage, one)).collect();
-        let dependents = |uid: &str| self.dependents().of(uid);
-        let mut keys = VecDeque::from(look.by_turns());
+        let dependents = |uid: &str| self.owner_graph().dependents_of(uid);
+        let mut keys = VecDeque::from(checks.by_turns());
         let (mut met, mut found) = (HashSet::new(), Vec::new());
         while let Some(key) = keys.pop_front() {
-            round.breathe().await;
+            round.yield_now().await;
             let Some(resource) = resources.get(&*key.storage).filter(|_| !met.contains(&key)) else { continue };
             if let Some(object) = self.found(&key) {
                 keys.extend(waiting_uid(&object).map(|uid| dependents(&uid)).unwrap_or_default());

@@ -93,7 +93,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::apiserver::text::tricky;
+    use crate::apiserver::encoding::tricky;
 
     fn indented(json: &str, limit: usize) -> String {
         let (mut indent, mut out, mut at) = (Indent::default(), Vec::new(), 0);

@@ -13,10 +13,10 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use base64::{Engine, alphabet};
 use serde::{Deserialize, Serialize};
 
-use super::call::Call;
-use super::items::ListHead;
+use super::list_body::ListHead;
 use super::read::{reach, send_list};
 use super::request::{Params, parse_revision};
+use super::request_context::RequestContext;
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
 use crate::store::{Listing, Object};
@@ -40,14 +40,14 @@ pub(super) enum Wanted {
     /// This very one.
     Exactly(u64),
     /// What comes after a place: at a revision, or at the newest.
-    Rest(Option<u64>, Place),
+    Rest(Option<u64>, ContinueKey),
 }
 
 /// Namespace and name of the last object of a part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(String, String);
+pub(super) struct ContinueKey(String, String);
 
-impl Place {
+impl ContinueKey {
     fn of(object: &Object) -> Self {
         Self(object.namespace.clone(), object.name.clone())
     }
@@ -65,8 +65,8 @@ struct Token {
     start: String,
 }
 
-fn encode(revision: i64, place: &Place) -> String {
-    let token = Token { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", place.0, place.1) };
+fn encode(revision: i64, after: &ContinueKey) -> String {
+    let token = Token { v: "meta.k8s.io/v1".into(), rv: revision, start: format!("{}/{}\0", after.0, after.1) };
     // Writing it to memory does not fail.
     URL_SAFE_NO_PAD.encode(serde_json::to_string(&token).unwrap_or_default())
 }
@@ -93,7 +93,7 @@ fn read_token(bytes: &[u8]) -> Result<Token, String> {
     }
 }
 
-fn decode(text: &str) -> Result<(Option<u64>, Place), ApiError> {
+fn decode(text: &str) -> Result<(Option<u64>, ContinueKey), ApiError> {
     let refuse = |why: &str| ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
     let lenient = GeneralPurposeConfig::new()
         .with_decode_allow_trailing_bits(true)
@@ -118,7 +118,7 @@ fn decode(text: &str) -> Result<(Option<u64>, Place), ApiError> {
                 .ok_or_else(|| refuse("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))?,
         ),
     };
-    Ok((revision, Place(namespace.to_owned(), name.to_owned())))
+    Ok((revision, ContinueKey(namespace.to_owned(), name.to_owned())))
 }
 
 impl Wanted {
@@ -131,8 +131,8 @@ impl Wanted {
             if revision.is_some() {
                 return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
             }
-            let (revision, place) = decode(&params.continue_token)?;
-            return Ok(Self::Rest(revision, place));
+            let (revision, after) = decode(&params.continue_token)?;
+            return Ok(Self::Rest(revision, after));
         }
         Ok(match (revision, params.resource_version_match.as_str()) {
             (Some(revision), "Exact") => Self::Exactly(revision),
@@ -179,26 +179,26 @@ pub(super) fn invalid_options(errors: &[FieldError]) -> Result<(), ApiError> {
 }
 
 /// The objects that are selected.
-pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
-    let params = call.params;
+pub(super) async fn list(context: &RequestContext<'_>) -> Result<Response, ApiError> {
+    let params = context.params;
     let wanted = Wanted::of(params)?;
-    let selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
+    let selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
     // Only who has a turn holds a list, for many may wait for theirs.
     let scan = match selector.is_everything() {
         true => None,
-        false => Some(call.api.inner.turns.begin(call.identity).await),
+        false => Some(context.api.inner.scans.begin(context.identity).await),
     };
     // Where they are is copied, however few of them are wanted; who wants some at a time does so again and again.
-    let many = |(of, count): (Arc<str>, usize)| count >= MANY && of == call.resource.storage;
+    let many = |(of, count): (Arc<str>, usize)| count >= MANY && of == context.resource.storage;
     let turn = match &scan {
-        None => call.turn(call.api.store().counts().into_iter().any(many)).await,
+        None => context.turn(context.api.store().counts().into_iter().any(many)).await,
         Some(_) => None,
     };
-    let listing = read(call, &wanted).await?;
+    let listing = read(context, &wanted).await?;
     let revision = listing.revision;
     let mut objects = listing.objects;
-    if let Wanted::Rest(_, place) = &wanted {
-        objects.drain(..objects.partition_point(|object| !place.precedes(object)));
+    if let Wanted::Rest(_, after) = &wanted {
+        objects.drain(..objects.partition_point(|object| !after.precedes(object)));
     }
     // Upstream answers revision 0 out of its cache, whole.
     let limit = params.limit.filter(|_| params.resource_version != "0");
@@ -212,12 +212,12 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response, ApiError> {
     drop(turn);
     // With a selector nobody knows how many would be left without looking at them all.
     let (objects, head) = part.end(revision, selector.is_everything().then_some(total));
-    Ok(send_list(call, objects, &head))
+    Ok(send_list(context, objects, &head))
 }
 
-async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
-    let store = call.api.store();
-    let (storage, namespace) = (&call.resource.storage, call.target.namespace.as_deref());
+async fn read(context: &RequestContext<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
+    let store = context.api.store();
+    let (storage, namespace) = (&context.resource.storage, context.target.namespace.as_deref());
     match wanted {
         Wanted::Newest(least) => {
             reach(store, *least).await?;
@@ -228,9 +228,9 @@ async fn read(call: &Call<'_>, wanted: &Wanted) -> Result<Listing, ApiError> {
             store.list_at(storage, namespace, *revision).map_err(|_| ApiError::expired(EXPIRED))
         }
         Wanted::Rest(None, _) => Ok(store.list(storage, namespace)),
-        Wanted::Rest(Some(revision), place) => store.list_at(storage, namespace, *revision).map_err(|_| {
+        Wanted::Rest(Some(revision), after) => store.list_at(storage, namespace, *revision).map_err(|_| {
             let mut error = ApiError::expired(CONTINUE_EXPIRED);
-            error.continue_token = encode(NEWEST, place);
+            error.continue_token = encode(NEWEST, after);
             error
         }),
     }
@@ -276,7 +276,7 @@ impl Part {
     fn end(self, revision: u64, total: Option<usize>) -> (Vec<Arc<Object>>, ListHead) {
         let mut head = ListHead::at(revision);
         if let Some(last) = self.objects.last().filter(|_| self.goes_on) {
-            head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &Place::of(last));
+            head.continue_token = encode(i64::try_from(revision).unwrap_or(NEWEST), &ContinueKey::of(last));
             head.remaining = total.map(|total| total - self.objects.len());
         }
         (self.objects, head)
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn parameters_mean_what_kubernetes_says() {
-        let place = Place("ns".into(), "b".into());
+        let after = ContinueKey("ns".into(), "b".into());
         for (query, wanted) in [
             ("", Wanted::Newest(0)),
             ("resourceVersion=0", Wanted::Newest(0)),
@@ -302,8 +302,8 @@ mod tests {
             ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", Wanted::Newest(7)),
             ("resourceVersion=0&resourceVersionMatch=NotOlderThan", Wanted::Newest(0)),
             ("resourceVersion=7&resourceVersionMatch=Exact", Wanted::Exactly(7)),
-            (&format!("continue={}", encode(7, &place)), Wanted::Rest(Some(7), place.clone())),
-            (&format!("continue={}&resourceVersion=0", encode(NEWEST, &place)), Wanted::Rest(None, place.clone())),
+            (&format!("continue={}", encode(7, &after)), Wanted::Rest(Some(7), after.clone())),
+            (&format!("continue={}&resourceVersion=0", encode(NEWEST, &after)), Wanted::Rest(None, after.clone())),
         ] {
             assert_eq!(Wanted::of(&params(query)).unwrap(), wanted, "{query}");
         }
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_refused_in_upstreams_words() {
-        let token = encode(7, &Place(String::new(), "a".into()));
+        let token = encode(7, &ContinueKey(String::new(), "a".into()));
         for (query, code, message) in [
             (
                 "resourceVersionMatch=Exact",

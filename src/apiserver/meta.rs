@@ -85,7 +85,7 @@ pub(super) fn set_kept(meta: &mut ObjectMeta, old: &ObjectMeta) {
     drop_unkept(meta);
 }
 
-/// Managers are kept beside the metadata (`ownership`); the store sets the revision.
+/// Managers are kept beside the metadata (`managed_fields`); the store sets the revision.
 fn drop_unkept(meta: &mut ObjectMeta) {
     meta.managed_fields = None;
     meta.self_link = None;

@@ -20,7 +20,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::overload::Places;
+use super::inflight::InflightLimits;
 use super::request::{Route, Target};
 use super::status::ApiError;
 use super::{Resource, registry};
@@ -35,7 +35,7 @@ const CUSTOM: &str = "custom";
 
 /// What a request was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct About {
+pub(super) struct RequestLabels {
     verb: &'static str,
     group: String,
     version: String,
@@ -48,7 +48,7 @@ pub(super) struct About {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
     #[prometheus(flatten)]
-    about: About,
+    about: RequestLabels,
     code: u16,
 }
 
@@ -63,8 +63,8 @@ struct Watched {
 #[derive(Clone)]
 pub(super) struct Metrics {
     requests: Family<Answered, Counter>,
-    seconds: Family<About, Histogram, fn() -> Histogram>,
-    watches: Family<About, Gauge>,
+    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
+    watches: Family<RequestLabels, Gauge>,
     events: Family<Watched, Counter>,
     refused: Family<[(&'static str, &'static str); 1], Counter>,
     rooms: Arc<Mutex<Vec<Meters>>>,
@@ -84,7 +84,7 @@ impl Default for Metrics {
     }
 }
 
-impl About {
+impl RequestLabels {
     /// What a request is about, by its path and method.
     pub fn of(registry: &registry::Registry, route: &Route, method: &Method, watch: bool) -> Self {
         let target = match route {
@@ -160,7 +160,7 @@ impl Drop for Watching {
 
 impl Metrics {
     /// Notes an answer.
-    pub fn answered(&self, about: About, code: StatusCode, took: Duration) {
+    pub fn answered(&self, about: RequestLabels, code: StatusCode, took: Duration) {
         if about.verb != "WATCH" {
             self.seconds.get_or_create(&about).observe(took.as_secs_f64());
         }
@@ -175,7 +175,7 @@ impl Metrics {
     /// Notes a watch.
     pub fn watching(&self, resource: &Resource, target: &Target) -> Watching {
         let watched = Watched::of(resource);
-        let about = About {
+        let about = RequestLabels {
             verb: "WATCH",
             group: watched.group.clone(),
             version: watched.version.clone(),
@@ -195,7 +195,12 @@ impl Metrics {
     }
 
     /// Answers a scrape.
-    pub fn serve(&self, store: &Store, places: &Places, table: &registry::Registry) -> Result<Response, ApiError> {
+    pub fn serve(
+        &self,
+        store: &Store,
+        inflight: &InflightLimits,
+        table: &registry::Registry,
+    ) -> Result<Response, ApiError> {
         let mut registry = Registry::default();
         registry.register("apiserver_request", "Answered requests", self.requests.clone());
         registry.register(
@@ -232,7 +237,7 @@ impl Metrics {
         registry.register("slipway_store_disk_bytes", "What they take of the disk", meters.disk_bytes.clone());
         let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
         rooms.iter().for_each(|room| room(&mut registry));
-        let (reads, writes) = places.taken();
+        let (reads, writes) = inflight.taken();
         registry.register_collector(Box::new(Now {
             counts: counts(store, table),
             revision: store.revision(),
@@ -316,7 +321,7 @@ mod tests {
             ("GET", "/evil", false, "GET //"),
             ("EVIL", "/version", false, "other //"),
         ] {
-            let about = About::of(&registry, &Route::parse(path), &method.parse().unwrap(), watch);
+            let about = RequestLabels::of(&registry, &Route::parse(path), &method.parse().unwrap(), watch);
             let named = if about.subresource.is_empty() { String::new() } else { format!("/{}", about.subresource) };
             let shown = format!("{} {}/{}/{}{named}", about.verb, about.group, about.version, about.resource);
             assert_eq!(shown, wanted, "{method} {path}");

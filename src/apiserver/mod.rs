@@ -3,7 +3,7 @@
 //! A request goes through: [`tls`] (who is it), [`request`] (what does it want), [`auth`] (may it), then one of
 //! `read`, `watch`, `write`, `delete`, or `discovery` and `openapi`. What there is to serve is one table, the
 //! [`registry`]; a new kind needs nothing here, and `crd` makes a new table when a kind is defined at run time.
-//! `sweep` does what nobody asks for: garbage collection, the end of namespaces, forgetting events.
+//! `background` does what nobody asks for: garbage collection, the end of namespaces, forgetting events.
 //!
 //! The same router serves the network and, without a socket, this process ([`ApiServer::client`]).
 
@@ -18,61 +18,61 @@ pub mod tls;
 
 mod admission;
 mod apply;
-mod aside;
+mod background;
 mod backup;
+mod blocking;
 mod body;
 mod built_in;
-mod call;
+mod caller_shares;
 mod columns;
+mod connection_activity;
+mod connection_memory;
 mod connections;
 mod core_kinds;
 mod core_schemas;
 mod crd;
 mod delete;
-mod dependents;
 mod discovery;
 mod dispatch;
+mod encoding;
 mod events;
+mod exchange_memory;
+mod from_definition;
 mod garbage;
 mod guarded;
-mod held;
-mod holdings;
 mod indent;
-mod items;
-mod lines;
-mod linger;
+mod inflight;
+mod lingering_close;
 mod list;
+mod list_body;
+mod managed_fields;
 mod meta;
 pub mod metrics;
 mod names;
-mod of_definition;
 mod openapi;
 mod options;
-mod overload;
-mod ownership;
+mod owner_graph;
 mod patch;
-mod pick;
-mod progress;
+mod pretty_body;
+mod projection;
 mod protobuf;
 mod read;
 mod request;
+mod request_context;
+mod response_memory;
 mod scale;
+mod scan_scheduler;
 mod schema;
 mod selectors;
 mod server;
-mod shape;
-mod shares;
 mod start;
 mod status;
 mod strategic;
-mod sweep;
 mod table;
-mod text;
-mod turns;
 mod versions;
 mod watch;
-mod weight;
 mod write;
+mod write_strategy;
 mod yaml;
 
 #[cfg(test)]
@@ -81,13 +81,13 @@ mod tests;
 pub use admission::{AdministratorsPage, Admission, AdmissionRequest, Operation, View, ViewRequest};
 pub use auth::Identity;
 pub use built_in::registry;
+pub(crate) use caller_shares::PEOPLE;
 pub(crate) use columns::age;
+pub use from_definition::RegistryError;
 pub(crate) use names::subdomain;
-pub use of_definition::RegistryError;
 pub use registry::Registry;
 pub use request::Target;
 pub use resource::Resource;
 pub use server::ApiServer;
-pub(crate) use shares::PEOPLE;
 pub use start::ApiServerError;
 pub use status::{ApiError, FieldError, FieldFault};

@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
-use super::aside;
+use super::blocking;
 use super::core_schemas::SCHEMAS;
 use super::discovery::Groups;
 use super::registry::Registry;
@@ -80,12 +80,12 @@ impl Documents {
 
     fn document<'s>(&self, slot: &'s Slot) -> &'s Document {
         let make = || slot.document.get_or_init(|| Document::new(document(&self.registry, &slot.resources)));
-        slot.document.get().unwrap_or_else(|| aside::when(true, make))
+        slot.document.get().unwrap_or_else(|| blocking::in_place_if(true, make))
     }
 
     /// All that the v3 documents say as one of v2, made bit by bit.
     fn v2_of<D: v2::Document>(&self) -> Document {
-        aside::when(true, || {
+        blocking::in_place_if(true, || {
             let mut made = D::default();
             let mut wanted = BTreeSet::new();
             let all = || self.by_path.values().flat_map(|slot| &slot.resources);

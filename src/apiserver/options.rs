@@ -1,8 +1,8 @@
 //! Options of writing requests (`CreateOptions`, `UpdateOptions`, `PatchOptions`), checked as upstream checks them.
 
 use super::apply::manager::check_name;
-use super::call::Call;
 use super::request::FieldValidation;
+use super::request_context::RequestContext;
 use super::status::{ApiError, FieldError, FieldFault, shorten};
 
 /// What a request does.
@@ -19,8 +19,8 @@ pub(super) enum Write {
 }
 
 /// Checks the options of a request; whether it is a dry run.
-pub(super) fn check(call: &Call<'_>, write: Write) -> Result<bool, ApiError> {
-    let params = call.params;
+pub(super) fn check(context: &RequestContext<'_>, write: Write) -> Result<bool, ApiError> {
+    let params = context.params;
     let mut errors = Vec::new();
     if write == Write::Apply && params.field_manager.is_empty() {
         errors.push(FieldError::required("fieldManager", "is required for apply patch"));

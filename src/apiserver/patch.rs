@@ -9,9 +9,9 @@ use super::apply::go;
 use super::body::{DEPTH_MAX, Parsed, check_count, too_deep};
 use super::resource::Resource;
 use super::schema::MergeType;
-use super::shape::Refusal;
 use super::status::{ApiError, shorten};
 use super::strategic;
+use super::write_strategy::RejectionStyle;
 
 /// Operations in one JSON patch.
 const OPERATIONS_MAX: usize = 10_000;
@@ -94,10 +94,10 @@ impl Patch {
     }
 
     /// How a client is told that the outcome has fields that are not known.
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn rejection_style(&self) -> RejectionStyle {
         match &self.kind {
-            Kind::Strategic(patch) => Refusal::Patch(go::plain(patch)),
-            Kind::Merge(_) | Kind::Json(_) => Refusal::Outcome,
+            Kind::Strategic(patch) => RejectionStyle::Patch(go::plain(patch)),
+            Kind::Merge(_) | Kind::Json(_) => RejectionStyle::Outcome,
         }
     }
 

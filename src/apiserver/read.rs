@@ -9,18 +9,18 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-use super::aside;
-use super::call::Call;
+use super::blocking;
 use super::columns::definitions;
-use super::held::{self, Hold, Line, Whole};
-use super::items::{self, Compressible, Items, ListHead, Parts};
-use super::lines::Lines;
+use super::encoding::Encoding;
+use super::exchange_memory::InMemory;
 use super::list::Wanted;
+use super::list_body::{self, Compressible, EncodedItems, ListBody, ListHead};
+use super::pretty_body::PrettyBody;
 use super::request::Include;
-use super::request::{Form, Params, parse_revision};
+use super::request::{Params, Representation, parse_revision};
+use super::request_context::RequestContext;
+use super::response_memory::{self, ConnectionHandle, FullBody, ResponseReservation};
 use super::status::ApiError;
-use super::text::Text;
-use super::weight::InMemory;
 use super::write::Written;
 use crate::store::{Object, Store};
 
@@ -28,18 +28,18 @@ use crate::store::{Object, Store};
 const REVISION_WAIT: Duration = Duration::from_secs(3);
 
 /// The object of the path.
-pub(super) async fn get(call: &Call<'_>) -> Result<Response, ApiError> {
-    let name = call.name()?;
-    let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    if let Some(wanted) = parse_revision(&call.params.resource_version)? {
-        reach(call.api.store(), wanted).await?;
+pub(super) async fn get(context: &RequestContext<'_>) -> Result<Response, ApiError> {
+    let name = context.name()?;
+    let namespace = context.target.namespace.as_deref().unwrap_or_default();
+    if let Some(wanted) = parse_revision(&context.params.resource_version)? {
+        reach(context.api.store(), wanted).await?;
     }
-    let object = call
+    let object = context
         .api
         .store()
-        .get(&call.resource.storage, namespace, name)
-        .ok_or_else(|| call.api.missing(call.resource, namespace, name))?;
-    Ok(send(call, StatusCode::OK, &object))
+        .get(&context.resource.storage, namespace, name)
+        .ok_or_else(|| context.api.missing(context.resource, namespace, name))?;
+    Ok(send(context, StatusCode::OK, &object))
 }
 
 /// The revision that a read waits for when it is still to come.
@@ -68,65 +68,82 @@ pub(super) async fn reach(store: &Store, wanted: u64) -> Result<(), ApiError> {
     Err(error)
 }
 
-/// What counts the answer to a call, which shows objects with so many bytes of text. The appliance's own rooms are not
+/// What counts the answer to a request, which shows objects with so many bytes of text. The appliance's own rooms are not
 /// counted: they take what they ask for, and its work depends on them.
-pub(super) fn hold(call: &Call<'_>, text: usize) -> Option<Hold> {
-    if call.identity.is_in_process() {
+pub(super) fn hold(context: &RequestContext<'_>, text: usize) -> Option<ResponseReservation> {
+    if context.identity.is_in_process() {
         return None;
     }
-    let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    let what = format!("{} {namespace}", call.resource.qualified());
-    Some(Hold::new(&call.api.inner.answers, &call.identity.user, what.trim_end(), call.headers, text))
+    let namespace = context.target.namespace.as_deref().unwrap_or_default();
+    let what = format!("{} {namespace}", context.resource.qualified());
+    Some(ResponseReservation::new(
+        &context.api.inner.response_memory,
+        &context.identity.user,
+        what.trim_end(),
+        context.headers,
+        text,
+    ))
 }
 
 /// Sends one object in the form that was negotiated.
-pub(super) fn send(call: &Call<'_>, code: StatusCode, object: &Arc<Object>) -> Response {
-    let (resource, form) = (call.resource, call.form);
-    if form == Form::Table {
-        let head = items::table_head(&definitions(&resource.columns), &ListHead::at(object.revision));
-        return send_parts(call, code, vec![Arc::clone(object)], head);
+pub(super) fn send(context: &RequestContext<'_>, code: StatusCode, object: &Arc<Object>) -> Response {
+    let (resource, form) = (context.resource, context.representation);
+    if form == Representation::Table {
+        let head = list_body::table_head(&definitions(&resource.columns), &ListHead::at(object.revision));
+        return send_parts(context, code, vec![Arc::clone(object)], head);
     }
     // To bring it into another version takes its time, which is taken while it is sent.
-    if call.text == Text::Json && resource.conversion.is_some() && object.json_len() >= aside::LONG_FROM {
-        let parts = Parts::alone(Arc::clone(resource), form, Arc::clone(object));
-        let (hold, weight) = (hold(call, parts.text()), parts.weight());
-        let line = hold.as_ref().map(Hold::line);
-        return weighing(weight, respond(call, code, Items::new(parts, Vec::new()).body(hold), line));
+    if context.encoding == Encoding::Json && resource.conversion.is_some() && object.json_len() >= blocking::LONG_FROM {
+        let parts = EncodedItems::alone(Arc::clone(resource), form, Arc::clone(object));
+        let (hold, weight) = (hold(context, parts.text()), parts.weight());
+        let connection = hold.as_ref().map(ResponseReservation::connection);
+        return weighing(weight, respond(context, code, ListBody::new(parts, Vec::new()).body(hold), connection));
     }
-    let is_short = |length: usize| length <= held::COUNTED_FROM && call.text == Text::Json;
-    let hold = if is_short(object.json_len()) { None } else { hold(call, object.json_len()) };
-    let line = hold.as_ref().map(Hold::line);
-    let whole = |text: Bytes, hold| if is_short(text.len()) { text.into() } else { held::body(Whole(text), hold) };
-    let body = match call.text {
-        Text::Json if form == Form::Json && resource.conversion.is_none() => whole(object.json(), hold),
-        Text::Json => {
+    let is_short = |length: usize| length <= response_memory::COUNTED_FROM && context.encoding == Encoding::Json;
+    let hold = if is_short(object.json_len()) { None } else { hold(context, object.json_len()) };
+    let connection = hold.as_ref().map(ResponseReservation::connection);
+    let whole = |text: Bytes, hold| {
+        if is_short(text.len()) { text.into() } else { response_memory::body(FullBody(text), hold) }
+    };
+    let body = match context.encoding {
+        Encoding::Json if form == Representation::Json && resource.conversion.is_none() => whole(object.json(), hold),
+        Encoding::Json => {
             let mut body = Vec::new();
-            items::put_object(&mut body, resource, form, object);
+            list_body::put_object(&mut body, resource, form, object);
             whole(body.into(), hold)
         }
         text => {
-            let parts = Parts::alone(Arc::clone(resource), form, Arc::clone(object));
-            let lines = if text == Text::Yaml { Lines::yaml(parts) } else { Lines::indented(parts, Vec::new(), b"") };
+            let parts = EncodedItems::alone(Arc::clone(resource), form, Arc::clone(object));
+            let lines = if text == Encoding::Yaml {
+                PrettyBody::yaml(parts)
+            } else {
+                PrettyBody::indented(parts, Vec::new(), b"")
+            };
             lines.body(hold)
         }
     };
-    respond(call, code, body, line)
+    respond(context, code, body, connection)
 }
 
-/// Sends a body that may be compressed; `line`: that of its place among the answers.
-fn respond(call: &Call<'_>, code: StatusCode, body: Body, line: Option<Line>) -> Response {
-    let mut response = call.text.response(code, body);
+/// Sends a body that may be compressed; `connection`: the one that its reservation belongs to.
+fn respond(
+    context: &RequestContext<'_>,
+    code: StatusCode,
+    body: Body,
+    connection: Option<ConnectionHandle>,
+) -> Response {
+    let mut response = context.encoding.response(code, body);
     response.extensions_mut().insert(Compressible);
-    if let Some(line) = line {
-        response.extensions_mut().insert(line);
+    if let Some(connection) = connection {
+        response.extensions_mut().insert(connection);
     }
     response
 }
 
 /// Sends a written object with its warnings.
-pub(super) fn send_written(call: &Call<'_>, written: &Written) -> Response {
+pub(super) fn send_written(context: &RequestContext<'_>, written: &Written) -> Response {
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let response = send(call, code, &written.object);
+    let response = send(context, code, &written.object);
     written.warnings.iter().fold(response, |response, warning| with_warning(response, warning))
 }
 
@@ -141,34 +158,34 @@ pub(super) fn with_warning(mut response: Response, warning: &str) -> Response {
 }
 
 /// Sends a list in the form that was negotiated.
-pub(super) fn send_list(call: &Call<'_>, objects: Vec<Arc<Object>>, head: &ListHead) -> Response {
-    let resource = call.resource;
-    let first = match call.form {
-        Form::Table => items::table_head(&definitions(&resource.columns), head),
-        Form::Partial => items::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
-        Form::Json if call.text == Text::Yaml => {
-            let parts = Parts::new(Arc::clone(resource), Form::Json, Include::None, objects);
-            let (hold, weight) = (hold(call, parts.text()), parts.weight());
-            let line = hold.as_ref().map(Hold::line);
-            let lines = Lines::yaml_list(parts, &resource.list_kind, &resource.api_version(), head);
-            return weighing(weight, respond(call, StatusCode::OK, lines.body(hold), line));
+pub(super) fn send_list(context: &RequestContext<'_>, objects: Vec<Arc<Object>>, head: &ListHead) -> Response {
+    let resource = context.resource;
+    let first = match context.representation {
+        Representation::Table => list_body::table_head(&definitions(&resource.columns), head),
+        Representation::Partial => list_body::list_head("PartialObjectMetadataList", "meta.k8s.io/v1", head),
+        Representation::Json if context.encoding == Encoding::Yaml => {
+            let parts = EncodedItems::new(Arc::clone(resource), Representation::Json, Include::None, objects);
+            let (hold, weight) = (hold(context, parts.text()), parts.weight());
+            let connection = hold.as_ref().map(ResponseReservation::connection);
+            let lines = PrettyBody::yaml_list(parts, &resource.list_kind, &resource.api_version(), head);
+            return weighing(weight, respond(context, StatusCode::OK, lines.body(hold), connection));
         }
-        Form::Json => items::list_head(&resource.list_kind, &resource.api_version(), head),
+        Representation::Json => list_body::list_head(&resource.list_kind, &resource.api_version(), head),
     };
-    send_parts(call, StatusCode::OK, objects, first)
+    send_parts(context, StatusCode::OK, objects, first)
 }
 
 /// Sends what a list or a table begins with and its objects, as JSON.
-fn send_parts(call: &Call<'_>, code: StatusCode, objects: Vec<Arc<Object>>, head: Vec<u8>) -> Response {
-    let include = call.params.include.unwrap_or_default();
-    let parts = Parts::new(Arc::clone(call.resource), call.form, include, objects);
-    let (hold, weight) = (hold(call, parts.text()), parts.weight());
-    let line = hold.as_ref().map(Hold::line);
-    let body = match call.text {
-        Text::Json => Items::new(parts, head).body(hold),
-        _ => Lines::indented(parts, head, items::TAIL).body(hold),
+fn send_parts(context: &RequestContext<'_>, code: StatusCode, objects: Vec<Arc<Object>>, head: Vec<u8>) -> Response {
+    let include = context.params.include.unwrap_or_default();
+    let parts = EncodedItems::new(Arc::clone(context.resource), context.representation, include, objects);
+    let (hold, weight) = (hold(context, parts.text()), parts.weight());
+    let connection = hold.as_ref().map(ResponseReservation::connection);
+    let body = match context.encoding {
+        Encoding::Json => ListBody::new(parts, head).body(hold),
+        _ => PrettyBody::indented(parts, head, list_body::TAIL).body(hold),
     };
-    weighing(weight, respond(call, code, body, line))
+    weighing(weight, respond(context, code, body, connection))
 }
 
 /// An answer that is written while it is sent.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, Uri, header};
 
+use super::encoding::Encoding;
 use super::schema;
 use super::status::{ApiError, shorten};
-use super::text::Text;
 
 /// How much of the object each row of a table carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -294,9 +294,9 @@ pub(super) fn parse_revision(text: &str) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// Form of an answer.
+/// How an answer shows its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Representation {
     /// The objects.
     Json,
     /// `as=Table`
@@ -349,23 +349,23 @@ pub(super) fn accepted(headers: &HeaderMap) -> Vec<Accepted<'_>> {
 }
 
 /// The form and the text to answer a resource request in.
-pub(super) fn negotiate(headers: &HeaderMap, pretty: Option<bool>) -> Result<(Form, Text), ApiError> {
+pub(super) fn negotiate(headers: &HeaderMap, pretty: Option<bool>) -> Result<(Representation, Encoding), ApiError> {
     for one in accepted(headers) {
         if one.media == "application/yaml" && one.param("as").is_empty() {
-            return Ok((Form::Json, Text::Yaml));
+            return Ok((Representation::Json, Encoding::Yaml));
         }
         if !one.takes_json() {
             continue;
         }
-        let text = Text::json(pretty, headers);
+        let text = Encoding::json(pretty, headers);
         let meta = one.param("g") == "meta.k8s.io";
         match one.param("as") {
-            "" => return Ok((Form::Json, text)),
-            "Table" if meta && matches!(one.param("v"), "v1" | "v1beta1") => return Ok((Form::Table, text)),
+            "" => return Ok((Representation::Json, text)),
+            "Table" if meta && matches!(one.param("v"), "v1" | "v1beta1") => return Ok((Representation::Table, text)),
             "PartialObjectMetadata" | "PartialObjectMetadataList"
                 if meta && matches!(one.param("v"), "v1" | "v1beta1") =>
             {
-                return Ok((Form::Partial, text));
+                return Ok((Representation::Partial, text));
             }
             _ => {}
         }
@@ -454,18 +454,18 @@ mod tests {
     #[test]
     fn the_accept_header_is_honoured() {
         for (accept, wanted) in [
-            ("", Some(Form::Json)),
-            ("*/*", Some(Form::Json)),
-            ("application/json", Some(Form::Json)),
-            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Form::Table)),
-            ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Some(Form::Json)),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Form::Partial)),
-            ("application/vnd.kubernetes.protobuf,application/json", Some(Form::Json)),
-            ("application/json;q=0.1, application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9", Some(Form::Table)),
-            ("application/json;stream=watch", Some(Form::Json)),
+            ("", Some(Representation::Json)),
+            ("*/*", Some(Representation::Json)),
+            ("application/json", Some(Representation::Json)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Representation::Table)),
+            ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Some(Representation::Json)),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Representation::Partial)),
+            ("application/vnd.kubernetes.protobuf,application/json", Some(Representation::Json)),
+            ("application/json;q=0.1, application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9", Some(Representation::Table)),
+            ("application/json;stream=watch", Some(Representation::Json)),
             ("application/vnd.kubernetes.protobuf", None),
             ("text/html", None),
-            ("application/yaml", Some(Form::Json)),
+            ("application/yaml", Some(Representation::Json)),
             ("application/json;q=0", None),
         ] {
             let mut headers = HeaderMap::new();

@@ -10,82 +10,83 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::body::{self, parse_body};
-use super::call::Call;
 use super::columns;
 use super::columns::Column;
+use super::managed_fields::{self, SentManagedFields};
 use super::options::{self, Write};
-use super::ownership::{self, Sent};
 use super::patch::Patch;
-use super::request::Form;
 use super::request::Include;
+use super::request::Representation;
+use super::request_context::RequestContext;
 use super::resource::{Resource, Scale};
-use super::shape::{Draft, Managers, Refusal, Warnings};
 use super::status::{ApiError, FieldError};
 use super::write::{self, Live};
+use super::write_strategy::{Draft, Managers, RejectionStyle, Warnings};
 
 /// `Scale` as the path's object has it.
-pub(super) fn get(call: &Call<'_>) -> Result<Response, ApiError> {
-    let name = call.name()?;
-    let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    let object = call
+pub(super) fn get(context: &RequestContext<'_>) -> Result<Response, ApiError> {
+    let name = context.name()?;
+    let namespace = context.target.namespace.as_deref().unwrap_or_default();
+    let object = context
         .api
         .store()
-        .get(&call.resource.storage, namespace, name)
-        .ok_or_else(|| ApiError::not_found(call.resource, name))?;
-    send(call, &call.resource.served(object.value()))
+        .get(&context.resource.storage, namespace, name)
+        .ok_or_else(|| ApiError::not_found(context.resource, name))?;
+    send(context, &context.resource.served(object.value()))
 }
 
 /// Takes the wished number from a `Scale` or from a patch of one.
-pub(super) async fn write(call: &Call<'_>, body: Bytes, is_patch: bool) -> Result<Response, ApiError> {
-    call.require_writable()?;
-    let scale = scale(call)?;
-    if is_patch && body::content_type(call.headers) == write::APPLY {
-        return apply(call, scale, &body).await;
+pub(super) async fn write(context: &RequestContext<'_>, body: Bytes, is_patch: bool) -> Result<Response, ApiError> {
+    context.require_writable()?;
+    let scale = scale(context)?;
+    if is_patch && body::content_type(context.headers) == write::APPLY {
+        return apply(context, scale, &body).await;
     }
-    let warnings = Warnings::new(call, Refusal::Outcome);
+    let warnings = Warnings::new(context, RejectionStyle::Outcome);
     let draft = |live: Option<&Live>, wished: &dyn Fn(&Value) -> Result<Value, ApiError>| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
-        let value = merge(call.resource, scale, &live.value, &wished(&live.value)?)?;
-        Ok(Draft { value, managers: Managers::Track(Sent::Nothing) })
+        let value = merge(context.resource, scale, &live.value, &wished(&live.value)?)?;
+        Ok(Draft { value, managers: Managers::Track(SentManagedFields::Nothing) })
     };
     // Like a patch in both cases: a revision is compared when the client names one, and it need not.
     let written = if is_patch {
-        let dry_run = options::check(call, Write::Patch)?;
+        let dry_run = options::check(context, Write::Patch)?;
         let patch =
-            write::read(call, &body, || Patch::parse(call.resource, &body::content_type(call.headers), &body)).await?;
+            write::read(context, &body, || Patch::parse(context.resource, &body::content_type(context.headers), &body))
+                .await?;
         let wished = |old: &Value| {
             let mut view = view(scale, old)?;
-            patch.apply(call.resource, &mut view)?;
+            patch.apply(context.resource, &mut view)?;
             Ok(view)
         };
-        write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+        write::change(context, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     } else {
-        let dry_run = options::check(call, Write::Update)?;
-        let given = write::read(call, &body, || parse_body(call.headers, &body)).await?.value;
+        let dry_run = options::check(context, Write::Update)?;
+        let given = write::read(context, &body, || parse_body(context.headers, &body)).await?.value;
         check_type(&given)?;
         let wished = |_: &Value| Ok(given.clone());
-        write::change(call, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
+        write::change(context, warnings, Write::Patch, dry_run, |live| draft(live, &wished)).await?
     };
-    send(call, &call.resource.served(written.object.value()))
+    send(context, &context.resource.served(written.object.value()))
 }
 
 /// Applies a `Scale`: the manager owns the wished number of the object, or leaves it when the configuration does not
 /// have it.
-async fn apply(call: &Call<'_>, scale: &Scale, body: &[u8]) -> Result<Response, ApiError> {
-    let dry_run = options::check(call, Write::Apply)?;
-    let given = write::read(call, body, || body::parse_config(body)).await?.value;
+async fn apply(context: &RequestContext<'_>, scale: &Scale, body: &[u8]) -> Result<Response, ApiError> {
+    let dry_run = options::check(context, Write::Apply)?;
+    let given = write::read(context, body, || body::parse_config(body)).await?.value;
     check_type(&given)?;
-    let config = config_of(call.resource, scale, call.name()?, &given)?;
-    let force = call.params.force.unwrap_or(false);
-    let warnings = Warnings::new(call, Refusal::Object);
-    let written = write::change(call, warnings, Write::Apply, dry_run, |live| {
+    let config = config_of(context.resource, scale, context.name()?, &given)?;
+    let force = context.params.force.unwrap_or(false);
+    let warnings = Warnings::new(context, RejectionStyle::Object);
+    let written = write::change(context, warnings, Write::Apply, dry_run, |live| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to scale"))?;
-        let applied = ownership::applied(call, Some(live.parts()), &config, force)?;
+        let applied = managed_fields::applied(context, Some(live.parts()), &config, force)?;
         let value = applied.object.unwrap_or_else(|| live.value.clone());
         Ok(Draft { value, managers: Managers::Applied(applied.managers) })
     });
     let written = written.await?;
-    send(call, &call.resource.served(written.object.value()))
+    send(context, &context.resource.served(written.object.value()))
 }
 
 /// The configuration of the object that a configuration of its `Scale` stands for.
@@ -105,8 +106,8 @@ fn config_of(resource: &Resource, scale: &Scale, name: &str, given: &Value) -> R
     Ok(if wished { whole } else { config })
 }
 
-fn scale<'c>(call: &'c Call<'_>) -> Result<&'c Scale, ApiError> {
-    call.resource.scale.as_ref().ok_or_else(ApiError::no_such_path)
+fn scale<'c>(context: &'c RequestContext<'_>) -> Result<&'c Scale, ApiError> {
+    context.resource.scale.as_ref().ok_or_else(ApiError::no_such_path)
 }
 
 fn check_type(given: &Value) -> Result<(), ApiError> {
@@ -119,12 +120,12 @@ fn check_type(given: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
-    let view = view(scale(call)?, object)?;
-    let body = match call.form {
-        Form::Json => view,
-        Form::Partial => partial(&view),
-        Form::Table => {
+fn send(context: &RequestContext<'_>, object: &Value) -> Result<Response, ApiError> {
+    let view = view(scale(context)?, object)?;
+    let body = match context.representation {
+        Representation::Json => view,
+        Representation::Partial => partial(&view),
+        Representation::Table => {
             let number = |name, cell| Column::cell(name, "integer", 0, cell);
             let columns = [
                 Column::name(),
@@ -133,7 +134,7 @@ fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
                 Column::age(),
             ];
             let mut row = json!({"cells": columns::cells(&columns, &view, Timestamp::now())});
-            match call.params.include.unwrap_or_default() {
+            match context.params.include.unwrap_or_default() {
                 Include::None => {}
                 Include::Metadata => row["object"] = partial(&view),
                 Include::Object => row["object"] = view.clone(),
@@ -147,7 +148,7 @@ fn send(call: &Call<'_>, object: &Value) -> Result<Response, ApiError> {
             })
         }
     };
-    Ok(call.text.response(StatusCode::OK, call.text.render(body.to_string().into_bytes())))
+    Ok(context.encoding.response(StatusCode::OK, context.encoding.render(body.to_string().into_bytes())))
 }
 
 fn partial(view: &Value) -> Value {

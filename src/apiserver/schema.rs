@@ -17,12 +17,12 @@ const ERRORS_MAX: usize = 64;
 /// Bytes of a compiled pattern from which on it counts as long to be looked for in any text.
 const LONG_PATTERN: usize = 32 << 10;
 
-pub(super) mod ahead;
 pub(super) mod cel;
 pub(super) mod defaults;
 mod format;
-mod in_use;
+mod interner;
 mod pattern;
+pub(super) mod precompile;
 mod topology;
 mod validate;
 

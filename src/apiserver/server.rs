@@ -12,7 +12,7 @@ use super::auth::{Auth, AuthOptions, KeyError};
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::FieldError;
-use super::{audit, crd, dependents, health, held, metrics, openapi, overload, turns};
+use super::{audit, crd, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler};
 use crate::metrics::Meters;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -33,7 +33,7 @@ pub(super) struct Inner {
     pub(super) backup: OnceLock<AdministratorsPage>,
     pub(super) tasks: OnceLock<Tasks>,
     // std's lock: held to take or to exchange the pointers only.
-    pub(super) offer: RwLock<Offer>,
+    pub(super) served_apis: RwLock<ServedApis>,
     /// Kinds defined at run time, as they were last compiled. Held while definitions are settled.
     pub(super) definitions: tokio::sync::Mutex<crd::Compiled>,
     // std's lock: held for a look-up only.
@@ -44,27 +44,27 @@ pub(super) struct Inner {
     /// Read by creations, written by the end of a namespace.
     pub(super) namespace_gate: tokio::sync::RwLock<()>,
     pub(super) sweeper: tokio::sync::Notify,
-    pub(super) dependents: dependents::Dependents,
+    pub(super) owner_graph: owner_graph::OwnerGraph,
     pub(super) shutdown: CancellationToken,
     /// Seconds that an event is kept after it was last seen.
     pub(super) event_seconds: AtomicI64,
     pub(super) checks: health::Checks,
     pub(super) metrics: metrics::Metrics,
-    pub(super) places: overload::Places,
-    pub(super) turns: turns::Turns,
+    pub(super) inflight: inflight::InflightLimits,
+    pub(super) scans: scan_scheduler::ScanScheduler,
     /// For long work of writes and watches, on an object as a whole.
-    pub(super) long: turns::Turns,
+    pub(super) long: scan_scheduler::ScanScheduler,
     /// Held while a document of OpenAPI is made. Whoever wants one that is being made waits for this, and not with a thread
     /// of the runtime.
     pub(super) documenting: tokio::sync::Mutex<()>,
     /// For those whose definitions are compiled.
-    pub(super) compilers: turns::Turns,
-    pub(super) answers: held::Answers,
+    pub(super) compilers: scan_scheduler::ScanScheduler,
+    pub(super) response_memory: response_memory::ResponseMemory,
 }
 
 /// What is served now, and its documentation.
 #[derive(Clone)]
-pub(super) struct Offer {
+pub(super) struct ServedApis {
     pub(super) registry: Arc<Registry>,
     pub(super) documents: Arc<openapi::Documents>,
 }
@@ -81,28 +81,28 @@ impl ApiServer {
         let documents = Arc::new(openapi::Documents::new(&registry, None));
         Ok(Self {
             inner: Arc::new(Inner {
-                answers: held::Answers::over(&store),
+                response_memory: response_memory::ResponseMemory::new(&store),
                 auth: Auth::new(&store, auth)?,
                 audit: OnceLock::new(),
                 backup: OnceLock::new(),
                 tasks: OnceLock::new(),
                 store,
-                offer: RwLock::new(Offer { registry, documents }),
+                served_apis: RwLock::new(ServedApis { registry, documents }),
                 definitions: tokio::sync::Mutex::default(),
                 admissions: RwLock::default(),
                 views: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
-                dependents: dependents::Dependents::default(),
+                owner_graph: owner_graph::OwnerGraph::default(),
                 shutdown,
                 event_seconds: AtomicI64::new(EVENT_SECONDS),
                 checks: health::Checks::default(),
                 metrics: metrics::Metrics::default(),
-                places: overload::Places::default(),
-                turns: turns::Turns::default(),
-                long: turns::Turns::default(),
+                inflight: inflight::InflightLimits::default(),
+                scans: scan_scheduler::ScanScheduler::default(),
+                long: scan_scheduler::ScanScheduler::default(),
                 documenting: tokio::sync::Mutex::default(),
-                compilers: turns::Turns::new(1),
+                compilers: scan_scheduler::ScanScheduler::new(1),
             }),
         })
     }
@@ -175,17 +175,17 @@ impl ApiServer {
 
     /// What is served now.
     pub fn registry(&self) -> Arc<Registry> {
-        self.offer().registry
+        self.served_apis().registry
     }
 
-    pub(super) fn offer(&self) -> Offer {
-        self.inner.offer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn served_apis(&self) -> ServedApis {
+        self.inner.served_apis.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn set_registry(&self, registry: Registry) {
         let registry = Arc::new(registry);
-        let documents = Arc::new(openapi::Documents::new(&registry, Some(&self.offer().documents)));
-        *self.inner.offer.write().unwrap_or_else(PoisonError::into_inner) = Offer { registry, documents };
+        let documents = Arc::new(openapi::Documents::new(&registry, Some(&self.served_apis().documents)));
+        *self.inner.served_apis.write().unwrap_or_else(PoisonError::into_inner) = ServedApis { registry, documents };
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -204,8 +204,8 @@ impl ApiServer {
         &self.inner.namespace_gate
     }
 
-    pub(super) fn dependents(&self) -> &dependents::Dependents {
-        &self.inner.dependents
+    pub(super) fn owner_graph(&self) -> &owner_graph::OwnerGraph {
+        &self.inner.owner_graph
     }
 
     pub(super) fn wake_sweeper(&self) {

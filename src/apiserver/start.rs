@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::of_definition::RegistryError;
+use super::from_definition::RegistryError;
 use super::server::ApiServer;
 use super::{auth, built_in, delete, health, meta};
 use crate::api::Kind;
@@ -59,10 +59,10 @@ impl ApiServer {
     ) -> Result<Self, ApiServerError> {
         let server = Self::of(store, built_in::registry(kinds)?, auth, shutdown)?;
         // Nobody has looked yet.
-        server.dependents().look_at_everything();
+        server.owner_graph().check_everything();
         server.add_own_checks();
-        let answers = server.inner.answers.clone();
-        server.add_metrics(Arc::new(move |registry| answers.register(registry)));
+        let memory = server.inner.response_memory.clone();
+        server.add_metrics(Arc::new(move |registry| memory.register(registry)));
         for name in delete::PERMANENT_NAMESPACES {
             server.make_namespace(name).await.map_err(|source| ApiServerError::Namespace { name, source })?;
         }

@@ -119,7 +119,7 @@ fn directive(patch: &Fields, path: &str) -> Result<Directive, ApiError> {
 }
 
 /// What makes the entries of a list the same.
-enum Same {
+enum MergeKey {
     /// Nothing: the list is replaced.
     Nothing,
     /// Their value.
@@ -128,11 +128,11 @@ enum Same {
     Key(String),
 }
 
-fn relation(kind: MergeType<'_>) -> Same {
+fn relation(kind: MergeType<'_>) -> MergeKey {
     match kind.atom(Some(&Value::Array(Vec::new()))) {
-        Atom::List(List { relation: Relation::Set, .. }) => Same::Value,
-        Atom::List(List { relation: Relation::Keys([key]), .. }) => Same::Key(key.clone()),
-        _ => Same::Nothing,
+        Atom::List(List { relation: Relation::Set, .. }) => MergeKey::Value,
+        Atom::List(List { relation: Relation::Keys([key]), .. }) => MergeKey::Key(key.clone()),
+        _ => MergeKey::Nothing,
     }
 }
 
@@ -155,20 +155,22 @@ fn merge_list(list: &mut Value, changes: &[Value], kind: MergeType<'_>, path: &s
         *list = Value::Array(plain());
         return Ok(());
     };
-    if !matches!(same, Same::Nothing) && (entries.len() + changes.len()).saturating_mul(changes.len()) > COMPARED_MAX {
+    if !matches!(same, MergeKey::Nothing)
+        && (entries.len() + changes.len()).saturating_mul(changes.len()) > COMPARED_MAX
+    {
         return Err(wrong(path, "the lists are too long to be merged"));
     }
     match same {
-        Same::Nothing => *entries = plain(),
-        Same::Value => {
+        MergeKey::Nothing => *entries = plain(),
+        MergeKey::Value => {
             for change in changes {
                 if !entries.contains(change) {
                     entries.push(change.clone());
                 }
             }
         }
-        Same::Key(_) if changes.iter().any(replaces) => *entries = plain(),
-        Same::Key(name) => {
+        MergeKey::Key(_) if changes.iter().any(replaces) => *entries = plain(),
+        MergeKey::Key(name) => {
             let item = match kind.atom(Some(&Value::Array(Vec::new()))) {
                 Atom::List(list) => list.item,
                 _ => MergeType::Deduced,
@@ -196,12 +198,12 @@ fn merge_list(list: &mut Value, changes: &[Value], kind: MergeType<'_>, path: &s
 }
 
 /// Puts entries into the order that the client wants; those it does not name keep their place before what followed.
-fn reorder(entries: &mut Vec<Value>, order: &[Value], same: &Same) {
+fn reorder(entries: &mut Vec<Value>, order: &[Value], same: &MergeKey) {
     let identity = |entry: &Value| match same {
-        Same::Key(name) => entry.get(name).cloned().unwrap_or(Value::Null),
-        Same::Value | Same::Nothing => entry.clone(),
+        MergeKey::Key(name) => entry.get(name).cloned().unwrap_or(Value::Null),
+        MergeKey::Value | MergeKey::Nothing => entry.clone(),
     };
-    if matches!(same, Same::Nothing) {
+    if matches!(same, MergeKey::Nothing) {
         return;
     }
     let order: Vec<Value> = order.iter().map(identity).collect();

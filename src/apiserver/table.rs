@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::columns::cells;
-use super::pick::Picker;
+use super::projection::Projection;
 use super::request::Include;
 use super::resource::{Conversion, Resource};
 use crate::store::Object;
 
 /// Writes rows of one resource.
 pub struct Rows {
-    picker: Picker,
+    projection: Projection,
     include: Include,
     now: Timestamp,
 }
@@ -22,13 +22,13 @@ pub struct Rows {
 impl Rows {
     /// Rows as of `now`.
     pub fn new(resource: &Resource, include: Include, now: Timestamp) -> Self {
-        Self { picker: Picker::new(&resource.columns), include, now }
+        Self { projection: Projection::new(&resource.columns), include, now }
     }
 
     /// Adds the row of a stored object.
     pub fn put(&self, out: &mut Vec<u8>, resource: &Resource, object: &Object) {
         let converted = resource.conversion.as_ref().map(|_| resource.served(object.value()));
-        let picked = converted.is_none().then(|| self.picker.pick(object));
+        let picked = converted.is_none().then(|| self.projection.pick(object));
         let shown = converted.as_ref().or(picked.as_ref()).unwrap_or(&Value::Null);
         out.extend_from_slice(b"{\"cells\":");
         out.extend_from_slice(cells(&resource.columns, shown, self.now).to_string().as_bytes());

@@ -26,11 +26,11 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::auth::Identity;
-use super::connections::{CALLERS_INPUT, Connections, Place};
-use super::held::Line;
-use super::linger::Lingering;
-use super::progress::Progress;
-use super::weight::{Holding, Metered, weighed};
+use super::connection_activity::ConnectionActivity;
+use super::connections::{CALLERS_INPUT, ConnectionSlot, Connections};
+use super::exchange_memory::{ExchangeMemory, Metered, weighed};
+use super::lingering_close::LingeringClose;
+use super::response_memory::ConnectionHandle;
 use crate::ration::{Ranks, all_alike};
 
 /// Connections at once, where there are descriptors for them.
@@ -74,7 +74,7 @@ pub struct Limits {
     /// The same of all others.
     pub callers_memory: usize,
     /// How long they may take.
-    pub patience: Patience,
+    pub patience: Timeouts,
 }
 
 impl Default for Limits {
@@ -84,14 +84,14 @@ impl Default for Limits {
             per_address: PER_ADDRESS,
             newcomers_memory: NEWCOMERS_MEMORY,
             callers_memory: CALLERS_MEMORY,
-            patience: Patience::default(),
+            patience: Timeouts::default(),
         }
     }
 }
 
 /// How long a peer may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a TLS handshake.
     pub handshake: Duration,
     /// For a request's head; on HTTP/1 that includes the wait for it.
@@ -104,7 +104,7 @@ pub struct Patience {
     pub stall: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
@@ -140,9 +140,9 @@ pub struct Peer(pub SocketAddr);
 
 /// The connection that a request came on, put into its extensions.
 #[derive(Clone)]
-pub struct Standing(Arc<Place>);
+pub struct PeerConnection(Arc<ConnectionSlot>);
 
-impl Standing {
+impl PeerConnection {
     /// The caller has shown who it is: the connection is no newcomer's any more.
     pub fn vouch(&self) {
         self.0.vouch();
@@ -152,7 +152,7 @@ impl Standing {
 /// Serves a router over TLS until `shutdown` is cancelled, then waits some seconds for what is under way.
 ///
 /// A verified client certificate becomes the [`Identity`] in the request's extensions, the peer's address a [`Peer`], the
-/// connection a [`Standing`].
+/// connection a [`PeerConnection`].
 ///
 /// # Errors
 ///
@@ -222,24 +222,24 @@ pub async fn serve_knowing(
             },
         };
         // Nobody has all the slots. What is too much is closed: to let it wait would hold up the others behind it.
-        let Some(place) = connections.enter(peer.ip(), (callers.ranks)(peer.ip().to_canonical())) else {
+        let Some(connection_slot) = connections.admit(peer.ip(), (callers.ranks)(peer.ip().to_canonical())) else {
             tracing::debug!(%peer, "closed a connection to the API: this address has too many");
             continue;
         };
         let (acceptor, router, shutdown) = (acceptor.clone(), router.clone(), shutdown.clone());
         let refused = Arc::clone(&callers.refused);
         tasks.spawn(async move {
-            let place = Arc::new(place);
-            let arrival = Arrival { peer, place: Arc::clone(&place), refused };
+            let connection_slot = Arc::new(connection_slot);
+            let accepted = AcceptedPeer { peer, connection_slot: Arc::clone(&connection_slot), refused };
             tokio::select! {
-                () = connection(stream, arrival, acceptor, router, shutdown, limits.patience) => {}
-                () = place.dropped() => match place.is_newcomer() {
+                () = connection(stream, accepted, acceptor, router, shutdown, limits.patience) => {}
+                () = connection_slot.dropped() => match connection_slot.is_newcomer() {
                     true => tracing::debug!(%peer, "closed the connection of an unknown client: another one gets its place"),
                     false => tracing::info!(%peer, "closed a connection: all of them hold too much memory, and this one most"),
                 },
             }
-            place.closed();
-            drop((slot, place));
+            connection_slot.closed();
+            drop((slot, connection_slot));
         });
     }
     drop(listener);
@@ -250,28 +250,28 @@ pub async fn serve_knowing(
     Ok(())
 }
 
-/// A new connection: its peer, its place, and what is called when its certificate is refused.
-struct Arrival {
+/// A new connection: its peer, its slot, and what is called when its certificate is refused.
+struct AcceptedPeer {
     peer: SocketAddr,
-    place: Arc<Place>,
+    connection_slot: Arc<ConnectionSlot>,
     refused: Refused,
 }
 
 async fn connection(
     stream: TcpStream,
-    arrival: Arrival,
+    accepted: AcceptedPeer,
     acceptor: TlsAcceptor,
     router: Router,
     shutdown: CancellationToken,
-    patience: Patience,
+    patience: Timeouts,
 ) {
-    let Arrival { peer, place, refused } = arrival;
+    let AcceptedPeer { peer, connection_slot, refused } = accepted;
     // Without these the connection works all the same.
     stream.set_nodelay(true).ok();
     let socket = socket2::SockRef::from(&stream);
     socket.set_tcp_user_timeout(Some(STALL)).ok();
     socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(STALL).with_interval(STALL / 6)).ok();
-    let stream = Metered::new(stream, Arc::clone(&place));
+    let stream = Metered::new(stream, Arc::clone(&connection_slot));
     let stream = match timeout(patience.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -297,21 +297,21 @@ async fn connection(
         }
     };
     if identity.is_some() {
-        place.vouch();
+        connection_slot.vouch();
     }
-    let progress = Progress::new();
-    let (watched, here) = (Arc::clone(&progress), Arc::clone(&place));
+    let activity = ConnectionActivity::new();
+    let (watched, here) = (Arc::clone(&activity), Arc::clone(&connection_slot));
     let cut = CancellationToken::new();
     let cuts = cut.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (request, weight) = weighed(request);
-        let holding = Holding::new(&here, weight);
+        let holding = ExchangeMemory::new(&here, weight);
         let mut request = request.map(|body| Body::new(holding.request(body)));
         request.extensions_mut().insert(Peer(peer));
         if let Some(identity) = &identity {
             request.extensions_mut().insert(identity.clone());
         }
-        request.extensions_mut().insert(Standing(Arc::clone(&here)));
+        request.extensions_mut().insert(PeerConnection(Arc::clone(&here)));
         // The body keeps the exchange: a watch is no idle connection.
         let (exchange, router, cuts) = (watched.begin(), router.clone(), cuts.clone());
         // What was too much is not kept until the connection ends.
@@ -324,8 +324,8 @@ async fn connection(
                 Some(request) => router.oneshot(request).await?,
                 None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
             };
-            if let Some(line) = response.extensions().get::<Line>() {
-                line.is_cut_by(cuts);
+            if let Some(handle) = response.extensions().get::<ConnectionHandle>() {
+                handle.is_cut_by(cuts);
             }
             Ok::<_, std::convert::Infallible>(holding.answer(response).map(|body| exchange.answer(body)))
         }
@@ -342,15 +342,15 @@ async fn connection(
         .max_send_buf_size(HELD_BY_STREAM)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
-    let serving = builder.serve_connection(TokioIo::new(Lingering::new(stream)), service);
+    let serving = builder.serve_connection(TokioIo::new(LingeringClose::new(stream)), service);
     tokio::pin!(serving);
     let mut ending = false;
     loop {
-        let (idle, stall) = match place.is_newcomer() {
+        let (idle, stall) = match connection_slot.is_newcomer() {
             true => (patience.newcomer, patience.stall.min(patience.newcomer)),
             false => (patience.idle, patience.stall),
         };
-        let left = idle.saturating_sub(progress.idle()).min(stall.saturating_sub(progress.stalled()));
+        let left = idle.saturating_sub(activity.idle()).min(stall.saturating_sub(activity.stalled()));
         let wait = if ending { DRAIN } else { left.max(Duration::from_millis(100)) };
         tokio::select! {
             done = &mut serving => {
@@ -371,8 +371,8 @@ async fn connection(
                 if ending {
                     return;
                 }
-                let stalled = progress.stalled() >= stall;
-                if stalled || progress.idle() >= idle {
+                let stalled = activity.stalled() >= stall;
+                if stalled || activity.idle() >= idle {
                     tracing::debug!(%peer, stalled, "closing a connection that makes no progress");
                     ending = true;
                     serving.as_mut().graceful_shutdown();

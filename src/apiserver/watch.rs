@@ -22,20 +22,20 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::call::Call;
-use super::call::{REQUEST_MAX, within};
 use super::columns::definitions;
-use super::held::{self, Hold, Source};
-use super::items::{self, ListHead};
+use super::inflight::InflightPermit;
 use super::list::invalid_options;
+use super::list_body::{self, ListHead};
 use super::metrics::Watching;
-use super::overload::Place;
 use super::read::{self, reach};
-use super::request::{Form, Params, Target, parse_revision};
+use super::request::{Params, Representation, Target, parse_revision};
+use super::request_context::RequestContext;
+use super::request_context::{REQUEST_MAX, within};
+use super::response_memory::{self, BodySource, ResponseReservation};
 use super::selectors::Selector;
 use super::status::{ApiError, FieldError, FieldFault, json_response};
 use super::table::Rows;
-use super::{ApiServer, Identity, Resource, aside, auth};
+use super::{ApiServer, Identity, Resource, auth, blocking};
 use crate::store::{Object, StoreEvent, Watch};
 
 /// How often a bookmark is sent to those who ask for them.
@@ -60,41 +60,41 @@ const READ_LONG_FROM: usize = 4 << 10;
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// Starts a watch.
-pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
-    let params = call.params;
-    let mut selector = Selector::parse(call.resource, &params.labels, &params.fields)?;
-    if let Some(name) = &call.target.name {
+pub(super) async fn watch(context: &RequestContext<'_>) -> Result<Response, ApiError> {
+    let params = context.params;
+    let mut selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
+    if let Some(name) = &context.target.name {
         // The old path of a single object's watch.
         selector.only(name);
     }
     let initial = initial_wish(params)?;
-    let places = &call.api.inner.places;
-    let place = places.for_watch(call.identity).inspect_err(|_| call.api.inner.metrics.refused("watch"))?;
-    let store = call.api.store();
-    let storage = &call.resource.storage;
+    let places = &context.api.inner.inflight;
+    let permit = places.for_watch(context.identity).inspect_err(|_| context.api.inner.metrics.refused("watch"))?;
+    let store = context.api.store();
+    let storage = &context.resource.storage;
     let from = parse_revision(&params.resource_version)?;
     let mut state = Box::new(State {
-        api: call.api.clone(),
-        resource: Arc::clone(call.resource),
-        target: call.target.clone(),
+        api: context.api.clone(),
+        resource: Arc::clone(context.resource),
+        target: context.target.clone(),
         params: params.clone(),
-        identity: call.identity.clone(),
+        identity: context.identity.clone(),
         judged: None,
         may: true,
-        form: call.form,
+        form: context.representation,
         selector,
         source: None,
         first: First::default(),
         headings_sent: false,
         last: from.unwrap_or(0),
         end_of_initial: false,
-        shutdown: call.api.shutdown().clone(),
+        shutdown: context.api.shutdown().clone(),
         deadline: Instant::now() + length(params),
         bookmark: Instant::now() + BOOKMARK_EVERY,
         recheck: Instant::now() + RECHECK,
         over: false,
-        counted: call.api.inner.metrics.watching(call.resource, call.target),
-        _place: place,
+        counted: context.api.inner.metrics.watching(context.resource, context.target),
+        _permit: permit,
     });
     let wants_list = initial.unwrap_or(from.is_none());
     let mut text = 0;
@@ -102,9 +102,9 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         reach(store, from.unwrap_or(0)).await?;
         if wants_list {
             // Until its objects are found it is a read as any other.
-            let refused = |_: &ApiError| call.api.inner.metrics.refused("readOnly");
-            let _read = places.for_request(&Method::GET, call.identity).inspect_err(refused)?;
-            let (objects, revision) = within(length(params).min(REQUEST_MAX), first(call, &state.selector)).await?;
+            let refused = |_: &ApiError| context.api.inner.metrics.refused("readOnly");
+            let _read = places.for_request(&Method::GET, context.identity).inspect_err(refused)?;
+            let (objects, revision) = within(length(params).min(REQUEST_MAX), first(context, &state.selector)).await?;
             text = objects.iter().map(|object| object.json_len()).sum();
             *state.first.lock() = objects;
             state.end_of_initial = initial == Some(true) && params.bookmarks;
@@ -132,13 +132,14 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
         };
         Some((chunk, (state, None)))
     });
-    let hold = read::hold(call, text);
-    let line = hold.as_ref().map(Hold::line);
-    let mut response = json_response(StatusCode::OK, held::body(Chunks { stream: stream.boxed(), first }, hold));
-    if let Some(line) = line {
-        response.extensions_mut().insert(line);
+    let hold = read::hold(context, text);
+    let connection = hold.as_ref().map(ResponseReservation::connection);
+    let mut response =
+        json_response(StatusCode::OK, response_memory::body(Chunks { stream: stream.boxed(), first }, hold));
+    if let Some(connection) = connection {
+        response.extensions_mut().insert(connection);
     }
-    if call.form == Form::Table {
+    if context.representation == Representation::Table {
         let media = http::HeaderValue::from_static("application/json;as=Table;g=meta.k8s.io;v=v1");
         response.headers_mut().insert(http::header::CONTENT_TYPE, media);
     }
@@ -146,13 +147,13 @@ pub(super) async fn watch(call: &Call<'_>) -> Result<Response, ApiError> {
 }
 
 /// The objects that are there, and the revision that they are at.
-async fn first(call: &Call<'_>, selector: &Selector) -> Result<(VecDeque<Arc<Object>>, u64), ApiError> {
-    let list = || call.api.store().list(&call.resource.storage, call.target.namespace.as_deref());
+async fn first(context: &RequestContext<'_>, selector: &Selector) -> Result<(VecDeque<Arc<Object>>, u64), ApiError> {
+    let list = || context.api.store().list(&context.resource.storage, context.target.namespace.as_deref());
     if selector.is_everything() {
         let listing = list();
         return Ok((listing.objects.into(), listing.revision));
     }
-    let scan = call.api.inner.turns.begin(call.identity).await;
+    let scan = context.api.inner.scans.begin(context.identity).await;
     let listing = list();
     let mut selected = VecDeque::new();
     let look = |object: Arc<Object>| {
@@ -259,7 +260,7 @@ impl Body for Chunks {
     }
 }
 
-impl Source for Chunks {
+impl BodySource for Chunks {
     fn retired(&self) -> usize {
         self.first.lock().iter().map(|object| object.retired()).sum()
     }
@@ -291,7 +292,7 @@ struct State {
     judged: Option<u64>,
     /// Whether it was.
     may: bool,
-    form: Form,
+    form: Representation,
     selector: Selector,
     source: Option<Watch>,
     /// What there was at the start, not sent yet.
@@ -307,7 +308,7 @@ struct State {
     recheck: Instant,
     over: bool,
     counted: Watching,
-    _place: Place,
+    _permit: InflightPermit,
 }
 
 /// Why a wait ended.
@@ -418,8 +419,9 @@ impl State {
 
     /// Whether it takes long to show an object, for as many as may watch it.
     fn is_long(&self, object: &Object) -> bool {
-        let is_read = self.form == Form::Table || self.resource.conversion.is_some() || self.selector.looks_inside();
-        object.json_len() >= if is_read { READ_LONG_FROM } else { aside::LONG_FROM }
+        let is_read =
+            self.form == Representation::Table || self.resource.conversion.is_some() || self.selector.looks_inside();
+        object.json_len() >= if is_read { READ_LONG_FROM } else { blocking::LONG_FROM }
     }
 
     fn is_here(&self, object: &Object) -> bool {
@@ -529,17 +531,17 @@ impl State {
 
     fn put(&mut self, chunk: &mut BytesMut, kind: &str, object: &Object) {
         self.counted.sent();
-        if self.form == Form::Json && self.resource.conversion.is_none() {
+        if self.form == Representation::Json && self.resource.conversion.is_none() {
             return put_line(chunk, kind, &object.json());
         }
         let mut text = Vec::new();
-        if self.form == Form::Table {
-            text = items::table_head(&self.headings(), &ListHead::at(object.revision));
+        if self.form == Representation::Table {
+            text = list_body::table_head(&self.headings(), &ListHead::at(object.revision));
             let include = self.params.include.unwrap_or_default();
             Rows::new(&self.resource, include, Timestamp::now()).put(&mut text, &self.resource, object);
-            text.extend_from_slice(items::TAIL);
+            text.extend_from_slice(list_body::TAIL);
         } else {
-            items::put_object(&mut text, &self.resource, self.form, object);
+            list_body::put_object(&mut text, &self.resource, self.form, object);
         }
         put_line(chunk, kind, &text);
     }
@@ -555,7 +557,7 @@ impl State {
             metadata["annotations"] = json!({ INITIAL_END: "true" });
         }
         let bookmark = match self.form {
-            Form::Table => {
+            Representation::Table => {
                 let partial =
                     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
                 let cells: Vec<Value> = self.resource.columns.iter().map(|_| Value::Null).collect();
@@ -566,10 +568,10 @@ impl State {
                     "rows": [{"cells": cells, "object": partial}],
                 })
             }
-            Form::Partial => {
+            Representation::Partial => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
-            Form::Json => {
+            Representation::Json => {
                 json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata})
             }
         };

@@ -1,7 +1,7 @@
 //! Create, update, patch and apply: from a client's request to one change in the store.
 //!
-//! One pipeline for all: a draft of the object is made, shaped and checked (`shape`), and written on the condition that
-//! nothing changed meanwhile.
+//! One pipeline for all: a draft of the object is made, prepared and checked (`write_strategy`), and written on the condition
+//! that nothing changed meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use super::apply::manager::{self, Entry};
 use super::body::{self, parse_body};
-use super::call::Call;
+use super::managed_fields;
 use super::options::{self, Write};
-use super::ownership;
 use super::patch::Patch;
+use super::request_context::RequestContext;
 use super::resource::{Conversion, Resource};
-use super::shape::{Draft, Managers, Old, Refusal, Warnings, shape};
 use super::status::{ApiError, FieldError};
-use super::{ApiServer, aside, auth, crd, meta};
+use super::write_strategy::{Draft, Managers, Old, RejectionStyle, Warnings, prepare};
+use super::{ApiServer, auth, blocking, crd, meta};
 use crate::api::Keep;
 use crate::store::{Change, Expect, Object, WriteError};
 
@@ -49,7 +49,7 @@ impl ApiServer {
             Keep::Durable | Keep::Internal | Keep::Review => self.store().write(change).await,
         };
         if let Ok(object) = &written
-            && self.dependents().changed(object, gone)
+            && self.owner_graph().changed(object, gone)
         {
             self.wake_sweeper();
         }
@@ -58,59 +58,59 @@ impl ApiServer {
 }
 
 /// Creates the object of the body.
-pub(super) async fn create(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    call.require_writable()?;
-    if call.target.name.is_some() || (call.resource.namespaced && call.target.namespace.is_none()) {
+pub(super) async fn create(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+    context.require_writable()?;
+    if context.target.name.is_some() || (context.resource.namespaced && context.target.namespace.is_none()) {
         return Err(ApiError::method_not_allowed("the server does not allow this method on the requested resource"));
     }
-    let dry_run = options::check(call, Write::Create)?;
-    let (draft, warnings) = of_body(call, &body).await?;
+    let dry_run = options::check(context, Write::Create)?;
+    let (draft, warnings) = of_body(context, &body).await?;
     if revision_of(&draft.value).is_some() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    insert(call, draft, warnings, dry_run).await
+    insert(context, draft, warnings, dry_run).await
 }
 
 /// Replaces the object by that of the body.
-pub(super) async fn update(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    call.require_writable()?;
-    let dry_run = options::check(call, Write::Update)?;
-    let (draft, warnings) = of_body(call, &body).await?;
+pub(super) async fn update(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+    context.require_writable()?;
+    let dry_run = options::check(context, Write::Update)?;
+    let (draft, warnings) = of_body(context, &body).await?;
     let Draft { value, managers: Managers::Track(sent) } = draft else {
         return Err(ApiError::internal("an update is no apply"));
     };
     if value["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            call.name()?
+            context.name()?
         )));
     }
     let make = |_: Option<&Live>| Ok(Draft { value: value.clone(), managers: Managers::Track(sent.clone()) });
-    change(call, warnings, Write::Update, dry_run, make).await
+    change(context, warnings, Write::Update, dry_run, make).await
 }
 
 /// Patches the object, or applies a configuration to it.
-pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiError> {
-    call.require_writable()?;
-    let content_type = body::content_type(call.headers);
+pub(super) async fn patch(context: &RequestContext<'_>, body: Bytes) -> Result<Written, ApiError> {
+    context.require_writable()?;
+    let content_type = body::content_type(context.headers);
     if content_type == APPLY {
-        return apply(call, &body).await;
+        return apply(context, &body).await;
     }
-    let (patch, refusal) = read(call, &body, || {
-        let patch = Patch::parse(call.resource, &content_type, &body)?;
-        let refusal = patch.refusal();
-        Ok((patch, refusal))
+    let (patch, rejection_style) = read(context, &body, || {
+        let patch = Patch::parse(context.resource, &content_type, &body)?;
+        let rejection_style = patch.rejection_style();
+        Ok((patch, rejection_style))
     })
     .await?;
-    let dry_run = options::check(call, Write::Patch)?;
-    let mut warnings = Warnings::new(call, refusal);
+    let dry_run = options::check(context, Write::Patch)?;
+    let mut warnings = Warnings::new(context, rejection_style);
     warnings.duplicates(patch.duplicates())?;
-    change(call, warnings, Write::Patch, dry_run, |live| {
+    change(context, warnings, Write::Patch, dry_run, |live| {
         let live = live.ok_or_else(|| ApiError::internal("there is nothing to patch"))?;
-        let mut value = live.whole(call.resource);
-        patch.apply(call.resource, &mut value)?;
-        check_type(call.resource, &mut value)?;
-        let sent = ownership::take(&mut value)?;
+        let mut value = live.whole(context.resource);
+        patch.apply(context.resource, &mut value)?;
+        check_type(context.resource, &mut value)?;
+        let sent = managed_fields::extract_sent(&mut value)?;
         Ok(Draft { value, managers: Managers::Track(sent) })
     })
     .await
@@ -120,24 +120,24 @@ pub(super) async fn patch(call: &Call<'_>, body: Bytes) -> Result<Written, ApiEr
 pub(super) const APPLY: &str = "application/apply-patch+yaml";
 
 /// Applies a configuration; the object is made when it is not there.
-async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
-    let dry_run = options::check(call, Write::Apply)?;
-    let (parsed, fault) = read(call, body, || {
+async fn apply(context: &RequestContext<'_>, body: &[u8]) -> Result<Written, ApiError> {
+    let dry_run = options::check(context, Write::Apply)?;
+    let (parsed, fault) = read(context, body, || {
         let parsed = body::parse_config(body)?;
         let fault = if parsed.duplicates.is_empty() { None } else { body::duplicate_in_yaml(body) };
         Ok((parsed, fault))
     })
     .await?;
-    let mut warnings = Warnings::new(call, Refusal::Object);
+    let mut warnings = Warnings::new(context, RejectionStyle::Object);
     if let Some(fault) = fault {
         warnings.duplicate_in_yaml(fault)?;
     }
     let config = parsed.value;
-    check_config(call.resource, &config)?;
-    let force = call.params.force.unwrap_or(false);
-    change(call, warnings, Write::Apply, dry_run, |live| {
+    check_config(context.resource, &config)?;
+    let force = context.params.force.unwrap_or(false);
+    change(context, warnings, Write::Apply, dry_run, |live| {
         let old = live.map(Live::parts);
-        let applied = ownership::applied(call, old, &config, force)?;
+        let applied = managed_fields::applied(context, old, &config, force)?;
         let value = match (applied.object, live) {
             (Some(value), _) => value,
             (None, Some(live)) => live.value.clone(),
@@ -146,8 +146,8 @@ async fn apply(call: &Call<'_>, body: &[u8]) -> Result<Written, ApiError> {
         if let (None, Some(uid)) = (live, value["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty())) {
             let uid = super::status::shorten(uid, 64);
             return Err(ApiError::conflict(
-                call.resource,
-                call.name()?,
+                context.resource,
+                context.name()?,
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found"),
             ));
         }
@@ -172,47 +172,52 @@ fn check_config(resource: &Resource, config: &Value) -> Result<(), ApiError> {
 
 /// Reads a body, in its caller's turn when it is long.
 pub(super) async fn read<T>(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     body: &[u8],
     read: impl FnOnce() -> Result<T, ApiError>,
 ) -> Result<T, ApiError> {
-    let long = body.len() >= aside::LONG_FROM;
-    let _turn = call.turn(long).await;
-    aside::when(long, read)
+    let long = body.len() >= blocking::LONG_FROM;
+    let _turn = context.turn(long).await;
+    blocking::in_place_if(long, read)
 }
 
 /// The object of a body and what is to be warned of.
-async fn of_body(call: &Call<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
-    let parsed = read(call, body, || parse_body(call.headers, body)).await?;
-    let mut warnings = Warnings::new(call, Refusal::Object);
+async fn of_body(context: &RequestContext<'_>, body: &[u8]) -> Result<(Draft, Warnings), ApiError> {
+    let parsed = read(context, body, || parse_body(context.headers, body)).await?;
+    let mut warnings = Warnings::new(context, RejectionStyle::Object);
     warnings.duplicates(&parsed.duplicates)?;
     let mut value = parsed.value;
     if body::too_deep(&value) {
         return Err(ApiError::bad_request("the object is nested too deeply"));
     }
-    check_type(call.resource, &mut value)?;
-    let sent = ownership::take(&mut value)?;
+    check_type(context.resource, &mut value)?;
+    let sent = managed_fields::extract_sent(&mut value)?;
     Ok((Draft { value, managers: Managers::Track(sent) }, warnings))
 }
 
 /// Writes a new object.
-async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: bool) -> Result<Written, ApiError> {
-    let resource = call.resource;
-    let given = own_place(call, meta::read(&draft.value)?)?;
+async fn insert(
+    context: &RequestContext<'_>,
+    draft: Draft,
+    mut warnings: Warnings,
+    dry_run: bool,
+) -> Result<Written, ApiError> {
+    let resource = context.resource;
+    let given = own_place(context, meta::read(&draft.value)?)?;
     let generated = match (&given.name, &given.generate_name) {
         (None, Some(prefix)) if !prefix.is_empty() => Some(prefix.clone()),
         _ => None,
     };
     // Before anybody waits for this one.
-    let _ready = crd::ready(call, &draft.value, None).await?;
+    let _ready = crd::ready(context, &draft.value, None).await?;
     let (into, named) = (given.namespace.clone().unwrap_or_default(), given.name.clone().unwrap_or_default());
     let may_come = || {
-        check_kind(call)?;
-        crd::check_room(call.api, resource)?;
-        if resource.namespaced { check_namespace(call, &into, &named) } else { Ok(()) }
+        check_kind(context)?;
+        crd::check_room(context.api, resource)?;
+        if resource.namespaced { check_namespace(context, &into, &named) } else { Ok(()) }
     };
     may_come()?;
-    let namespace = call.target.namespace.clone().unwrap_or_default();
+    let namespace = context.target.namespace.clone().unwrap_or_default();
     let mut draft = draft;
     if resource.status
         && !resource.core
@@ -226,26 +231,27 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
         meta.name = Some(meta::generate_name(prefix));
     }
     let again = generated.is_some().then(|| draft.clone());
-    let long = call.is_long(0);
-    let turn = call.turn(long).await;
-    let (mut value, mut managers) = aside::when(long, || shape(call, draft, meta.clone(), None, &mut warnings))?;
+    let long = context.is_long(0);
+    let turn = context.turn(long).await;
+    let (mut value, mut managers) =
+        blocking::in_place_if(long, || prepare(context, draft, meta.clone(), None, &mut warnings))?;
     drop(turn);
     // Held until the write is done, so that a namespace cannot end in between. Nobody waits for a turn meanwhile: the end of a
     // namespace waits for this, and everybody else's creations for that.
-    let _gate = call.api.namespace_gate().read().await;
+    let _gate = context.api.namespace_gate().read().await;
     may_come()?;
     let mut attempt = 1;
     loop {
         let name = meta.name.clone().unwrap_or_default();
-        let stored = aside::when(long, || {
+        let stored = blocking::in_place_if(long, || {
             let mut stored = resource.to_stored(value.clone());
-            ownership::put(&mut stored, &mut managers);
+            managed_fields::insert(&mut stored, &mut managers);
             stored
         });
         let outcome = if dry_run {
-            match call.api.store().get(&resource.storage, &namespace, &name) {
+            match context.api.store().get(&resource.storage, &namespace, &name) {
                 Some(_) => Err(WriteError::Exists),
-                None => unwritten(call, &namespace, &name, &stored),
+                None => unwritten(context, &namespace, &name, &stored),
             }
         } else {
             let change = Change {
@@ -255,7 +261,7 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
                 expect: Expect::Absent,
                 value: Some(stored),
             };
-            call.api.commit(resource, change).await
+            context.api.commit(resource, change).await
         };
         match outcome {
             Ok(object) => return Ok(Written { object, created: true, warnings: warnings.list() }),
@@ -273,7 +279,7 @@ async fn insert(call: &Call<'_>, draft: Draft, mut warnings: Warnings, dry_run: 
                 }
                 meta.name = Some(meta::generate_name(prefix));
                 (value, managers) =
-                    aside::when(long, || shape(call, draft.clone(), meta.clone(), None, &mut warnings))?;
+                    blocking::in_place_if(long, || prepare(context, draft.clone(), meta.clone(), None, &mut warnings))?;
             }
             Err(error) => return Err(ApiError::from_write(&error, resource, &name)),
         }
@@ -291,7 +297,7 @@ pub(super) struct Live {
 impl Live {
     fn new(resource: &Resource, object: Arc<Object>) -> Self {
         let mut value = resource.served(object.value());
-        let managers = ownership::taken(&mut value);
+        let managers = managed_fields::extract_stored(&mut value);
         Self { object, value, managers }
     }
 
@@ -308,45 +314,46 @@ impl Live {
 
 /// Changes one object: `make` gives the new form from the old one and may be asked again.
 pub(super) async fn change(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     mut warnings: Warnings,
     write: Write,
     dry_run: bool,
     make: impl Fn(Option<&Live>) -> Result<Draft, ApiError> + Send + Sync,
 ) -> Result<Written, ApiError> {
-    let resource = call.resource;
-    let name = call.name()?;
-    let namespace = call.target.namespace.clone().unwrap_or_default();
+    let resource = context.resource;
+    let name = context.name()?;
+    let namespace = context.target.namespace.clone().unwrap_or_default();
     let started = Instant::now();
     let mut with_managers = true;
     while started.elapsed() < PATIENCE {
-        let Some(current) = call.api.store().get(&resource.storage, &namespace, name) else {
-            if !creates(call, write) {
+        let Some(current) = context.api.store().get(&resource.storage, &namespace, name) else {
+            if !creates(context, write) {
                 return Err(ApiError::not_found(resource, name));
             }
-            call.api
+            context
+                .api
                 .auth()
-                .authorize(Some(call.identity), &auth::attributes("create", call.target, call.params, ""))?;
-            return insert(call, make(None)?, warnings, dry_run).await;
+                .authorize(Some(context.identity), &auth::attributes("create", context.target, context.params, ""))?;
+            return insert(context, make(None)?, warnings, dry_run).await;
         };
-        let long = call.is_long(current.json_len());
-        let turn = call.turn(long).await;
-        let (live, old_meta, draft) = aside::when(long, || {
+        let long = context.is_long(current.json_len());
+        let turn = context.turn(long).await;
+        let (live, old_meta, draft) = blocking::in_place_if(long, || {
             let live = Live::new(resource, current);
             let old_meta = meta::read(&live.value)?;
             let draft = make(Some(&live))?;
             Ok::<_, ApiError>((live, old_meta, draft))
         })?;
         drop(turn);
-        let mut new_meta = own_place(call, meta::read(&draft.value)?)?;
-        let named_revision = check_revision(call, &new_meta, &live.object, write)?;
+        let mut new_meta = own_place(context, meta::read(&draft.value)?)?;
+        let named_revision = check_revision(context, &new_meta, &live.object, write)?;
         check_uid(resource, &new_meta, &old_meta, write)?;
         meta::set_kept(&mut new_meta, &old_meta);
         let old = Old { value: &live.value, meta: &old_meta, managers: &live.managers };
-        let _ready = crd::ready(call, &draft.value, Some(&live.value)).await?;
-        let turn = call.turn(long).await;
-        let shaped = aside::when(long, || {
-            let (mut value, mut managers) = shape(call, draft, new_meta, Some(&old), &mut warnings)?;
+        let _ready = crd::ready(context, &draft.value, Some(&live.value)).await?;
+        let turn = context.turn(long).await;
+        let shaped = blocking::in_place_if(long, || {
+            let (mut value, mut managers) = prepare(context, draft, new_meta, Some(&old), &mut warnings)?;
             value["metadata"]["resourceVersion"] = live.value["metadata"]["resourceVersion"].clone();
             // A manager's time alone is no change.
             if value == live.value
@@ -361,17 +368,17 @@ pub(super) async fn change(
                 managers.clear();
             }
             let mut stored = resource.to_stored(value);
-            ownership::put(&mut stored, &mut managers);
+            managed_fields::insert(&mut stored, &mut managers);
             Ok(Some((stored, ends, managed && with_managers)))
         })?;
         drop(turn);
         let Some((stored, ends, managed)) = shaped else {
             return Ok(Written { object: live.object, created: false, warnings: warnings.list() });
         };
-        match commit_change(call, &live.object, stored, ends, dry_run).await {
+        match commit_change(context, &live.object, stored, ends, dry_run).await {
             Ok(object) => return Ok(Written { object, created: false, warnings: warnings.list() }),
             Err(WriteError::Conflict { .. }) if !named_revision => {}
-            Err(WriteError::NotFound) if creates(call, write) => {}
+            Err(WriteError::NotFound) if creates(context, write) => {}
             // Rather an object without its managers than none.
             Err(WriteError::TooLarge { .. }) if write != Write::Apply && managed => with_managers = false,
             Err(error) => return Err(ApiError::from_write(&error, resource, name)),
@@ -381,7 +388,7 @@ pub(super) async fn change(
 }
 
 async fn commit_change(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     current: &Object,
     stored: Value,
     ends: bool,
@@ -389,27 +396,27 @@ async fn commit_change(
 ) -> Result<Arc<Object>, WriteError> {
     let Object { namespace, name, revision, .. } = current;
     if dry_run {
-        return unwritten(call, namespace, name, &stored);
+        return unwritten(context, namespace, name, &stored);
     }
     let change = Change {
-        resource: Arc::clone(&call.resource.storage),
+        resource: Arc::clone(&context.resource.storage),
         namespace: namespace.clone(),
         name: name.clone(),
         expect: Expect::Revision(*revision),
         value: (!ends).then_some(stored),
     };
-    call.api.commit(call.resource, change).await
+    context.api.commit(context.resource, change).await
 }
 
 /// Whether a request makes the object when it is not there: what is applied always, and some kinds by an update.
-fn creates(call: &Call<'_>, write: Write) -> bool {
-    if call.target.subresource.is_some() {
+fn creates(context: &RequestContext<'_>, write: Write) -> bool {
+    if context.target.subresource.is_some() {
         return false;
     }
     let by_update = ["Event", "Lease", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
     match write {
         Write::Apply => true,
-        Write::Update => call.resource.core && by_update.contains(&call.resource.kind.as_str()),
+        Write::Update => context.resource.core && by_update.contains(&context.resource.kind.as_str()),
         Write::Create | Write::Patch => false,
     }
 }
@@ -423,8 +430,13 @@ fn ends_now(value: &Value) -> bool {
 }
 
 /// An object that a dry run does not write.
-fn unwritten(call: &Call<'_>, namespace: &str, name: &str, value: &Value) -> Result<Arc<Object>, WriteError> {
-    let (storage, revision) = (Arc::clone(&call.resource.storage), call.api.store().revision());
+fn unwritten(
+    context: &RequestContext<'_>,
+    namespace: &str,
+    name: &str,
+    value: &Value,
+) -> Result<Arc<Object>, WriteError> {
+    let (storage, revision) = (Arc::clone(&context.resource.storage), context.api.store().revision());
     Object::new(storage, namespace.to_owned(), name.to_owned(), revision, value.to_string().as_bytes())
         .map(Arc::new)
         .map_err(|_| WriteError::Malformed("it cannot be written as JSON"))
@@ -459,9 +471,9 @@ pub(super) fn check_type(resource: &Resource, value: &mut Value) -> Result<(), A
 }
 
 /// Name and namespace of the body must be those of the path; where the body is silent, the path speaks.
-fn own_place(call: &Call<'_>, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiError> {
+fn own_place(context: &RequestContext<'_>, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiError> {
     let given = meta.namespace.take().filter(|namespace| !namespace.is_empty());
-    let wanted = call.target.namespace.as_ref().filter(|_| call.resource.namespaced);
+    let wanted = context.target.namespace.as_ref().filter(|_| context.resource.namespaced);
     if let (Some(given), Some(wanted)) = (&given, wanted)
         && given != wanted
     {
@@ -471,7 +483,7 @@ fn own_place(call: &Call<'_>, mut meta: ObjectMeta) -> Result<ObjectMeta, ApiErr
     }
     meta.namespace = wanted.cloned();
     meta.name = meta.name.filter(|name| !name.is_empty());
-    if let Some(name) = &call.target.name {
+    if let Some(name) = &context.target.name {
         match &meta.name {
             Some(given) if given != name => {
                 return Err(ApiError::bad_request(format!(
@@ -491,8 +503,13 @@ fn revision_of(object: &Value) -> Option<&str> {
 }
 
 /// The revision that the client expects; whether it named one.
-fn check_revision(call: &Call<'_>, meta: &ObjectMeta, current: &Object, write: Write) -> Result<bool, ApiError> {
-    let resource = call.resource;
+fn check_revision(
+    context: &RequestContext<'_>,
+    meta: &ObjectMeta,
+    current: &Object,
+    write: Write,
+) -> Result<bool, ApiError> {
+    let resource = context.resource;
     let given = meta.resource_version.as_deref().filter(|version| !version.is_empty() && *version != "0");
     let must_name =
         !resource.core || ["Lease", "ServiceAccount", "CustomResourceDefinition"].contains(&resource.kind.as_str());
@@ -536,12 +553,12 @@ fn check_uid(resource: &Resource, new: &ObjectMeta, old: &ObjectMeta, write: Wri
 }
 
 /// A kind that was defined at run time may have gone, or be about to, since the request came.
-fn check_kind(call: &Call<'_>) -> Result<(), ApiError> {
-    let resource = call.resource;
+fn check_kind(context: &RequestContext<'_>) -> Result<(), ApiError> {
+    let resource = context.resource;
     if resource.custom.is_none() {
         return Ok(());
     }
-    let registry = call.api.registry();
+    let registry = context.api.registry();
     let now = registry.find(&resource.group, &resource.version, &resource.plural).ok_or_else(ApiError::no_such_path)?;
     if now.custom.as_ref().is_some_and(|custom| custom.ending) {
         return Err(ApiError::method_not_allowed("create not allowed while custom resource definition is terminating"));
@@ -549,17 +566,17 @@ fn check_kind(call: &Call<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn check_namespace(call: &Call<'_>, namespace: &str, name: &str) -> Result<(), ApiError> {
+fn check_namespace(context: &RequestContext<'_>, namespace: &str, name: &str) -> Result<(), ApiError> {
     let missing = || {
         let message = format!("namespaces \"{namespace}\" not found");
         let mut error = ApiError::new(http::StatusCode::NOT_FOUND, "NotFound", message);
         error.details = serde_json::json!({"name": namespace, "kind": "namespaces"});
         error
     };
-    let found = call.api.store().get("/namespaces", "", namespace).ok_or_else(missing)?;
+    let found = context.api.store().get("/namespaces", "", namespace).ok_or_else(missing)?;
     if found.is_ending() {
         let mut error = ApiError::forbidden(
-            call.resource,
+            context.resource,
             name,
             format!("unable to create new content in namespace {namespace} because it is being terminated"),
         );

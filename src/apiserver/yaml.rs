@@ -24,7 +24,7 @@ pub(super) fn whole(value: &Value) -> Vec<u8> {
 
 /// How an object's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// It is the whole answer.
     Alone,
     /// As the first item of a list.
@@ -35,8 +35,8 @@ pub(super) enum Place {
 
 /// The text of one object, window by window.
 #[derive(Debug)]
-pub(super) struct Lines {
-    place: Place,
+pub(super) struct YamlText {
+    position: Position,
     /// The text would be too long with a line for each member.
     flow: bool,
     /// Bytes that were given out, or are not to be.
@@ -44,10 +44,10 @@ pub(super) struct Lines {
     begun: bool,
 }
 
-impl Lines {
+impl YamlText {
     /// The text of an object that is given as JSON.
-    pub fn new(place: Place) -> Self {
-        Self { place, flow: false, begun: false, at: if place == Place::Next { ITEMS.len() } else { 0 } }
+    pub fn new(position: Position) -> Self {
+        Self { position, flow: false, begun: false, at: if position == Position::Next { ITEMS.len() } else { 0 } }
     }
 
     /// Adds the next window, of the same JSON each time; whether it was the last. A text of more than `most` bytes is
@@ -71,7 +71,7 @@ impl Lines {
 
     fn write(&self, json: &[u8], window: &mut Window<'_>) {
         // It ends with an error when the window does not want the rest, and never otherwise.
-        serde_saphyr::to_fmt_writer(window, &Item { json, place: self.place, flow: self.flow }).ok();
+        serde_saphyr::to_fmt_writer(window, &Item { json, position: self.position, flow: self.flow }).ok();
     }
 }
 
@@ -114,15 +114,15 @@ impl fmt::Write for Window<'_> {
 /// An object where it stands.
 struct Item<'j> {
     json: &'j [u8],
-    place: Place,
+    position: Position,
     flow: bool,
 }
 
 impl Serialize for Item<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (self.place, self.flow) {
-            (Place::Alone, false) => Json(self.json).serialize(serializer),
-            (Place::Alone, true) => FlowMap(Json(self.json)).serialize(serializer),
+        match (self.position, self.flow) {
+            (Position::Alone, false) => Json(self.json).serialize(serializer),
+            (Position::Alone, true) => FlowMap(Json(self.json)).serialize(serializer),
             (_, false) => one_item(serializer, &Json(self.json)),
             (_, true) => one_item(serializer, &FlowMap(Json(self.json))),
         }
@@ -149,10 +149,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apiserver::text::tricky;
+    use crate::apiserver::encoding::tricky;
 
-    fn text(json: &str, place: Place, most: usize) -> String {
-        let (mut lines, mut out) = (Lines::new(place), Vec::new());
+    fn text(json: &str, position: Position, most: usize) -> String {
+        let (mut lines, mut out) = (YamlText::new(position), Vec::new());
         loop {
             let start = out.len();
             let last = lines.put(json.as_bytes(), &mut out, most);
@@ -171,15 +171,18 @@ mod tests {
     fn objects_are_written_as_the_library_writes_the_whole() {
         let objects = tricky();
         let whole = serde_saphyr::to_string(&json!({ "items": objects })).unwrap();
-        let place = |index| if index == 0 { Place::First } else { Place::Next };
+        let position = |index| if index == 0 { Position::First } else { Position::Next };
         let texts = |most| {
             let texts = objects.iter().enumerate();
-            texts.map(move |(index, object)| text(&object.to_string(), place(index), most))
+            texts.map(move |(index, object)| text(&object.to_string(), position(index), most))
         };
         assert_eq!(texts(usize::MAX).collect::<String>(), whole);
         for object in &objects {
-            assert_eq!(text(&object.to_string(), Place::Alone, usize::MAX), serde_saphyr::to_string(object).unwrap());
-            let line = text(&object.to_string(), Place::Alone, 0);
+            assert_eq!(
+                text(&object.to_string(), Position::Alone, usize::MAX),
+                serde_saphyr::to_string(object).unwrap()
+            );
+            let line = text(&object.to_string(), Position::Alone, 0);
             assert_eq!(serde_saphyr::from_str::<Value>(&line).unwrap(), *object, "{line}");
         }
         assert_eq!(listed(texts(usize::MAX)), Value::Array(objects.clone()));
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn what_is_long_comes_in_windows_and_what_grows_too_much_in_one_line() {
         let lines = json!({"a": "one\ntwo\n".repeat(WINDOW / 4), "b": 1});
-        let long = text(&lines.to_string(), Place::Alone, 8 * WINDOW);
+        let long = text(&lines.to_string(), Position::Alone, 8 * WINDOW);
         assert!(long.len() > 2 * WINDOW, "{}", long.len());
         assert_eq!(long, serde_saphyr::to_string(&lines).unwrap());
         let mut deep = json!(vec![0; WINDOW / 2]);
@@ -198,11 +201,11 @@ mod tests {
         }
         let deep = json!({ "deep": deep });
         let json = deep.to_string();
-        for place in [Place::Alone, Place::First] {
-            let line = text(&json, place, 4 * WINDOW);
+        for position in [Position::Alone, Position::First] {
+            let line = text(&json, position, 4 * WINDOW);
             assert!(line.len() < 2 * json.len() && line.lines().count() <= 2, "{}", line.len());
         }
-        let line = text(&json, Place::Alone, 4 * WINDOW);
+        let line = text(&json, Position::Alone, 4 * WINDOW);
         assert_eq!(line.matches('0').count(), WINDOW / 2);
     }
 }

@@ -15,7 +15,7 @@ const COUNTED: usize = 16_384;
 
 /// Whose line it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Whose {
+pub enum LineOwner {
     /// A caller's.
     Caller(String),
     /// Slipway's own, of an object: what it is, its namespace, its name.
@@ -35,7 +35,7 @@ struct Written {
 #[derive(Debug)]
 pub struct Volumes {
     share: u64,
-    written: HashMap<Whose, Written>,
+    written: HashMap<LineOwner, Written>,
 }
 
 impl Volumes {
@@ -45,7 +45,7 @@ impl Volumes {
     }
 
     /// Whether a line goes beyond its writer's share. If not it is counted.
-    pub fn is_beyond(&mut self, now: Instant, whose: Whose, bytes: usize) -> bool {
+    pub fn is_beyond(&mut self, now: Instant, whose: LineOwner, bytes: usize) -> bool {
         let whose = self.counted(now, whose);
         let (share, bytes) = (share_of(self.share, &whose), bytes as u64);
         let written = self.written.entry(whose).or_insert(Written { bytes: 0, at: now });
@@ -58,20 +58,20 @@ impl Volumes {
     }
 
     /// As whom somebody is counted.
-    fn counted(&mut self, now: Instant, whose: Whose) -> Whose {
+    fn counted(&mut self, now: Instant, whose: LineOwner) -> LineOwner {
         if self.written.len() >= COUNTED && !self.written.contains_key(&whose) {
             let share = self.share;
             self.written.retain(|whose, written| left(*written, share_of(share, whose), now) > 0);
             if self.written.len() >= COUNTED {
-                return Whose::Others;
+                return LineOwner::Others;
             }
         }
         whose
     }
 }
 
-fn share_of(share: u64, whose: &Whose) -> u64 {
-    if matches!(whose, Whose::Object(..)) { share / PART_OF_OBJECT } else { share }
+fn share_of(share: u64, whose: &LineOwner) -> u64 {
+    if matches!(whose, LineOwner::Object(..)) { share / PART_OF_OBJECT } else { share }
 }
 
 /// What of it still counts, when a whole share is made good in a day.
@@ -84,23 +84,23 @@ fn left(written: Written, share: u64, now: Instant) -> u64 {
 mod tests {
     use super::*;
 
-    fn caller(name: &str) -> Whose {
-        Whose::Caller(name.into())
+    fn caller(name: &str) -> LineOwner {
+        LineOwner::Caller(name.into())
     }
 
-    fn object(name: &str) -> Whose {
-        Whose::Object("metal3.io/baremetalhosts".into(), "rack".into(), name.into())
+    fn object(name: &str) -> LineOwner {
+        LineOwner::Object("metal3.io/baremetalhosts".into(), "rack".into(), name.into())
     }
 
     #[test]
     fn a_caller_has_a_share_each_day() {
         let start = Instant::now();
         let mut volumes = Volumes::of(16_000);
-        let mut lines = |whose: fn() -> Whose, at: Duration| {
+        let mut lines = |whose: fn() -> LineOwner, at: Duration| {
             (0..10_000).take_while(|_| !volumes.is_beyond(start + at, whose(), 10)).count()
         };
         for (whose, at, wanted) in [
-            ((|| caller("a")) as fn() -> Whose, Duration::ZERO, 100),
+            ((|| caller("a")) as fn() -> LineOwner, Duration::ZERO, 100),
             (|| caller("a"), Duration::ZERO, 0),
             (|| caller("b"), Duration::ZERO, 100),
             (|| object("a"), Duration::ZERO, 6),

@@ -12,11 +12,11 @@ const LONG: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Compiled {
     rule: Rule,
-    verbs: Order,
-    groups: Order,
-    resources: Order,
-    names: Order,
-    paths: Order,
+    verbs: SortedIndex,
+    groups: SortedIndex,
+    resources: SortedIndex,
+    names: SortedIndex,
+    paths: SortedIndex,
     /// What paths begin with that end in `*`, in order; none begins with another one.
     heads: Box<[Box<str>]>,
 }
@@ -47,11 +47,11 @@ impl From<Rule> for Compiled {
             }
         }
         Self {
-            verbs: Order::of(&rule.verbs),
-            groups: Order::of(&rule.groups),
-            resources: Order::of(&rule.resources),
-            names: Order::of(&rule.names),
-            paths: Order::of(&rule.paths),
+            verbs: SortedIndex::of(&rule.verbs),
+            groups: SortedIndex::of(&rule.groups),
+            resources: SortedIndex::of(&rule.resources),
+            names: SortedIndex::of(&rule.names),
+            paths: SortedIndex::of(&rule.paths),
             heads: heads.into(),
             rule,
         }
@@ -76,7 +76,7 @@ impl Compiled {
     /// Whether everything that a single permission allows is allowed by this rule.
     pub fn covers(&self, single: &Rule) -> bool {
         let rule = &self.rule;
-        let each = |order: &Order, mine: &[String], theirs: &[String]| {
+        let each = |order: &SortedIndex, mine: &[String], theirs: &[String]| {
             order.has(mine, ALL) || theirs.iter().all(|one| order.has(mine, one))
         };
         let resource = |one: &String| {
@@ -129,9 +129,9 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
 
 /// The order of a list: places in it. None for a short one, which is looked through.
 #[derive(Clone, Debug)]
-struct Order(Option<Box<[usize]>>);
+struct SortedIndex(Option<Box<[usize]>>);
 
-impl Order {
+impl SortedIndex {
     fn of(list: &[String]) -> Self {
         if list.len() < LONG {
             return Self(None);

@@ -20,14 +20,14 @@ const VALUES_MAX: usize = 64;
 
 /// Who is to be spoken for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct ImpersonationRequest {
     user: String,
     uid: String,
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
 }
 
-impl Wish {
+impl ImpersonationRequest {
     /// Reads the headers; `None` when there are none.
     pub fn read(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
         // Nearly every request: nothing to look up one by one.
@@ -130,12 +130,12 @@ mod tests {
     use super::*;
     use http::HeaderName;
 
-    fn wish(headers: &[(&'static str, &str)]) -> Result<Option<Wish>, ApiError> {
+    fn wish(headers: &[(&'static str, &str)]) -> Result<Option<ImpersonationRequest>, ApiError> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_static(name), value.parse().unwrap());
         }
-        Wish::read(&map)
+        ImpersonationRequest::read(&map)
     }
 
     #[test]

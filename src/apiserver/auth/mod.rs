@@ -4,8 +4,8 @@
 //! (`tokens`); then another name may be taken on (`impersonation`). *May they* (`authorizer`): members of
 //! `system:masters` may everything, everybody may read the version and the health, the rest is up to the roles and
 //! bindings (`rules`, `index`), of which the usual ones are there from the start (`defaults`). `escalation` keeps
-//! people from giving away what they do not have, `reviews` answers questions about all this, and `upkeep` does what
-//! upstream's controllers do: default accounts, tokens in Secrets, aggregated roles.
+//! people from giving away what they do not have, `reviews` answers questions about all this, and `access_controllers` does
+//! what upstream's controllers do: default accounts, tokens in Secrets, aggregated roles.
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
@@ -22,6 +22,7 @@ pub mod accounts;
 pub mod jwt;
 pub mod rules;
 
+mod access_controllers;
 mod authorizer;
 mod bounds;
 mod certificates;
@@ -34,11 +35,10 @@ mod index;
 pub(super) mod kinds;
 pub(super) mod reviews;
 mod tokens;
-mod upkeep;
 
 pub use certificates::Certificate;
 pub use identity::{ADMIN_GROUP, AUTHENTICATED, Identity, IdentityError, Proof};
-pub(super) use impersonation::Wish;
+pub(super) use impersonation::ImpersonationRequest;
 pub use index::GROUP;
 pub use jwt::{KeyError, TokenKey};
 pub use rules::Attributes;
@@ -147,7 +147,7 @@ impl Auth {
     }
 
     /// Whom the caller speaks for, when they may.
-    pub(super) fn impersonate(&self, by: Identity, wish: Wish) -> Result<Identity, ApiError> {
+    pub(super) fn impersonate(&self, by: Identity, wish: ImpersonationRequest) -> Result<Identity, ApiError> {
         wish.grant(by, |by, wanted| self.authorize(Some(by), wanted))
     }
 

@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 use super::identity::Identity;
 use super::kinds::AUTHENTICATION;
 use super::rules::{Attributes, Rule};
-use super::tokens::{Named, Order};
+use super::tokens::{NewToken, ObjectRef};
 use super::{Proof, accounts};
 use crate::apiserver::body::parse_body;
-use crate::apiserver::call::Call;
 use crate::apiserver::options::{self, Write};
 use crate::apiserver::read::with_warning;
+use crate::apiserver::request_context::RequestContext;
 use crate::apiserver::status::{ApiError, FieldError, FieldFault};
 use crate::apiserver::write;
 
@@ -123,10 +123,10 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, ApiError> {
 }
 
 /// Answers a review.
-pub(in crate::apiserver) async fn answer(call: &Call<'_>, body: &Bytes) -> Result<Value, ApiError> {
-    let resource = call.resource;
-    options::check(call, Write::Create)?;
-    let mut review = write::read(call, body, || parse_body(call.headers, body)).await?.value;
+pub(in crate::apiserver) async fn answer(context: &RequestContext<'_>, body: &Bytes) -> Result<Value, ApiError> {
+    let resource = context.resource;
+    options::check(context, Write::Create)?;
+    let mut review = write::read(context, body, || parse_body(context.headers, body)).await?.value;
     write::check_type(resource, &mut review)?;
     resource.schema.drop_nulls(&mut review);
     if review.get("metadata").is_none() {
@@ -141,30 +141,30 @@ pub(in crate::apiserver) async fn answer(call: &Call<'_>, body: &Bytes) -> Resul
     let status = match resource.kind.as_str() {
         "SelfSubjectReview" => {
             review["metadata"]["creationTimestamp"] = json!(crate::apiserver::meta::now());
-            json!({"userInfo": call.identity.user_info()})
+            json!({"userInfo": context.identity.user_info()})
         }
-        "SelfSubjectRulesReview" => rules_review(call, &review)?,
-        "TokenReview" => token_review(call, &review)?,
-        kind => access_review(call, kind, &review)?,
+        "SelfSubjectRulesReview" => rules_review(context, &review)?,
+        "TokenReview" => token_review(context, &review)?,
+        kind => access_review(context, kind, &review)?,
     };
     review["status"] = status;
     Ok(review)
 }
 
 /// Upstream names no kind when it refuses a question about access.
-fn refused(errors: &[FieldError], call: &Call<'_>) -> ApiError {
-    let mut error = ApiError::invalid(call.resource, "", errors);
-    error.message = error.message.replacen(&call.resource.kind, "", 1);
-    error.details = json!({"group": call.resource.group, "causes": error.details["causes"]});
+fn refused(errors: &[FieldError], context: &RequestContext<'_>) -> ApiError {
+    let mut error = ApiError::invalid(context.resource, "", errors);
+    error.message = error.message.replacen(&context.resource.kind, "", 1);
+    error.details = json!({"group": context.resource.group, "causes": error.details["causes"]});
     error
 }
 
-fn access_review(call: &Call<'_>, kind: &str, review: &Value) -> Result<Value, ApiError> {
+fn access_review(context: &RequestContext<'_>, kind: &str, review: &Value) -> Result<Value, ApiError> {
     let spec: AccessSpec = read(&review["spec"])?;
     let of_self = kind == "SelfSubjectAccessReview";
     let mut errors = spec.faults(!of_self);
     if kind == "LocalSubjectAccessReview" {
-        let namespace = call.target.namespace.as_deref().unwrap_or_default();
+        let namespace = context.target.namespace.as_deref().unwrap_or_default();
         match &spec.resource_attributes {
             Some(wanted) if wanted.namespace == namespace => {}
             Some(wanted) => errors.push(FieldError::invalid(
@@ -181,16 +181,16 @@ fn access_review(call: &Call<'_>, kind: &str, review: &Value) -> Result<Value, A
         }
     }
     if !errors.is_empty() {
-        return Err(refused(&errors, call));
+        return Err(refused(&errors, context));
     }
     let other;
     let identity = if of_self {
-        call.identity
+        context.identity
     } else {
         other = Identity::new(spec.user.clone(), spec.groups.clone(), Proof::Impersonation);
         &other
     };
-    let decision = call.api.auth().decide(identity, &spec.attributes());
+    let decision = context.api.auth().decide(identity, &spec.attributes());
     let mut status = json!({"allowed": decision.allowed});
     if !decision.reason.is_empty() {
         status["reason"] = decision.reason.into();
@@ -198,12 +198,12 @@ fn access_review(call: &Call<'_>, kind: &str, review: &Value) -> Result<Value, A
     Ok(status)
 }
 
-fn rules_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
+fn rules_review(context: &RequestContext<'_>, review: &Value) -> Result<Value, ApiError> {
     let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
     if namespace.is_empty() {
         return Err(ApiError::bad_request("no namespace on request"));
     }
-    let (roles, faults) = call.api.auth().authorizer.index().rules(call.identity.caller(), namespace);
+    let (roles, faults) = context.api.auth().authorizer.index().rules(context.identity.caller(), namespace);
     let mut status = json!({"resourceRules": [], "nonResourceRules": [], "incomplete": false});
     let mut bytes = 0;
     for (count, rule) in roles.iter().flat_map(|rules| rules.iter()).enumerate() {
@@ -231,13 +231,13 @@ fn rules_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
     Ok(status)
 }
 
-fn token_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
+fn token_review(context: &RequestContext<'_>, review: &Value) -> Result<Value, ApiError> {
     let spec = &review["spec"];
     let token = spec["token"].as_str().unwrap_or_default();
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
     }
-    let auth = call.api.auth();
+    let auth = context.api.auth();
     let asked: Vec<String> = Vec::deserialize(&spec["audiences"]).unwrap_or_default();
     let audiences = if asked.is_empty() { &auth.audiences } else { &asked };
     let now = Timestamp::now().as_second();
@@ -254,26 +254,26 @@ fn token_review(call: &Call<'_>, review: &Value) -> Result<Value, ApiError> {
 }
 
 /// Makes a token of the account of the path (`TokenRequest`).
-pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> Result<Response, ApiError> {
-    let (resource, name) = (call.resource, call.name()?);
-    let namespace = call.target.namespace.as_deref().unwrap_or_default();
-    let dry_run = options::check(call, Write::Create)?;
-    let asked = write::read(call, body, || parse_body(call.headers, body)).await?.value;
+pub(in crate::apiserver) async fn make_token(context: &RequestContext<'_>, body: &Bytes) -> Result<Response, ApiError> {
+    let (resource, name) = (context.resource, context.name()?);
+    let namespace = context.target.namespace.as_deref().unwrap_or_default();
+    let dry_run = options::check(context, Write::Create)?;
+    let asked = write::read(context, body, || parse_body(context.headers, body)).await?.value;
     for (field, wanted) in [("kind", "TokenRequest".to_owned()), ("apiVersion", format!("{AUTHENTICATION}/v1"))] {
         if asked.get(field).is_some_and(|found| *found != wanted && *found != "") {
             return Err(ApiError::bad_request(format!("{field} in the data must be {wanted}")));
         }
     }
     let alive = |resource: &str, name: &str| {
-        call.api.store().get(resource, namespace, name).filter(|object| !object.is_ending())
+        context.api.store().get(resource, namespace, name).filter(|object| !object.is_ending())
     };
-    let named = |object: &crate::store::Object| Named {
+    let named = |object: &crate::store::Object| ObjectRef {
         name: object.name.clone(),
         uid: object.metadata()["uid"].as_str().unwrap_or_default().to_owned(),
     };
     let account = alive(accounts::STORAGE, name).ok_or_else(|| ApiError::not_found(resource, name))?;
     let metadata = account.metadata();
-    call.api.auth().check_token(call.identity, resource, &metadata)?;
+    context.api.auth().check_token(context.identity, resource, &metadata)?;
     let spec = &asked["spec"];
     let seconds = match &spec["expirationSeconds"] {
         Value::Null => SECONDS,
@@ -302,7 +302,7 @@ pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> R
         return Err(ApiError::bad_request("spec.audiences has too many or too long entries"));
     }
     if audiences.is_empty() {
-        audiences.clone_from(&call.api.auth().audiences);
+        audiences.clone_from(&context.api.auth().audiences);
     }
     let secret = match &spec["boundObjectRef"] {
         Value::Null => None,
@@ -324,7 +324,7 @@ pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> R
                     crate::apiserver::status::shorten(text("kind"), 64)
                 )));
             }
-            let registry = call.api.registry();
+            let registry = context.api.registry();
             let secrets = registry.find("", "v1", "secrets").ok_or_else(ApiError::no_such_path)?;
             let found = alive("/secrets", text("name")).ok_or_else(|| ApiError::not_found(secrets, text("name")))?;
             let found = named(&found);
@@ -340,7 +340,7 @@ pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> R
         }
     };
     let now = Timestamp::now();
-    let order = Order {
+    let order = NewToken {
         namespace: namespace.to_owned(),
         account: named(&account),
         secret,
@@ -353,7 +353,7 @@ pub(in crate::apiserver) async fn make_token(call: &Call<'_>, body: &Bytes) -> R
     let token = if dry_run {
         String::new()
     } else {
-        let issued = call.api.auth().tokens.issue(&order);
+        let issued = context.api.auth().tokens.issue(&order);
         issued.map_err(|error| ApiError::internal(error.to_string()))?
     };
     let end = Timestamp::from_second(order.now.saturating_add(seconds)).unwrap_or(Timestamp::MAX);

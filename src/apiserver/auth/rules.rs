@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::compiled::Compiled;
-use crate::apiserver::aside;
+use crate::apiserver::blocking;
 
 /// What a request wants, for the decision whether it may.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,7 +115,7 @@ const SINGLES_BYTES: usize = 32 << 20;
 
 /// Most comparisons of a single permission with a rule.
 const COMPARISONS_MAX: usize = 2_000_000;
-/// From so many on they are made aside.
+/// From so many on they are made off the worker (`blocking`).
 const COMPARISONS_LONG: usize = 20_000;
 
 /// What of `asked` is not allowed by `owned`, each in words, sorted; `None` when there is too much to compare.
@@ -134,7 +134,7 @@ pub fn missing(owned: &[&Compiled], asked: &[impl Borrow<Rule>]) -> Option<Vec<S
     {
         return None;
     }
-    Some(aside::when(comparisons >= COMPARISONS_LONG, || {
+    Some(blocking::in_place_if(comparisons >= COMPARISONS_LONG, || {
         let lacking = lacking(asked, |single| owned.iter().any(|rule| rule.covers(single)));
         compact(lacking).iter().map(describe).collect::<BTreeSet<_>>().into_iter().collect()
     }))

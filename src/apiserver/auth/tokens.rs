@@ -31,7 +31,7 @@ const REMEMBERED: usize = 4096;
 
 /// Another object: name and uid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ObjectRef {
     /// Name.
     pub name: String,
     /// Unique id.
@@ -44,9 +44,9 @@ pub struct Claims {
     /// Namespace of the account.
     pub namespace: String,
     /// The account.
-    pub account: Named,
+    pub account: ObjectRef,
     /// The Secret that it ends with.
-    pub secret: Option<Named>,
+    pub secret: Option<ObjectRef>,
     /// Groups that the account had been given when it was made. It never has others, and these only for as long as the
     /// account has them.
     pub groups: Vec<String>,
@@ -64,13 +64,13 @@ pub struct Claims {
 
 /// What a new token is to say.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct NewToken {
     /// Namespace of the account.
     pub namespace: String,
     /// The account.
-    pub account: Named,
+    pub account: ObjectRef,
     /// The Secret that it is to end with.
-    pub secret: Option<Named>,
+    pub secret: Option<ObjectRef>,
     /// Groups that the account has been given.
     pub groups: Vec<String>,
     /// Whom it is for.
@@ -81,9 +81,9 @@ pub struct Order {
     pub seconds: i64,
 }
 
-impl Order {
+impl NewToken {
     fn claims(&self) -> Value {
-        let reference = |named: &Named| json!({"name": named.name, "uid": named.uid});
+        let reference = |named: &ObjectRef| json!({"name": named.name, "uid": named.uid});
         let mut own = json!({"namespace": self.namespace, "serviceaccount": reference(&self.account)});
         if let Some(secret) = &self.secret {
             own["secret"] = reference(secret);
@@ -108,7 +108,7 @@ impl Order {
 impl Claims {
     fn read(value: &Value, token: &str) -> Option<Self> {
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let named = |value: &Value| Some(Named { name: text(&value["name"])?, uid: text(&value["uid"])? });
+        let named = |value: &Value| Some(ObjectRef { name: text(&value["name"])?, uid: text(&value["uid"])? });
         let claims = match value["iss"].as_str()? {
             ISSUER => {
                 let own = &value["kubernetes.io"];
@@ -132,9 +132,9 @@ impl Claims {
                 let own = |name: &str| text(&value[format!("{LEGACY}/{name}")]);
                 Self {
                     namespace: own("namespace")?,
-                    account: Named { name: own("service-account.name")?, uid: own("service-account.uid")? },
+                    account: ObjectRef { name: own("service-account.name")?, uid: own("service-account.uid")? },
                     // Its uid is not known when the token is made; the Secret must have the very token instead.
-                    secret: Some(Named { name: own("secret.name")?, uid: String::new() }),
+                    secret: Some(ObjectRef { name: own("secret.name")?, uid: String::new() }),
                     // The account may come after its Secret: who made that was asked for no right to any group.
                     groups: Vec::new(),
                     audiences: vec![ISSUER.into()],
@@ -211,7 +211,7 @@ impl Tokens {
     /// # Errors
     ///
     /// [`KeyError`] when the system gives no random numbers.
-    pub fn issue(&self, order: &Order) -> Result<String, KeyError> {
+    pub fn issue(&self, order: &NewToken) -> Result<String, KeyError> {
         self.key.sign(&order.claims())
     }
 
@@ -220,7 +220,7 @@ impl Tokens {
     /// # Errors
     ///
     /// [`KeyError`] when the system gives no random numbers.
-    pub fn issue_kept(&self, namespace: &str, account: &Named, secret: &str) -> Result<String, KeyError> {
+    pub fn issue_kept(&self, namespace: &str, account: &ObjectRef, secret: &str) -> Result<String, KeyError> {
         self.key.sign(&json!({
             "iss": LEGACY_ISSUER,
             "sub": accounts::user_name(namespace, &account.name),

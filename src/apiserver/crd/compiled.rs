@@ -11,8 +11,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::super::aside;
-use super::super::of_definition;
+use super::super::blocking;
+use super::super::from_definition;
 use super::super::resource::{Conversion, Custom, Resource};
 use super::names::{self, BUILT_IN, is_built_in};
 use super::weight;
@@ -61,7 +61,7 @@ impl Compiled {
         if is_built_in(definition) {
             return Ok(());
         }
-        let wanted = aside::when(true, || weight::of(definition));
+        let wanted = blocking::in_place_if(true, || weight::of(definition));
         let known = self.known.get(name);
         let before = known.map_or(0, |known| known.weight);
         let is_little = wanted <= before + LITTLE;
@@ -91,7 +91,7 @@ impl Compiled {
             let known = match before.remove(&object.name) {
                 Some(known) if known.revision == object.revision => known,
                 former => {
-                    let known = aside::when(true, || Known::of(object, former));
+                    let known = blocking::in_place_if(true, || Known::of(object, former));
                     self.unsettled.insert(group_of(&known.outline));
                     known
                 }
@@ -150,7 +150,7 @@ impl Compiled {
                 weight += known.weight;
             }
             known.compiled = Some(source);
-            known.resources = aside::when(true, || compile(&definition)).unwrap_or_else(|reason| {
+            known.resources = blocking::in_place_if(true, || compile(&definition)).unwrap_or_else(|reason| {
                 tracing::error!(
                     definition = object.name,
                     reason,
@@ -266,7 +266,8 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
     let stored = stored.ok_or("no version is stored")?;
     let one_form = crd.spec.versions.len() == 1 && status["storedVersions"] == json!([stored]);
     let stored = format!("{}/{stored}", crd.spec.group);
-    let mut resources = of_definition::resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
+    let mut resources =
+        from_definition::resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
     // Objects must be reachable for clean-up even when the stored version is not served.
     if !resources.iter().any(|resource| resource.stores)
         && let Some(first) = resources.first_mut()

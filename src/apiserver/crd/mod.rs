@@ -1,9 +1,9 @@
 //! CustomResourceDefinitions (apiextensions.k8s.io/v1): kinds that users define while the server runs.
 //!
-//! The patterns and rules of what a client writes are compiled first ([`ahead`]); then it is completed and checked ([`rules`], [`structural`]), then settled: names are accepted or refused
-//! ([`names`]), the accepted kinds are compiled into resources ([`compiled`]) as far as there is memory for them
-//! ([`weight`]), and a new [`super::Registry`] takes the old one's place.
-//! All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
+//! The patterns and rules of what a client writes are compiled first ([`precompile`]); then it is completed and checked
+//! ([`rules`], [`structural`]), then settled: names are accepted or refused ([`names`]), the accepted kinds are compiled into
+//! resources ([`compiled`]) as far as there is memory for them ([`weight`]), and a new [`super::Registry`] takes the old one's
+//! place. All of that is done when the write is answered, so that a kind can be used at once. Upstream takes a moment, and
 //! clients that wait for `Established` do not wait here.
 //!
 //! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
@@ -17,25 +17,25 @@ use serde_json::{Map, Value, json};
 use names::{BUILT_IN, is_built_in};
 
 use super::auth::Identity;
+use super::background::{Outcome, Round, from_anywhere};
 use super::columns::Column;
 use super::delete::DeleteOptions;
 use super::registry::Registry;
 use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
-use super::sweep::{Outcome, Round, from_anywhere};
 use super::{ApiServer, meta};
 use crate::api::Kind;
 use crate::store::{Change, Expect, Object, WriteError};
 
-mod ahead;
 mod compiled;
 mod names;
+mod precompile;
 mod rules;
 mod structural;
 mod weight;
 
-pub(super) use ahead::ready;
 pub(super) use compiled::Compiled;
+pub(super) use precompile::ready;
 
 /// Group of definitions.
 pub(super) use super::resource::APIEXTENSIONS as GROUP;
@@ -397,7 +397,7 @@ impl ApiServer {
             let kind = registry.stored().find(|kind| Some(&*kind.storage) == storage.as_deref());
             let mut left = 0;
             for object in storage.iter().flat_map(|storage| self.store().list(storage, None).objects) {
-                round.breathe().await;
+                round.yield_now().await;
                 let outcome = match kind {
                     Some(kind) => self.remove(kind, &object, &DeleteOptions::default(), &mut round).await?,
                     None => Outcome::Held,

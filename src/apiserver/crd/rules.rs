@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::of_definition::COLUMNS_MAX;
+use super::super::from_definition::COLUMNS_MAX;
 use super::super::selectors::{is_dns_label, is_dns_subdomain};
 use super::super::status::{FieldError, FieldFault, shorten};
 use super::{names, structural};

@@ -31,7 +31,7 @@ pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     // A default is checked with each default around it: all of that together is bounded.
     let _looking = Looking::begin();
     let mut walk = Walk { nodes: 0, errors: &mut found };
-    walk.node(schema, path, Place::Root);
+    walk.node(schema, path, SchemaPosition::Root);
     if walk.nodes > NODES_MAX {
         let detail = format!("must have at most {NODES_MAX} nodes");
         walk.errors.push(FieldError::new(FieldFault::TooMany, path, detail));
@@ -39,8 +39,9 @@ pub(super) fn check(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if found.is_empty() {
         match Schema::compile(schema) {
             Ok(compiled) => found.extend(compiled.rule_faults().into_iter().map(|fault| {
-                let place = format!("{path}{}.x-kubernetes-validations[{}].{}", fault.path, fault.index, fault.field);
-                FieldError::invalid(place, &fault.text.into(), fault.reason)
+                let position =
+                    format!("{path}{}.x-kubernetes-validations[{}].{}", fault.path, fault.index, fault.field);
+                FieldError::invalid(position, &fault.text.into(), fault.reason)
             })),
             Err(error) => found.push(FieldError::new(FieldFault::Invalid, path, error.to_string())),
         }
@@ -58,7 +59,7 @@ fn property_at(path: &str, name: &str) -> String {
 
 /// Where a node stands.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum SchemaPosition {
     Root,
     /// `metadata` of the root or of an embedded resource.
     Metadata,
@@ -82,7 +83,7 @@ impl Walk<'_> {
         self.errors.push(FieldError::forbidden(path, detail));
     }
 
-    fn node(&mut self, schema: &Value, path: &str, place: Place) {
+    fn node(&mut self, schema: &Value, path: &str, position: SchemaPosition) {
         if self.full() {
             return;
         }
@@ -97,10 +98,10 @@ impl Walk<'_> {
         match kind {
             "" if int_or_string || preserve => {}
             "" => {
-                let detail = match place {
-                    Place::Root => "must not be empty at the root",
-                    Place::Items => "must not be empty for specified array items",
-                    Place::Values | Place::Property | Place::Metadata => {
+                let detail = match position {
+                    SchemaPosition::Root => "must not be empty at the root",
+                    SchemaPosition::Items => "must not be empty for specified array items",
+                    SchemaPosition::Values | SchemaPosition::Property | SchemaPosition::Metadata => {
                         "must not be empty for specified object fields"
                     }
                 };
@@ -120,9 +121,9 @@ impl Walk<'_> {
                 let mut must = |detail: &str| {
                     self.errors.push(FieldError::invalid(format!("{path}.type"), &other.into(), detail));
                 };
-                if place == Place::Root {
+                if position == SchemaPosition::Root {
                     must("must be object at the root");
-                } else if place == Place::Metadata {
+                } else if position == SchemaPosition::Metadata {
                     must("must be object");
                 } else if flag("x-kubernetes-embedded-resource") {
                     must("must be object if x-kubernetes-embedded-resource is true");
@@ -137,7 +138,7 @@ impl Walk<'_> {
             ));
         }
         self.list(map, path, kind);
-        self.children(map, path, place);
+        self.children(map, path, position);
         for field in ["allOf", "anyOf", "oneOf"] {
             for (index, part) in map.get(field).and_then(Value::as_array).into_iter().flatten().enumerate() {
                 self.junctor(part, &format!("{path}.{field}[{index}]"), int_or_string);
@@ -146,7 +147,7 @@ impl Walk<'_> {
         if let Some(not) = map.get("not") {
             self.junctor(not, &format!("{path}.not"), int_or_string);
         }
-        self.default(map, path, place);
+        self.default(map, path, position);
     }
 
     /// Keywords that are wrong wherever they stand.
@@ -241,7 +242,7 @@ impl Walk<'_> {
         }
     }
 
-    fn children(&mut self, map: &Map<String, Value>, path: &str, place: Place) {
+    fn children(&mut self, map: &Map<String, Value>, path: &str, position: SchemaPosition) {
         let properties = map.get("properties").and_then(Value::as_object);
         match map.get("additionalProperties") {
             None => {}
@@ -253,26 +254,27 @@ impl Walk<'_> {
                 if properties.is_some_and(|properties| !properties.is_empty()) {
                     self.forbid(path.to_owned(), "additionalProperties and properties are mutual exclusive");
                 }
-                if place == Place::Root {
+                if position == SchemaPosition::Root {
                     let path = format!("{path}.additionalProperties");
                     self.forbid(path, "must not be used at the root");
                 } else if values.is_object() {
-                    self.node(values, &format!("{path}.additionalProperties"), Place::Values);
+                    self.node(values, &format!("{path}.additionalProperties"), SchemaPosition::Values);
                 }
             }
         }
-        let embedded = place == Place::Root || map.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true));
+        let embedded =
+            position == SchemaPosition::Root || map.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true));
         for (name, property) in properties.into_iter().flatten() {
             let path = property_at(path, name);
             if embedded && name == "metadata" {
                 self.metadata(property, &path);
-                self.node(property, &path, Place::Metadata);
+                self.node(property, &path, SchemaPosition::Metadata);
             } else {
-                self.node(property, &path, Place::Property);
+                self.node(property, &path, SchemaPosition::Property);
             }
         }
         if let Some(items) = map.get("items").filter(|items| items.is_object()) {
-            self.node(items, &format!("{path}.items"), Place::Items);
+            self.node(items, &format!("{path}.items"), SchemaPosition::Items);
         }
     }
 
@@ -321,10 +323,10 @@ impl Walk<'_> {
     }
 
     /// A default must be a value of its own schema.
-    fn default(&mut self, map: &Map<String, Value>, path: &str, place: Place) {
+    fn default(&mut self, map: &Map<String, Value>, path: &str, position: SchemaPosition) {
         let Some(default) = map.get("default") else { return };
         let path = format!("{path}.default");
-        if matches!(place, Place::Root | Place::Metadata) {
+        if matches!(position, SchemaPosition::Root | SchemaPosition::Metadata) {
             return self.forbid(path, "must not be set");
         }
         let Ok(schema) = Schema::compile(&Value::Object(map.clone())) else { return };

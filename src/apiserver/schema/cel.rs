@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::super::status::{FieldError, FieldFault};
 use super::format::Format;
-use super::in_use::{InUse, Outcome};
+use super::interner::{Interner, Outcome};
 use super::validate::{NO_PATH, type_of};
 use super::{ERRORS_MAX, Schema, entry_at, join};
 
@@ -91,7 +91,7 @@ pub(super) struct Expression {
     tree: IdedExpr,
 }
 
-pub(super) static IN_USE: InUse<Expression, String> = InUse::new();
+pub(super) static IN_USE: Interner<Expression, String> = Interner::new();
 
 /// Compiles the rules of one node. On failure the index of the rule and the reason.
 pub(super) fn compile(rules: &[Value]) -> Result<Vec<Arc<Rule>>, (usize, String)> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
-use super::in_use::{InUse, Outcome};
+use super::interner::{Interner, Outcome};
 
 /// Bytes of a pattern's text; those of published definitions have a few hundred. The parser takes a hundred times as much,
 /// before it is known what the pattern compiles to.
@@ -115,7 +115,7 @@ impl PatternError {
     }
 }
 
-pub(super) static IN_USE: InUse<Pattern, PatternError> = InUse::new();
+pub(super) static IN_USE: Interner<Pattern, PatternError> = Interner::new();
 
 impl Pattern {
     /// Compiles a pattern, unless it is in use already.
@@ -179,7 +179,7 @@ impl fmt::Display for Pattern {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::in_use::SWEEP_FROM;
+    use super::super::interner::SWEEP_FROM;
     use super::*;
 
     #[test]

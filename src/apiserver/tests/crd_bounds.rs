@@ -267,7 +267,7 @@ async fn discovery_counts_for_who_takes_it_slowly() {
     rig.call("POST", CRDS, &many).await.expect(201);
     let held = || {
         let mut registry = prometheus_client::registry::Registry::default();
-        rig.api.inner.answers.register(&mut registry);
+        rig.api.inner.response_memory.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("slipway_answer_bytes ")).unwrap();
@@ -283,7 +283,7 @@ async fn discovery_counts_for_who_takes_it_slowly() {
     };
     let first = ask().await;
     let after_one = held();
-    assert!(after_one > held::COUNTED_FROM, "{after_one}");
+    assert!(after_one > response_memory::COUNTED_FROM, "{after_one}");
     let second = ask().await;
     assert_eq!(held(), 2 * after_one);
     drop(first);

@@ -5,7 +5,7 @@ use std::pin::pin;
 use futures::future::poll_immediate;
 
 use super::*;
-use crate::apiserver::schema::ahead;
+use crate::apiserver::schema::precompile;
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GADGETS: &str = "/apis/example.org/v1/namespaces/rack/gadgets";
@@ -84,7 +84,7 @@ async fn definitions_are_compiled_one_at_a_time_and_one_of_a_caller() {
         _ = &mut second => panic!("it did not wait"),
         probe = rig.get("/livez") => assert_eq!(probe.code, 200),
     }
-    assert_eq!((compilers.callers(), ahead::compiled("^one-at-a-time$")), (2, 0));
+    assert_eq!((compilers.callers(), precompile::compiled("^one-at-a-time$")), (2, 0));
     // Others who write what is no definition wait for nobody.
     rig.call("POST", HOSTS, &host("a")).await.expect(201);
     drop(turn);
@@ -104,13 +104,13 @@ async fn nothing_more_is_compiled_for_who_went_away() {
         let mut post = pin!(rig.call("POST", &uri, &written));
         eventually(async || {
             assert!(poll_immediate(post.as_mut()).await.is_none());
-            ahead::compiled("^gone-") > 0
+            precompile::compiled("^gone-") > 0
         })
         .await;
     }
     let _turn =
         tokio::time::timeout(DEADLINE, rig.api.inner.compilers.turn()).await.expect("the turn of who went away ends");
-    let (there, callers) = (ahead::compiled("^gone-"), rig.api.inner.compilers.callers());
+    let (there, callers) = (precompile::compiled("^gone-"), rig.api.inner.compilers.callers());
     assert!(there < COUNT && callers == 0, "{there} were compiled, for {callers}");
 }
 
@@ -131,7 +131,7 @@ async fn what_a_definition_may_have_compiled_is_bounded() {
              or ones that repeat less"
         );
     }
-    assert!(ahead::compiled(r"\p{L}{1,") < 100);
+    assert!(precompile::compiled(r"\p{L}{1,") < 100);
     let rule = |one: usize| json!({"rule": format!("self != '{}{one}'", "x".repeat(5000))});
     let rules: Vec<_> = (0..60).map(rule).collect();
     let rules = definition(&json!({"type": "string", "x-kubernetes-validations": rules}));

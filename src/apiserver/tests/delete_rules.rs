@@ -260,7 +260,7 @@ async fn nothing_is_missed_by_looking_at_changes_only() {
             rig.api.sweep().await.unwrap();
         }
         let found = all_secrets(&rig).await;
-        rig.api.dependents().look_at_everything();
+        rig.api.owner_graph().check_everything();
         rig.api.sweep().await.unwrap();
         assert_eq!(all_secrets(&rig).await, found, "seed {seed}");
         for (name, _) in found {

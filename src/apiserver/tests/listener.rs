@@ -89,7 +89,7 @@ async fn slow_peers_are_dropped_while_others_are_served() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Patience { handshake: short, head: short, idle: short, ..tls::Patience::default() };
+    let patience = tls::Timeouts { handshake: short, head: short, idle: short, ..tls::Timeouts::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,
@@ -182,7 +182,7 @@ async fn who_takes_nothing_of_an_answer_is_dropped() {
     let address = listener.local_addr().unwrap();
     let shutdown = rig.api.shutdown().clone();
     let short = Duration::from_millis(300);
-    let patience = tls::Patience { idle: short, newcomer: short, stall: short, ..tls::Patience::default() };
+    let patience = tls::Timeouts { idle: short, newcomer: short, stall: short, ..tls::Timeouts::default() };
     let limits = tls::Limits { patience, ..tls::Limits::default() };
     let serving = tokio::spawn(tls::serve_with(
         listener,
@@ -244,7 +244,7 @@ async fn an_answer_that_is_broken_off_ends_its_connection_and_no_other() {
         let lines =
             |text: String| text.lines().find_map(|line| line.strip_prefix("slipway_answer_bytes ")?.parse().ok());
         let mut registry = prometheus_client::registry::Registry::default();
-        rig.api.inner.answers.register(&mut registry);
+        rig.api.inner.response_memory.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         lines(text).unwrap()
@@ -255,7 +255,7 @@ async fn an_answer_that_is_broken_off_ends_its_connection_and_no_other() {
         let mut slow = ask(&mut sender, &at).await;
         assert_eq!(slow.body_mut().frame().await.unwrap().unwrap().into_data().unwrap().len(), 1, "{at}");
         eventually(async || bytes() > before + 800_000).await;
-        rig.api.inner.answers.end_overdue(tokio::time::Instant::now() + Duration::from_secs(100));
+        rig.api.inner.response_memory.end_overdue(tokio::time::Instant::now() + Duration::from_secs(100));
         if at.ends_with("watch=true") {
             // It has sent what there was at first, and is to go on.
             drop((slow, sender));

@@ -29,14 +29,14 @@ async fn a_request_whose_body_does_not_come_holds_up_nobody() {
     let rig = Rig::new().await;
     let mut hanging = JoinSet::new();
     let mut rests = Vec::new();
-    for _ in 0..overload::WRITES + 20 {
+    for _ in 0..inflight::WRITES + 20 {
         let (rest, comes) = tokio::sync::oneshot::channel();
         rests.push(rest);
         let mut request = http::Request::post(REVIEWS).body(late_body("{", comes)).unwrap();
         request.extensions_mut().insert(user("slow").unwrap());
         hanging.spawn(rig.api.router().oneshot(request));
     }
-    while hanging.try_join_next().is_none() && rig.api.inner.places.bodies() < overload::WRITES + 20 {
+    while hanging.try_join_next().is_none() && rig.api.inner.inflight.bodies() < inflight::WRITES + 20 {
         tokio::task::yield_now().await;
     }
     rig.call("POST", MAPS, &json!({"metadata": {"name": "a"}})).await.expect(201);
@@ -59,7 +59,7 @@ async fn one_callers_bodies_leave_room_for_those_of_others() {
     }
     let refused = tokio::time::timeout(DEADLINE, hanging.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(refused.status(), 429);
-    assert!(rig.api.inner.places.bodies() <= 96 << 20);
+    assert!(rig.api.inner.inflight.bodies() <= 96 << 20);
     let object = json!({"metadata": {"name": "a"}, "data": {"a": "x".repeat(900_000)}});
     rig.call("POST", MAPS, &object).await.expect(201);
 }
@@ -68,7 +68,7 @@ async fn one_callers_bodies_leave_room_for_those_of_others() {
 async fn who_waits_for_a_revision_holds_up_no_reader() {
     let rig = Rig::new().await;
     let mut waiting = JoinSet::new();
-    for _ in 0..overload::READS + 20 {
+    for _ in 0..inflight::READS + 20 {
         let request = http::Request::get(format!("{MAPS}?resourceVersionMatch=NotOlderThan&resourceVersion=99999999"));
         let mut request = request.body(Body::empty()).unwrap();
         request.extensions_mut().insert(user("patient").unwrap());
@@ -99,9 +99,9 @@ async fn one_token_leaves_watches_for_the_others() {
             200 => greedy.push(response),
             code => break code,
         }
-        assert!(greedy.len() <= overload::WATCHES);
+        assert!(greedy.len() <= inflight::WATCHES);
     };
-    assert_eq!((greedy.len(), last), (overload::WATCHES * 3 / 4, 429));
+    assert_eq!((greedy.len(), last), (inflight::WATCHES * 3 / 4, 429));
     let other = watch("other").await;
     assert_eq!(other.status(), 200);
     assert_eq!(watch("greedy").await.status(), 429);
@@ -133,7 +133,7 @@ async fn who_lost_a_right_while_the_body_came_has_lost_it() {
     let mut request = http::Request::post(MAPS).body(late_body("{", comes)).unwrap();
     request.extensions_mut().insert(mallory.clone());
     let begun = tokio::spawn(rig.api.router().oneshot(request));
-    eventually(async || rig.api.inner.places.bodies() > 0).await;
+    eventually(async || rig.api.inner.inflight.bodies() > 0).await;
     rig.send(admin(), http::Request::delete(path(rbac, "mallory")), Body::empty()).await.expect(200);
     eventually(async || rig.send(Some(mallory.clone()), http::Request::get(MAPS), Body::empty()).await.code == 403)
         .await;

@@ -127,19 +127,19 @@ async fn whoever_defines_kinds_makes_no_series() {
 #[tokio::test]
 async fn too_much_at_once_is_refused_and_may_come_again() {
     let rig = Rig::new().await;
-    let places = &rig.api.inner.places;
+    let inflight = &rig.api.inner.inflight;
     // Of many callers: nobody has them all.
     let all = |method: Method| {
         let users = (0..50).map(|i| Identity::new(format!("user {i}"), Vec::new(), auth::Proof::Certificate));
-        let take = |user: Identity| std::iter::from_fn(move || places.for_request(&method.clone(), &user).ok());
+        let take = |user: Identity| std::iter::from_fn(move || inflight.for_request(&method.clone(), &user).ok());
         users.flat_map(move |user| take.clone()(user)).collect::<Vec<_>>()
     };
     let held = all(Method::POST);
-    assert_eq!(held.len(), overload::WRITES);
+    assert_eq!(held.len(), inflight::WRITES);
     let refused = rig.call("POST", HOSTS, &host("a")).await;
     assert_eq!((refused.code, &refused.headers["retry-after"]), (429, &"1".parse::<http::HeaderValue>().unwrap()));
     assert_eq!((&refused.json()["reason"], &refused.json()["kind"]), (&json!("TooManyRequests"), &json!("Status")));
-    // Reads have places of their own, and so have those who ask how the server does, and Slipway itself.
+    // Reads have permits of their own, and so have those who ask how the server does, and Slipway itself.
     rig.get(HOSTS).await.expect(200);
     let own = Some(Identity::in_process());
     let made = rig.send(own, http::Request::post(HOSTS), host("own").to_string()).await;
@@ -147,14 +147,14 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
     drop(held);
     rig.call("POST", HOSTS, &host("a")).await.expect(201);
     let held = all(Method::GET);
-    assert_eq!(held.len(), overload::READS);
+    assert_eq!(held.len(), inflight::READS);
     rig.get(HOSTS).await.expect(429);
     assert_eq!(rig.get("/livez").await.code, 200);
     assert!(
         rig.get("/metrics").await.text.contains("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 400")
     );
     drop(held);
-    let all: Vec<_> = std::iter::from_fn(|| places.for_watch(&admin().unwrap()).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| inflight.for_watch(&admin().unwrap()).ok()).collect();
     rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);
     rig.get(HOSTS).await.expect(200);
     drop(all);

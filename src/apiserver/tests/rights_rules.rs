@@ -141,7 +141,7 @@ async fn who_may_nothing_leaves_places_for_the_others() {
                 code => panic!("{code}"),
             }
         }
-        assert_eq!((judged, refused), (overload::READS * 3 / 4, MANY - overload::READS * 3 / 4), "{speaks_for:?}");
+        assert_eq!((judged, refused), (inflight::READS * 3 / 4, MANY - inflight::READS * 3 / 4), "{speaks_for:?}");
     }
 }
 

@@ -72,7 +72,7 @@ fn flood(rig: &Rig, method: &Method, at: &str) -> (JoinSet<()>, Arc<AtomicUsize>
 }
 
 fn under_way(rig: &Rig) -> usize {
-    let (reads, writes) = rig.api.inner.places.taken();
+    let (reads, writes) = rig.api.inner.inflight.taken();
     reads + writes
 }
 
@@ -130,7 +130,7 @@ async fn who_waits_for_a_turn_waits_no_longer_than_a_request_may_take() {
         request.extensions_mut().insert(user("mallory"));
         rig.api.router().oneshot(request).await.unwrap().status()
     };
-    let busy = rig.api.inner.turns.begin(&user("mallory")).await;
+    let busy = rig.api.inner.scans.begin(&user("mallory")).await;
     for (method, at) in ways() {
         let at = format!("{at}&timeout=10ms&timeoutSeconds=1");
         assert_eq!(ask(&method, &at).await, 504, "{method} {}", &at[..90]);
@@ -139,7 +139,7 @@ async fn who_waits_for_a_turn_waits_no_longer_than_a_request_may_take() {
     for (method, at) in ways() {
         assert_eq!(ask(&method, &at).await, 200, "{method} {}", &at[..90]);
     }
-    assert_eq!(rig.api.inner.turns.callers(), 0);
+    assert_eq!(rig.api.inner.scans.callers(), 0);
 }
 
 #[tokio::test]

@@ -146,11 +146,11 @@ async fn an_answer_ends_in_time_and_a_watch_goes_on() {
         slow.push(body);
     }
     let begun = tokio::time::Instant::now();
-    rig.api.inner.answers.end_overdue(begun + Duration::from_secs(60 + 5));
+    rig.api.inner.response_memory.end_overdue(begun + Duration::from_secs(60 + 5));
     for body in &mut slow {
         assert!(piece(body).await.unwrap().is_ok());
     }
-    rig.api.inner.answers.end_overdue(begun + Duration::from_secs(60 + 12));
+    rig.api.inner.response_memory.end_overdue(begun + Duration::from_secs(60 + 12));
     for mut body in slow {
         assert!(is_broken_off(&mut body).await);
     }

@@ -42,7 +42,7 @@ impl Rig {
         for _ in 0..6 {
             self.api.sweep().await.unwrap();
         }
-        self.api.dependents().look_at_everything();
+        self.api.owner_graph().check_everything();
         self.api.sweep().await.unwrap();
     }
 }

@@ -20,7 +20,7 @@ use super::request_limits::Origin;
 use super::session::{self, Caller};
 use super::steps::StepState;
 use super::{Sessions, agent_identity};
-use crate::apiserver::tls::{Peer, Standing};
+use crate::apiserver::tls::{Peer, PeerConnection};
 use crate::boot::{Claims, download_scheduler};
 use crate::host::discovery::Discovery;
 use crate::host::refused::Refused;
@@ -97,8 +97,8 @@ impl Sessions {
     /// The connection of a host's agent is no stranger's.
     fn vouched(&self, request: Request) -> Request {
         let session = bearer(request.headers()).is_some_and(|token| self.0.tokens.verify_session(token).is_ok());
-        if let (true, Some(standing)) = (session, request.extensions().get::<Standing>()) {
-            standing.vouch();
+        if let (true, Some(connection)) = (session, request.extensions().get::<PeerConnection>()) {
+            connection.vouch();
         }
         request
     }

@@ -11,7 +11,7 @@ use kube_cel::cel::common::ast::IdedExpr;
 use kube_cel::cel::extractors::{Arguments, This};
 use kube_cel::cel::{Context, ExecutionError, FunctionContext, ResolveResult, Value};
 
-use super::super::in_use::Outcome;
+use super::super::interner::Outcome;
 use super::super::pattern::{Pattern, PatternError, SIZE_MAX};
 use super::meter::{self, Scope};
 

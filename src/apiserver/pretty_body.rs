@@ -9,11 +9,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use serde_json::json;
 
-use super::aside;
-use super::held::{self, Hold, PIECE, Source};
+use super::blocking;
 use super::indent::Indent;
-use super::items::{ListHead, Parts};
-use super::yaml::{self, Place};
+use super::list_body::{EncodedItems, ListHead};
+use super::response_memory::{self, BodySource, PIECE, ResponseReservation};
+use super::yaml::{self, Position};
 use crate::store::{OBJECT_LIMIT, Object};
 
 /// Text of an object in bytes that is written with a line for each member. What is nested deeply becomes a hundred times
@@ -33,13 +33,13 @@ enum Writer {
     },
     Yaml {
         /// The object that is being written.
-        object: Option<(Arc<Object>, yaml::Lines)>,
+        object: Option<(Arc<Object>, yaml::YamlText)>,
     },
 }
 
 /// The body of a list, or of one object.
-pub(super) struct Lines {
-    parts: Parts,
+pub(super) struct PrettyBody {
+    parts: EncodedItems,
     writer: Writer,
     /// The next piece.
     piece: Vec<u8>,
@@ -49,21 +49,21 @@ pub(super) struct Lines {
     ended: bool,
 }
 
-impl Lines {
+impl PrettyBody {
     /// Indented JSON between a head and what closes it, both of which are empty for an object alone.
-    pub fn indented(parts: Parts, head: Vec<u8>, tail: &[u8]) -> Self {
+    pub fn indented(parts: EncodedItems, head: Vec<u8>, tail: &[u8]) -> Self {
         let writer = Writer::Indent { indent: Indent::default(), json: head, at: 0, as_it_is: false };
         Self { parts, writer, piece: Vec::new(), begun: false, tail: Some(tail.to_vec()), ended: false }
     }
 
     /// An object as YAML.
-    pub fn yaml(parts: Parts) -> Self {
+    pub fn yaml(parts: EncodedItems) -> Self {
         let writer = Writer::Yaml { object: None };
         Self { parts, writer, piece: Vec::new(), begun: false, tail: Some(Vec::new()), ended: false }
     }
 
     /// A list as YAML.
-    pub fn yaml_list(parts: Parts, kind: &str, api_version: &str, head: &ListHead) -> Self {
+    pub fn yaml_list(parts: EncodedItems, kind: &str, api_version: &str, head: &ListHead) -> Self {
         let metadata = head.json();
         let (piece, tail) = if parts.is_empty() {
             let whole = json!({"apiVersion": api_version, "items": [], "kind": kind, "metadata": metadata});
@@ -77,11 +77,15 @@ impl Lines {
     }
 
     /// What is sent. Its length is told when it is short.
-    pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
-        while self.piece.len() < PIECE && !self.ended && self.work() < aside::LONG_FROM {
+    pub fn body(mut self, hold: Option<ResponseReservation>) -> axum::body::Body {
+        while self.piece.len() < PIECE && !self.ended && self.work() < blocking::LONG_FROM {
             self.go_a_step();
         }
-        if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
+        if self.ended && self.piece.len() <= response_memory::COUNTED_FROM {
+            self.piece.into()
+        } else {
+            response_memory::body(self, hold)
+        }
     }
 
     /// Bytes that are worked on in the next step.
@@ -145,12 +149,12 @@ impl Lines {
             }
             Writer::Yaml { object } => match next {
                 Some(next) => {
-                    let place = match (self.parts.alone, first) {
-                        (true, _) => Place::Alone,
-                        (false, true) => Place::First,
-                        (false, false) => Place::Next,
+                    let position = match (self.parts.alone, first) {
+                        (true, _) => Position::Alone,
+                        (false, true) => Position::First,
+                        (false, false) => Position::Next,
                     };
-                    *object = Some((next, yaml::Lines::new(place)));
+                    *object = Some((next, yaml::YamlText::new(position)));
                 }
                 None => {
                     self.piece.extend(self.tail.take().unwrap_or_default());
@@ -161,14 +165,14 @@ impl Lines {
     }
 }
 
-impl Body for Lines {
+impl Body for PrettyBody {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         while self.piece.len() < PIECE && !self.ended {
             let work = self.work();
-            ready!(aside::poll(cx, work, || self.go_a_step()));
+            ready!(blocking::poll(cx, work, || self.go_a_step()));
         }
         if self.piece.is_empty() {
             return Poll::Ready(None);
@@ -181,7 +185,7 @@ impl Body for Lines {
     }
 }
 
-impl Source for Lines {
+impl BodySource for PrettyBody {
     fn retired(&self) -> usize {
         let shown = match &self.writer {
             Writer::Yaml { object: Some((object, _)) } => object.retired(),
@@ -205,11 +209,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::apiserver::items::{TAIL, list_head};
-    use crate::apiserver::request::Form;
+    use crate::apiserver::encoding::tricky;
+    use crate::apiserver::list_body::{TAIL, list_head};
     use crate::apiserver::request::Include;
+    use crate::apiserver::request::Representation;
     use crate::apiserver::resource::Resource;
-    use crate::apiserver::text::tricky;
 
     fn resources() -> Vec<Arc<Resource>> {
         let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
@@ -229,8 +233,8 @@ mod tests {
         values.iter().enumerate().map(object).collect()
     }
 
-    fn parts(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> Parts {
-        Parts::new(Arc::clone(resource), Form::Json, Include::None, objects.to_vec())
+    fn parts(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> EncodedItems {
+        EncodedItems::new(Arc::clone(resource), Representation::Json, Include::None, objects.to_vec())
     }
 
     fn head() -> ListHead {
@@ -239,15 +243,15 @@ mod tests {
 
     async fn indented(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> String {
         let head = list_head(&resource.list_kind, &resource.api_version(), &head());
-        text(Lines::indented(parts(resource, objects), head, TAIL)).await
+        text(PrettyBody::indented(parts(resource, objects), head, TAIL)).await
     }
 
     async fn yaml(resource: &Arc<Resource>, objects: &[Arc<Object>]) -> String {
         let (kind, version) = (&resource.list_kind, resource.api_version());
-        text(Lines::yaml_list(parts(resource, objects), kind, &version, &head())).await
+        text(PrettyBody::yaml_list(parts(resource, objects), kind, &version, &head())).await
     }
 
-    async fn text(lines: Lines) -> String {
+    async fn text(lines: PrettyBody) -> String {
         let mut body = lines.body(None);
         let mut text = Vec::new();
         while let Some(frame) = body.frame().await {
@@ -298,10 +302,13 @@ mod tests {
                 )));
                 assert_eq!(serde_json::from_str::<Value>(&pretty).unwrap(), list);
                 for object in &objects {
-                    let alone = || Parts::alone(Arc::clone(&resource), Form::Json, Arc::clone(object));
-                    let pretty = text(Lines::indented(alone(), Vec::new(), b"")).await;
+                    let alone = || EncodedItems::alone(Arc::clone(&resource), Representation::Json, Arc::clone(object));
+                    let pretty = text(PrettyBody::indented(alone(), Vec::new(), b"")).await;
                     assert_eq!(pretty, serde_json::to_string_pretty(&object.value()).unwrap());
-                    assert_eq!(text(Lines::yaml(alone())).await, serde_saphyr::to_string(&object.value()).unwrap());
+                    assert_eq!(
+                        text(PrettyBody::yaml(alone())).await,
+                        serde_saphyr::to_string(&object.value()).unwrap()
+                    );
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Default for Round {
 
 impl Round {
     /// Leaves the processor to others now and then.
-    pub(super) async fn breathe(&mut self) {
+    pub(super) async fn yield_now(&mut self) {
         if self.turn.elapsed() >= TURN {
             tokio::task::yield_now().await;
             self.turn = Instant::now();
@@ -129,8 +129,8 @@ impl ApiServer {
         tokio::join!(
             self.keep_sweeping(),
             self.keep_events_few(),
-            self.keep_access(),
-            self.inner.answers.keep_moving(self.shutdown())
+            self.run_access_controllers(),
+            self.inner.response_memory.keep_moving(self.shutdown())
         );
     }
 
@@ -140,7 +140,7 @@ impl ApiServer {
             let began = Instant::now();
             if began >= next_everything {
                 next_everything = began + EVERY;
-                self.dependents().look_at_everything();
+                self.owner_graph().check_everything();
             }
             let swept = self.sweep_once().await;
             let rest = match &swept {
@@ -327,7 +327,7 @@ impl ApiServer {
                 break;
             }
             for object in self.store().list(&resource.storage, Some(&namespace.name)).objects {
-                round.breathe().await;
+                round.yield_now().await;
                 let outcome = self.remove(resource, &object, &DeleteOptions::default(), round).await?;
                 let is_held = outcome == Outcome::Held && object.is_ending();
                 left.add(resource, &object, outcome);
@@ -420,7 +420,7 @@ impl ApiServer {
         let (lifetime, mut round) = (self.event_lifetime(), Round::default());
         let mut old = Vec::new();
         for event in self.store().list("/events", None).objects {
-            round.breathe().await;
+            round.yield_now().await;
             if events::expired(&event.value(), now, lifetime) {
                 old.push(event);
             }

@@ -18,24 +18,24 @@ const LINGER: Duration = Duration::from_secs(1);
 const PIECE: usize = 8 * 1024;
 
 /// A stream that, once shut down for writing, is read until its peer has closed it or [`LINGER`] is over.
-pub(super) struct Lingering<S> {
+pub(super) struct LingeringClose<S> {
     stream: S,
     ends: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Lingering<S> {
+impl<S> LingeringClose<S> {
     pub(super) fn new(stream: S) -> Self {
         Self { stream, ends: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LingeringClose<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -95,7 +95,7 @@ mod tests {
     async fn an_answer_is_read_by_who_sends_first_and_reads_then() {
         let (mut client, server) = pair().await;
         let serving = tokio::spawn(async move {
-            let mut server = Lingering::new(server);
+            let mut server = LingeringClose::new(server);
             server.write_all(b"too large").await.unwrap();
             server.shutdown().await.unwrap();
         });
@@ -111,11 +111,11 @@ mod tests {
     async fn who_never_closes_is_given_up() {
         let (mut client, server) = pair().await;
         let sending = tokio::spawn(async move { while client.write_all(&[0; PIECE]).await.is_ok() {} });
-        let mut server = Lingering::new(server);
+        let mut server = LingeringClose::new(server);
         tokio::time::timeout(LINGER * 20, server.shutdown()).await.expect("it ends").unwrap();
         drop(server);
         tokio::time::timeout(LINGER * 20, sending).await.expect("the peer is told").unwrap();
         let (_silent, server) = pair().await;
-        tokio::time::timeout(LINGER * 20, Lingering::new(server).shutdown()).await.expect("it ends").unwrap();
+        tokio::time::timeout(LINGER * 20, LingeringClose::new(server).shutdown()).await.expect("it ends").unwrap();
     }
 }

@@ -1,11 +1,12 @@
 //! Blocking work, moved off the workers that serve requests.
 //!
-//! Work that takes a worker of the runtime for long is done aside, so that the other requests of that worker go on.
+//! Work that takes a worker of the runtime for long blocks the thread in place, so that the other requests of that worker go
+//! on.
 //!
 //! That alone is not enough: each piece of such work has a thread of its own, and hundreds of them would leave the
 //! processors to nobody else, and in the end the runtime without a thread. So who has long work to do waits for it first,
-//! without a thread: a request for its caller's [turn](super::turns::Turns::whole), and a body that is written piece by
-//! piece until [`poll`] lets it in.
+//! without a thread: a request for its caller's [turn](super::scan_scheduler::ScanScheduler::whole), and a body that is written
+//! piece by piece until [`poll`] lets it in.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -21,35 +22,35 @@ const AT_ONCE: usize = 1 << 20;
 const LARGE_FROM: usize = AT_ONCE / 2;
 
 /// Large ones go one at a time.
-static LARGE: Lane = Lane::of(1);
-static SMALL: Lane = Lane::of(AT_ONCE);
+static LARGE: BlockingLimit = BlockingLimit::of(1);
+static SMALL: BlockingLimit = BlockingLimit::of(AT_ONCE);
 
 /// Does work on so many bytes for a body that is polled, when those of the others leave room for it. The work is to wait for
 /// nothing.
 pub(super) fn poll<T>(cx: &Context<'_>, bytes: usize, work: impl FnOnce() -> T) -> Poll<T> {
-    let pass = match bytes {
+    let permit = match bytes {
         ..LONG_FROM => return Poll::Ready(work()),
-        LONG_FROM..LARGE_FROM => SMALL.enter(cx, bytes),
-        LARGE_FROM.. => LARGE.enter(cx, 1),
+        LONG_FROM..LARGE_FROM => SMALL.try_acquire(cx, bytes),
+        LARGE_FROM.. => LARGE.try_acquire(cx, 1),
     };
-    match pass {
-        Some(_pass) => Poll::Ready(when(true, work)),
+    match permit {
+        Some(_pass) => Poll::Ready(in_place_if(true, work)),
         None => Poll::Pending,
     }
 }
 
-/// Lets in as much as is worked on at once. Nothing is set aside for who waits: a body whose client takes nothing is not
+/// Lets in as much as is worked on at once. Nothing is kept for who waits: a body whose client takes nothing is not
 /// asked for more, and would keep what is meant for it.
-struct Lane(Mutex<Free>);
+struct BlockingLimit(Mutex<Free>);
 
 struct Free {
     room: usize,
     waiting: Vec<Waker>,
 }
 
-struct Pass<'l>(&'l Lane, usize);
+struct BlockingPermit<'l>(&'l BlockingLimit, usize);
 
-impl Lane {
+impl BlockingLimit {
     const fn of(room: usize) -> Self {
         Self(Mutex::new(Free { room, waiting: Vec::new() }))
     }
@@ -59,12 +60,12 @@ impl Lane {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, cx: &Context<'_>, amount: usize) -> Option<Pass<'_>> {
+    fn try_acquire(&self, cx: &Context<'_>, amount: usize) -> Option<BlockingPermit<'_>> {
         let mut free = self.lock();
         match free.room.checked_sub(amount) {
             Some(left) => {
                 free.room = left;
-                Some(Pass(self, amount))
+                Some(BlockingPermit(self, amount))
             }
             None => {
                 free.waiting.push(cx.waker().clone());
@@ -74,7 +75,7 @@ impl Lane {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for BlockingPermit<'_> {
     fn drop(&mut self) {
         let mut free = self.0.lock();
         free.room += self.1;
@@ -85,7 +86,7 @@ impl Drop for Pass<'_> {
 }
 
 /// Does work that may be long.
-pub(super) fn when<T>(long: bool, work: impl FnOnce() -> T) -> T {
+pub(super) fn in_place_if<T>(long: bool, work: impl FnOnce() -> T) -> T {
     // A runtime of one thread has nobody who could take over.
     let others = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if long && others() { tokio::task::block_in_place(work) } else { work() }
@@ -99,7 +100,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_thread_does_it_itself() {
-        assert_eq!(when(true, || 5), 5);
+        assert_eq!(in_place_if(true, || 5), 5);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -108,7 +109,7 @@ mod tests {
         let long = tokio::spawn(async move {
             tokio::spawn(async move { tell.send(()).unwrap() });
             // The only worker is here: without somebody in its place the other would never come to its turn.
-            when(true, || told.recv().unwrap());
+            in_place_if(true, || told.recv().unwrap());
         });
         long.await.unwrap();
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Identity;
-use super::shares;
+use super::caller_shares;
 
 /// Objects that are looked at in one turn.
 const OBJECTS: usize = 256;
@@ -21,15 +21,15 @@ const OBJECTS: usize = 256;
 const TURN: Duration = Duration::from_millis(1);
 
 /// Those who wait for their turn.
-pub(super) struct Turns {
+pub(super) struct ScanScheduler {
     /// As many as are at work at once; tokio's semaphore serves in the order in which it was asked.
     workers: Arc<Semaphore>,
-    /// A place for each caller who has work.
+    /// A slot for each caller who has work.
     // std's lock: held for map operations only.
     callers: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Default for Turns {
+impl Default for ScanScheduler {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::new((processors - 1).max(1))
@@ -39,39 +39,39 @@ impl Default for Turns {
 /// Work of a caller that is under way.
 pub(super) struct Scan<'t> {
     /// None: the appliance's own rooms wait for nobody; they are few.
-    place: Option<Place<'t>>,
+    slot: Option<CallerSlot<'t>>,
 }
 
-/// A turn of a caller, and their place.
-pub(super) struct Whole<'t> {
+/// A turn of a caller, and their slot.
+pub(super) struct ExclusiveTurn<'t> {
     _turn: Option<OwnedSemaphorePermit>,
     _scan: Scan<'t>,
 }
 
-struct Place<'t> {
+struct CallerSlot<'t> {
     // In this order, so that the caller is forgotten with the last of their work.
-    _place: OwnedSemaphorePermit,
-    caller: OfCaller<'t>,
+    _slot: OwnedSemaphorePermit,
+    caller: CallerQueue<'t>,
 }
 
-/// A caller's place, as long as somebody has it or waits for it.
-struct OfCaller<'t> {
-    turns: &'t Turns,
+/// A caller's slot, as long as somebody has it or waits for it.
+struct CallerQueue<'t> {
+    scheduler: &'t ScanScheduler,
     caller: String,
-    place: Arc<Semaphore>,
+    slot: Arc<Semaphore>,
 }
 
-impl Drop for OfCaller<'_> {
+impl Drop for CallerQueue<'_> {
     fn drop(&mut self) {
-        let mut callers = self.turns.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = self.scheduler.callers.lock().unwrap_or_else(PoisonError::into_inner);
         // The map's and this one.
-        if Arc::strong_count(&self.place) <= 2 {
+        if Arc::strong_count(&self.slot) <= 2 {
             callers.remove(&self.caller);
         }
     }
 }
 
-impl Turns {
+impl ScanScheduler {
     /// Turns of which as many are taken at once.
     pub fn new(workers: usize) -> Self {
         Self { workers: Arc::new(Semaphore::new(workers)), callers: Mutex::default() }
@@ -80,22 +80,22 @@ impl Turns {
     /// Waits until no other scan of this caller is under way.
     pub async fn begin(&self, identity: &Identity) -> Scan<'_> {
         if identity.is_in_process() {
-            return Scan { place: None };
+            return Scan { slot: None };
         }
-        let caller = self.of_caller(shares::caller(&identity.user));
+        let caller = self.of_caller(caller_shares::caller(&identity.user));
         // Nobody closes it.
-        let place = Arc::clone(&caller.place).acquire_owned().await.ok();
-        Scan { place: place.map(|place| Place { _place: place, caller }) }
+        let slot = Arc::clone(&caller.slot).acquire_owned().await.ok();
+        Scan { slot: slot.map(|slot| CallerSlot { _slot: slot, caller }) }
     }
 
     /// Waits for a turn of work that cannot be taken in parts, which is to be done while this is kept, and awaits nothing.
-    pub async fn whole(&self, identity: &Identity) -> Whole<'_> {
+    pub async fn whole(&self, identity: &Identity) -> ExclusiveTurn<'_> {
         let scan = self.begin(identity).await;
-        let turn = match &scan.place {
+        let turn = match &scan.slot {
             Some(_) => self.turn().await,
             None => None,
         };
-        Whole { _turn: turn, _scan: scan }
+        ExclusiveTurn { _turn: turn, _scan: scan }
     }
 
     /// Waits for a turn, whoever asks; it lasts until it is dropped.
@@ -104,10 +104,10 @@ impl Turns {
         Arc::clone(&self.workers).acquire_owned().await.ok()
     }
 
-    fn of_caller(&self, caller: &str) -> OfCaller<'_> {
+    fn of_caller(&self, caller: &str) -> CallerQueue<'_> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = callers.entry(caller.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        OfCaller { turns: self, caller: caller.to_owned(), place: Arc::clone(place) }
+        let slot = callers.entry(caller.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        CallerQueue { scheduler: self, caller: caller.to_owned(), slot: Arc::clone(slot) }
     }
 
     /// Callers who have work.
@@ -123,8 +123,8 @@ impl Scan<'_> {
     pub async fn each<T>(&self, all: impl IntoIterator<Item = T>, mut goes_on: impl FnMut(T) -> bool) {
         let mut all = all.into_iter();
         loop {
-            let turn = match &self.place {
-                Some(place) => place.caller.turns.turn().await,
+            let turn = match &self.slot {
+                Some(slot) => slot.caller.scheduler.turn().await,
                 None => None,
             };
             let began = Instant::now();
@@ -156,10 +156,10 @@ mod tests {
 
     #[tokio::test]
     async fn callers_take_turns_and_one_caller_makes_one_scan_at_a_time() {
-        let turns = Turns::new(1);
+        let scheduler = ScanScheduler::new(1);
         let order = RefCell::new(Vec::new());
         let scan = async |name: &'static str, number: u32| {
-            let scan = turns.begin(&user(name)).await;
+            let scan = scheduler.begin(&user(name)).await;
             scan.each(0..OBJECTS * 2, |object| {
                 if object % OBJECTS == 0 {
                     order.borrow_mut().push((name, number));
@@ -174,35 +174,35 @@ mod tests {
         // The second caller waits for one turn of the first, not for its other scans.
         let last = order.borrow().iter().rposition(|(name, _)| *name == "b").unwrap();
         assert!(last <= 4, "{order:?}");
-        assert_eq!(turns.callers(), 0);
+        assert_eq!(scheduler.callers(), 0);
     }
 
     #[tokio::test]
     async fn who_goes_away_leaves_the_place() {
-        let turns = Turns::default();
-        let first = turns.begin(&user("a")).await;
+        let scheduler = ScanScheduler::default();
+        let first = scheduler.begin(&user("a")).await;
         let second = user("a");
-        let waits = turns.begin(&second);
+        let waits = scheduler.begin(&second);
         assert!(futures::FutureExt::now_or_never(waits).is_none());
-        assert_eq!(turns.callers(), 1);
+        assert_eq!(scheduler.callers(), 1);
         drop(first);
-        assert_eq!(turns.callers(), 0);
+        assert_eq!(scheduler.callers(), 0);
         let endless = async {
-            turns.begin(&user("a")).await.each(std::iter::repeat(()), |()| true).await;
+            scheduler.begin(&user("a")).await.each(std::iter::repeat(()), |()| true).await;
         };
         tokio::select! {
             () = endless => {}
             () = tokio::task::yield_now() => {}
         }
-        assert_eq!((turns.callers(), turns.workers.available_permits() > 0), (0, true));
+        assert_eq!((scheduler.callers(), scheduler.workers.available_permits() > 0), (0, true));
     }
 
     #[tokio::test]
     async fn it_ends_when_it_is_enough() {
-        let turns = Turns::default();
+        let scheduler = ScanScheduler::default();
         for identity in [user("a"), Identity::in_process()] {
             let mut seen = 0;
-            turns
+            scheduler
                 .begin(&identity)
                 .await
                 .each(0.., |object: usize| {

@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::auth::Identity;
-use super::super::call::Call;
-use super::super::schema::ahead::{Ahead, Made, TooMuch};
+use super::super::request_context::RequestContext;
+use super::super::scan_scheduler::Scan;
+use super::super::schema::precompile::{Ahead, Made, TooMuch};
 use super::super::status::{ApiError, FieldError, shorten};
-use super::super::turns::Scan;
-use super::super::{ApiServer, aside};
+use super::super::{ApiServer, blocking};
 use super::is_definition;
 
 /// How long a turn takes, unless one pattern takes longer.
@@ -32,7 +32,7 @@ impl ApiServer {
         let scan = self.inner.compilers.begin(identity).await;
         let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
         let schemas = versions.map(|version| &version["schema"]["openAPIV3Schema"]);
-        let mut ahead = aside::when(true, || Ahead::of(schemas))?;
+        let mut ahead = blocking::in_place_if(true, || Ahead::of(schemas))?;
         while !ahead.is_done() {
             // Also of the appliance's own rooms, which write what users wrote.
             let turn = self.inner.compilers.turn().await;
@@ -51,18 +51,18 @@ impl ApiServer {
 
 /// Makes ready what a request writes, when that is a definition with another spec. To be kept until it is written.
 pub(in crate::apiserver) async fn ready<'c>(
-    call: &Call<'c>,
+    context: &RequestContext<'c>,
     value: &Value,
     old: Option<&Value>,
 ) -> Result<Option<Ready<'c>>, ApiError> {
     let is_new = old.is_none_or(|old| old["spec"] != value["spec"]);
-    if !is_definition(call.resource) || call.target.subresource.is_some() || !is_new {
+    if !is_definition(context.resource) || context.target.subresource.is_some() || !is_new {
         return Ok(None);
     }
-    let made = call.api.make_ahead(call.identity, value).await;
+    let made = context.api.make_ahead(context.identity, value).await;
     made.map(Some).map_err(|reason| {
         let name = value["metadata"]["name"].as_str().unwrap_or_default();
         let fault = FieldError::forbidden("spec.versions", reason.to_string());
-        ApiError::invalid(call.resource, &shorten(name, 253), &[fault])
+        ApiError::invalid(context.resource, &shorten(name, 253), &[fault])
     })
 }

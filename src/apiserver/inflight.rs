@@ -9,7 +9,7 @@
 use http::{Method, StatusCode};
 
 use super::auth::Identity;
-use super::shares::{Share, Shares};
+use super::caller_shares::{CallerShare, CallerShares};
 use super::status::ApiError;
 
 /// Reads under way, as upstream's `--max-requests-inflight`.
@@ -27,57 +27,57 @@ const VALUES: usize = 400_000;
 /// Values up to which an object is not worth counting.
 const FEW_VALUES: usize = 4000;
 
-/// Places for requests.
-pub(super) struct Places {
-    reads: Shares,
-    writes: Shares,
-    watches: Shares,
-    waits: Shares,
-    bodies: Shares,
-    values: Shares,
+/// How many requests are in flight, and what they take.
+pub(super) struct InflightLimits {
+    reads: CallerShares,
+    writes: CallerShares,
+    watches: CallerShares,
+    waits: CallerShares,
+    bodies: CallerShares,
+    values: CallerShares,
 }
 
-impl Default for Places {
+impl Default for InflightLimits {
     fn default() -> Self {
         Self {
-            reads: Shares::new(READS),
-            writes: Shares::new(WRITES),
-            watches: Shares::new(WATCHES),
-            waits: Shares::new(WAITS),
-            bodies: Shares::new(BODY_BYTES),
-            values: Shares::new(VALUES),
+            reads: CallerShares::new(READS),
+            writes: CallerShares::new(WRITES),
+            watches: CallerShares::new(WATCHES),
+            waits: CallerShares::new(WAITS),
+            bodies: CallerShares::new(BODY_BYTES),
+            values: CallerShares::new(VALUES),
         }
     }
 }
 
-/// A place, or none for those who need none.
-pub(super) type Place = Option<Share>;
+/// A permit, or none for those who need none.
+pub(super) type InflightPermit = Option<CallerShare>;
 
-impl Places {
-    /// A place for a request that is answered at once.
-    pub fn for_request(&self, method: &Method, identity: &Identity) -> Result<Place, ApiError> {
-        take(if is_read(method) { &self.reads } else { &self.writes }, identity, 1)
+impl InflightLimits {
+    /// A permit for a request that is answered at once.
+    pub fn for_request(&self, method: &Method, identity: &Identity) -> Result<InflightPermit, ApiError> {
+        acquire(if is_read(method) { &self.reads } else { &self.writes }, identity, 1)
     }
 
-    /// A place for a watch, kept for as long as it lasts.
-    pub fn for_watch(&self, identity: &Identity) -> Result<Place, ApiError> {
-        take(&self.watches, identity, 1)
+    /// A permit for a watch, kept for as long as it lasts.
+    pub fn for_watch(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+        acquire(&self.watches, identity, 1)
     }
 
-    /// A place to wait for a revision.
-    pub fn for_wait(&self, identity: &Identity) -> Result<Place, ApiError> {
-        take(&self.waits, identity, 1)
+    /// A permit to wait for a revision.
+    pub fn for_wait(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+        acquire(&self.waits, identity, 1)
     }
 
     /// Room for a body, which grows as it comes.
-    pub fn for_body(&self, identity: &Identity) -> Result<Place, ApiError> {
-        take(&self.bodies, identity, 0)
+    pub fn for_body(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
+        acquire(&self.bodies, identity, 0)
     }
 
     /// Room for work on so many values, which are counted only for who is held to them.
-    pub fn for_values(&self, identity: &Identity, count: impl FnOnce() -> usize) -> Result<Place, ApiError> {
+    pub fn for_values(&self, identity: &Identity, count: impl FnOnce() -> usize) -> Result<InflightPermit, ApiError> {
         let values = if identity.is_in_process() { 0 } else { count() };
-        if values < FEW_VALUES { Ok(None) } else { take(&self.values, identity, values) }
+        if values < FEW_VALUES { Ok(None) } else { acquire(&self.values, identity, values) }
     }
 
     /// Bytes of bodies of requests that are not done.
@@ -97,11 +97,11 @@ pub(super) fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn take(places: &Shares, identity: &Identity, amount: usize) -> Result<Place, ApiError> {
+fn acquire(limit: &CallerShares, identity: &Identity, amount: usize) -> Result<InflightPermit, ApiError> {
     if identity.is_in_process() {
         return Ok(None);
     }
-    places.take(&identity.user, amount).map(Some).ok_or_else(too_many)
+    limit.take(&identity.user, amount).map(Some).ok_or_else(too_many)
 }
 
 /// 429.

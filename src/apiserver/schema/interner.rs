@@ -13,14 +13,14 @@ pub(super) const SWEEP_FROM: usize = 256;
 pub(super) type Outcome<T, E> = Result<Arc<T>, Arc<E>>;
 
 /// A table of what is in use. To be a static.
-pub(super) struct InUse<T, E>(LazyLock<Mutex<Table<T, E>>>);
+pub(super) struct Interner<T, E>(LazyLock<Mutex<Table<T, E>>>);
 
 struct Table<T, E> {
     by_text: HashMap<Box<str>, Result<Weak<T>, Weak<E>>>,
     sweep_at: usize,
 }
 
-impl<T, E> InUse<T, E> {
+impl<T, E> Interner<T, E> {
     pub const fn new() -> Self {
         Self(LazyLock::new(|| Mutex::new(Table { by_text: HashMap::new(), sweep_at: 0 })))
     }

@@ -11,7 +11,7 @@ use crate::store::Object;
 
 /// The members that the columns of a table look at.
 #[derive(Debug, PartialEq)]
-pub(super) struct Picker(Branch);
+pub(super) struct Projection(Branch);
 
 /// A part of an object.
 #[derive(Debug, Default, PartialEq)]
@@ -38,7 +38,7 @@ impl Branch {
     }
 }
 
-impl Picker {
+impl Projection {
     pub(super) fn new(columns: &[Column]) -> Self {
         let mut root = Branch::default();
         for column in columns {
@@ -169,7 +169,7 @@ mod tests {
             column(".spec.other.deeper"),
             column(".none"),
         ];
-        let picked = Picker::new(&columns).pick(&object);
+        let picked = Projection::new(&columns).pick(&object);
         let wanted = json!({
             "metadata": {"name": "a"}, "status": null,
             "spec": {"image": {"url": "u"}, "other": null, "list": [{"a": 1}, {"a": 2}]},
@@ -181,6 +181,6 @@ mod tests {
             super::super::columns::cells(&columns, &value, now)
         );
         let whole = [Column::name(), Column::cell("X", "string", 0, |_, _| Value::Null)];
-        assert_eq!(Picker::new(&whole).pick(&object), value);
+        assert_eq!(Projection::new(&whole).pick(&object), value);
     }
 }

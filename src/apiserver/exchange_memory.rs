@@ -2,7 +2,7 @@
 //!
 //! A head of a few bytes on the wire may be large in memory, and all that HTTP/2 lets a peer do (open streams, leave bodies
 //! unfinished and answers waiting) keeps it there. So each head, what was read of each body, and each answer count as
-//! something that the connection [holds](Place::hold).
+//! something that the connection [holds](ConnectionSlot::hold).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connections::Place;
+use super::connections::ConnectionSlot;
 
 /// Bytes that a stream holds whatever its head: its task and what HTTP/2 notes of it.
 const STREAM: usize = 6 * 1024;
@@ -24,8 +24,8 @@ const FIELD: usize = 128;
 const COMPRESSOR: usize = 256 * 1024;
 
 /// What an exchange holds, until it is dropped.
-pub(super) struct Holding {
-    place: Arc<Place>,
+pub(super) struct ExchangeMemory {
+    slot: Arc<ConnectionSlot>,
     bytes: AtomicUsize,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Holding {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InMemory(pub usize);
 
-impl Holding {
+impl ExchangeMemory {
     /// An exchange whose head weighs so much.
-    pub fn new(place: &Arc<Place>, bytes: usize) -> Arc<Self> {
-        let holding = Self { place: Arc::clone(place), bytes: AtomicUsize::new(0) };
-        holding.set(bytes);
-        Arc::new(holding)
+    pub fn new(slot: &Arc<ConnectionSlot>, bytes: usize) -> Arc<Self> {
+        let memory = Self { slot: Arc::clone(slot), bytes: AtomicUsize::new(0) };
+        memory.set(bytes);
+        Arc::new(memory)
     }
 
     /// The request is not served, and its head gone.
@@ -47,32 +47,32 @@ impl Holding {
     }
 
     fn set(&self, bytes: usize) {
-        self.place.hold(self.bytes.swap(bytes, Ordering::Relaxed), bytes);
+        self.slot.hold(self.bytes.swap(bytes, Ordering::Relaxed), bytes);
     }
 
     fn add(&self, bytes: usize) {
-        // The place first, so that it is never told of less before it was told of more.
-        self.place.hold(0, bytes);
+        // The slot first, so that it is never told of less before it was told of more.
+        self.slot.hold(0, bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts what is read of the request's body, until the answer is there.
-    pub fn request<B: Body<Data = Bytes>>(self: &Arc<Self>, body: B) -> Taken<B> {
-        Taken { body: Box::pin(body), holding: Arc::clone(self) }
+    pub fn request<B: Body<Data = Bytes>>(self: &Arc<Self>, body: B) -> CountedRequestBody<B> {
+        CountedRequestBody { body: Box::pin(body), memory: Arc::clone(self) }
     }
 
     /// From now on the answer counts, and the request no longer.
-    pub fn answer<B: Body<Data = Bytes>>(self: Arc<Self>, answer: Response<B>) -> Response<Given<B>> {
+    pub fn answer<B: Body<Data = Bytes>>(self: Arc<Self>, answer: Response<B>) -> Response<CountedResponseBody<B>> {
         let mut base = in_memory(&answer).unwrap_or_default();
         if answer.headers().contains_key(header::CONTENT_ENCODING) {
             base += COMPRESSOR;
         }
         self.set(STREAM + base);
-        answer.map(|body| Given { body: Box::pin(body), holding: self, base })
+        answer.map(|body| CountedResponseBody { body: Box::pin(body), memory: self, base })
     }
 }
 
-impl Drop for Holding {
+impl Drop for ExchangeMemory {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -119,12 +119,12 @@ pub(super) fn weighed<B>(request: Request<B>) -> (Request<B>, usize) {
 }
 
 /// A request's body, of which what is read is counted.
-pub(super) struct Taken<B> {
+pub(super) struct CountedRequestBody<B> {
     body: Pin<Box<B>>,
-    holding: Arc<Holding>,
+    memory: Arc<ExchangeMemory>,
 }
 
-impl<B: Body<Data = Bytes>> Body for Taken<B> {
+impl<B: Body<Data = Bytes>> Body for CountedRequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -132,7 +132,7 @@ impl<B: Body<Data = Bytes>> Body for Taken<B> {
         let polled = self.body.as_mut().poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             // Trailers hold no more than a head does.
-            self.holding.add(frame.data_ref().map_or(FIELD, Bytes::len));
+            self.memory.add(frame.data_ref().map_or(FIELD, Bytes::len));
         }
         polled
     }
@@ -147,13 +147,13 @@ impl<B: Body<Data = Bytes>> Body for Taken<B> {
 }
 
 /// An answer's body, of which the piece counts that is on its way.
-pub(super) struct Given<B> {
+pub(super) struct CountedResponseBody<B> {
     body: Pin<Box<B>>,
-    holding: Arc<Holding>,
+    memory: Arc<ExchangeMemory>,
     base: usize,
 }
 
-impl<B: Body<Data = Bytes>> Body for Given<B> {
+impl<B: Body<Data = Bytes>> Body for CountedResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -163,7 +163,7 @@ impl<B: Body<Data = Bytes>> Body for Given<B> {
             Poll::Ready(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,
         };
-        self.holding.set(STREAM + self.base.max(piece));
+        self.memory.set(STREAM + self.base.max(piece));
         polled
     }
 
@@ -176,15 +176,15 @@ impl<B: Body<Data = Bytes>> Body for Given<B> {
     }
 }
 
-/// A stream whose [place](Place) is told what was read.
+/// A stream whose [connection](ConnectionSlot) is told what was read.
 pub(super) struct Metered<S> {
     stream: S,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
 }
 
 impl<S> Metered<S> {
-    pub fn new(stream: S, place: Arc<Place>) -> Self {
-        Self { stream, place }
+    pub fn new(stream: S, slot: Arc<ConnectionSlot>) -> Self {
+        Self { stream, slot }
     }
 }
 
@@ -192,7 +192,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.place.received(buf.filled().len() - before);
+        self.slot.received(buf.filled().len() - before);
         polled
     }
 }

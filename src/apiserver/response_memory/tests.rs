@@ -4,16 +4,16 @@ use http_body_util::BodyExt;
 
 use super::*;
 
-fn begin(answers: &Answers, caller: &str, bytes: usize) -> axum::body::Body {
-    let hold = Hold {
-        table: Arc::clone(&answers.0),
+fn begin(memory: &ResponseMemory, caller: &str, bytes: usize) -> axum::body::Body {
+    let hold = ResponseReservation {
+        table: Arc::clone(&memory.0),
         caller: caller.into(),
         what: "texts".into(),
         time: time_for(bytes),
         base: 0,
-        line: Line::default(),
+        connection: ConnectionHandle::default(),
     };
-    body(Whole(vec![b' '; bytes].into()), Some(hold))
+    body(FullBody(vec![b' '; bytes].into()), Some(hold))
 }
 
 /// Length of what comes, and whether it is whole.
@@ -30,10 +30,10 @@ async fn read(mut body: axum::body::Body) -> (usize, bool) {
 
 #[tokio::test]
 async fn who_holds_most_gives_way_the_oldest_first() {
-    let answers = Answers::bounded(Retired::default(), usize::MAX, 1_000_000);
-    let honest = begin(&answers, "alice", 200_000);
-    let many: Vec<_> = (0..20).map(|_| begin(&answers, "mallory", 100_000)).collect();
-    assert!(answers.0.own.load(Ordering::Relaxed) <= 1_000_000);
+    let memory = ResponseMemory::bounded(Retired::default(), usize::MAX, 1_000_000);
+    let honest = begin(&memory, "alice", 200_000);
+    let many: Vec<_> = (0..20).map(|_| begin(&memory, "mallory", 100_000)).collect();
+    assert!(memory.0.own.load(Ordering::Relaxed) <= 1_000_000);
     assert_eq!(read(honest).await, (200_000, true));
     let mut whole = Vec::new();
     for body in many {
@@ -41,21 +41,21 @@ async fn who_holds_most_gives_way_the_oldest_first() {
     }
     assert!(whole.is_sorted() && !whole[0] && whole[19], "{whole:?}");
     // An error is told once for all: nothing of it is left.
-    assert_eq!((answers.0.own.load(Ordering::Relaxed), lock(&answers.0.entries).len()), (0, 0));
-    assert_eq!(answers.0.ended.get(), whole.iter().filter(|whole| !**whole).count() as u64);
+    assert_eq!((memory.0.own.load(Ordering::Relaxed), lock(&memory.0.entries).len()), (0, 0));
+    assert_eq!(memory.0.ended.get(), whole.iter().filter(|whole| !**whole).count() as u64);
 }
 
 #[tokio::test]
 async fn what_is_long_has_more_time_and_not_for_ever() {
-    let answers = Answers::bounded(Retired::default(), usize::MAX, usize::MAX);
+    let memory = ResponseMemory::bounded(Retired::default(), usize::MAX, usize::MAX);
     let long = 10 * RATE;
-    let (mut first, other) = (begin(&answers, "alice", long), begin(&answers, "alice", 2 * long));
+    let (mut first, other) = (begin(&memory, "alice", long), begin(&memory, "alice", 2 * long));
     let taken = first.frame().await.unwrap().unwrap().into_data().unwrap().len();
     assert_eq!(taken, PIECE);
     let begun = Instant::now();
-    answers.end_overdue(begun + Duration::from_secs(65));
+    memory.end_overdue(begun + Duration::from_secs(65));
     assert_eq!(first.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
-    answers.end_overdue(begun + Duration::from_secs(71));
+    memory.end_overdue(begun + Duration::from_secs(71));
     assert_eq!((read(first).await, read(other).await), ((0, false), (2 * long, true)));
 }
 
@@ -72,7 +72,7 @@ async fn who_waits_for_more_is_told() {
         }
     }
 
-    impl Source for Silent {
+    impl BodySource for Silent {
         fn retired(&self) -> usize {
             0
         }
@@ -82,20 +82,20 @@ async fn who_waits_for_more_is_told() {
         }
     }
 
-    let answers = Answers::bounded(Retired::default(), usize::MAX, usize::MAX);
-    let hold = Hold {
-        table: Arc::clone(&answers.0),
+    let memory = ResponseMemory::bounded(Retired::default(), usize::MAX, usize::MAX);
+    let hold = ResponseReservation {
+        table: Arc::clone(&memory.0),
         caller: "alice".into(),
         what: "nothing".into(),
         time: TIME,
         base: 0,
-        line: Line::default(),
+        connection: ConnectionHandle::default(),
     };
     let waiting = tokio::spawn(read(body(Silent, Some(hold))));
-    while answers.0.entries.lock().unwrap().values().all(|entry| entry.answer.own() == 0) {
+    while memory.0.entries.lock().unwrap().values().all(|entry| entry.answer.own() == 0) {
         tokio::task::yield_now().await;
     }
     tokio::task::yield_now().await;
-    answers.end_overdue(Instant::now() + TIME);
+    memory.end_overdue(Instant::now() + TIME);
     assert_eq!(waiting.await.unwrap(), (0, false));
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The ration is for so long.
+/// The limit is for so long.
 pub const STRETCH: Duration = Duration::from_secs(60);
 /// Whoever tries again and again: those that are counted one by one. Further ones are counted together, and have no lines.
 const COUNTED: usize = 256;
 
 /// Lines in a stretch.
 #[derive(Clone, Copy, Debug)]
-pub struct Lines {
+pub struct LineLimit {
     /// For each.
     pub each: u32,
     /// For all together.
@@ -22,10 +22,10 @@ pub struct Lines {
 }
 
 /// Lines of failed logins, by address, or by network of IPv6 (/64).
-pub const OF_LOGINS: Lines = Lines { each: 10, all: 100 };
+pub const OF_LOGINS: LineLimit = LineLimit { each: 10, all: 100 };
 
 /// Lines of refused requests, by caller.
-pub const OF_REFUSALS: Lines = Lines { each: 30, all: 300 };
+pub const OF_REFUSALS: LineLimit = LineLimit { each: 30, all: 300 };
 
 #[derive(Debug, Default)]
 struct Count {
@@ -35,8 +35,8 @@ struct Count {
 
 /// Counts attempts by whose they are.
 #[derive(Debug)]
-pub struct Ration<K> {
-    most: Lines,
+pub struct AttemptLimit<K> {
+    most: LineLimit,
     /// When the stretch began; it does with the first attempt.
     began: Option<Instant>,
     lines: u32,
@@ -57,9 +57,9 @@ pub fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-impl<K: Hash + Eq> Ration<K> {
+impl<K: Hash + Eq> AttemptLimit<K> {
     /// So many lines in a stretch.
-    pub fn new(most: Lines) -> Self {
+    pub fn new(most: LineLimit) -> Self {
         Self { most, began: None, lines: 0, counts: HashMap::new(), others: 0 }
     }
 
@@ -114,43 +114,43 @@ mod tests {
     #[test]
     fn one_address_has_some_lines_and_the_rest_is_counted() {
         let start = Instant::now();
-        let mut ration = Ration::new(OF_LOGINS);
-        let mut lines = |peer: &str, count: u32| (0..count).filter(|_| ration.take(start, address(peer))).count();
+        let mut limit = AttemptLimit::new(OF_LOGINS);
+        let mut lines = |peer: &str, count: u32| (0..count).filter(|_| limit.take(start, address(peer))).count();
         assert_eq!(lines("10.0.0.1", 1000), 10);
         assert_eq!((lines("::ffff:10.0.0.1", 5), lines("10.0.0.2", 3)), (0, 3));
         assert_eq!((lines("2001:db8::1", 6), lines("2001:db8::2", 6)), (6, 4));
-        assert_eq!(ration.over(start + STRETCH / 2), []);
-        let mut ended = ration.over(start + STRETCH);
+        assert_eq!(limit.over(start + STRETCH / 2), []);
+        let mut ended = limit.over(start + STRETCH);
         ended.sort();
         assert_eq!(ended, [(address("10.0.0.1"), 995), (address("2001:db8::"), 2)]);
-        assert!(ration.take(start + STRETCH, address("10.0.0.1")));
-        assert_eq!(ration.finish(), []);
+        assert!(limit.take(start + STRETCH, address("10.0.0.1")));
+        assert_eq!(limit.finish(), []);
     }
 
     #[test]
     fn all_addresses_together_have_no_more_than_all() {
         let start = Instant::now();
-        let mut ration = Ration::new(OF_LOGINS);
+        let mut limit = AttemptLimit::new(OF_LOGINS);
         let peers = 100_000_u32;
-        let lines = (0..peers).filter(|peer| ration.take(start, Some(IpAddr::from(peer.to_be_bytes())))).count();
+        let lines = (0..peers).filter(|peer| limit.take(start, Some(IpAddr::from(peer.to_be_bytes())))).count();
         assert_eq!(lines, OF_LOGINS.all as usize);
-        assert!(ration.counts.len() <= COUNTED);
-        let left_out: u64 = ration.finish().iter().map(|(_, count)| count).sum();
+        assert!(limit.counts.len() <= COUNTED);
+        let left_out: u64 = limit.finish().iter().map(|(_, count)| count).sum();
         assert_eq!(left_out, u64::from(peers - OF_LOGINS.all));
     }
 
     #[test]
     fn what_got_no_place_is_counted() {
         let now = Instant::now();
-        let mut ration = Ration::new(OF_LOGINS);
-        ration.take(now, address("10.0.0.1"));
-        ration.leave_out(address("10.0.0.1"), 1);
-        ration.leave_out(address("10.0.0.2"), 7);
-        assert_eq!(ration.over(now), []);
-        let mut ended = ration.over(now + STRETCH);
+        let mut limit = AttemptLimit::new(OF_LOGINS);
+        limit.take(now, address("10.0.0.1"));
+        limit.leave_out(address("10.0.0.1"), 1);
+        limit.leave_out(address("10.0.0.2"), 7);
+        assert_eq!(limit.over(now), []);
+        let mut ended = limit.over(now + STRETCH);
         ended.sort();
         assert_eq!(ended, [(None, 7), (address("10.0.0.1"), 1)]);
-        ration.leave_out(None, 3);
-        assert_eq!(ration.over(now), [(None, 3)]);
+        limit.leave_out(None, 3);
+        assert_eq!(limit.over(now), [(None, 3)]);
     }
 }

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::{join_all, try_join_all};
 use serde_json::{Value, json};
 
-use super::tokens::Named;
+use super::tokens::ObjectRef;
 use super::{accounts, defaults};
 use crate::apiserver::resource::Resource;
 use crate::apiserver::status::ApiError;
@@ -101,13 +101,13 @@ impl ApiServer {
     }
 
     /// Keeps accounts, their Secrets and aggregating roles in order until the server shuts down.
-    pub(in crate::apiserver) async fn keep_access(&self) {
+    pub(in crate::apiserver) async fn run_access_controllers(&self) {
         // Under way all the time: it ends when something goes wrong.
         let task = self.tasks().task("account-upkeep");
         while !self.shutdown().is_cancelled() {
             let kept = tokio::select! {
                 () = self.shutdown().cancelled() => return,
-                kept = task.run(self.follow_access()) => kept,
+                kept = task.run(self.run_access_controllers_once()) => kept,
             };
             if let Err(error) = kept {
                 tracing::warn!(%error, "cannot keep service accounts and roles up to date: trying again");
@@ -120,7 +120,7 @@ impl ApiServer {
     }
 
     /// One look at everything, then every change. Ends well when some changes are no longer kept.
-    async fn follow_access(&self) -> Result<(), ApiError> {
+    async fn run_access_controllers_once(&self) -> Result<(), ApiError> {
         let find = |group: &str, plural: &str| {
             self.registry().find(group, "v1", plural).cloned().ok_or_else(ApiError::no_such_path)
         };
@@ -257,7 +257,7 @@ impl ApiServer {
         set("ca.crt", &self.auth().ca_pem);
         set("namespace", &secret.namespace);
         if value["data"]["token"].as_str().is_none_or(str::is_empty) {
-            let account = Named { name: name.to_owned(), uid: uid.to_owned() };
+            let account = ObjectRef { name: name.to_owned(), uid: uid.to_owned() };
             let token = self
                 .auth()
                 .tokens

@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 use tower_http::CompressionLevel;
 use tower_http::compression::{CompressionLayer, Predicate};
 
-use super::aside;
-use super::held::{self, Hold, PIECE, Source};
-use super::request::Form;
+use super::blocking;
 use super::request::Include;
+use super::request::Representation;
 use super::resource::Resource;
+use super::response_memory::{self, BodySource, PIECE, ResponseReservation};
 use super::table::{Rows, put_partial};
 
 use crate::store::Object;
@@ -94,17 +94,17 @@ pub(super) fn table_head(definitions: &Value, head: &ListHead) -> Vec<u8> {
 }
 
 /// Adds one object as it is sent.
-pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
+pub(super) fn put_object(out: &mut Vec<u8>, resource: &Resource, form: Representation, object: &Object) {
     match form {
-        Form::Partial => put_partial(out, resource, object),
+        Representation::Partial => put_partial(out, resource, object),
         _ if resource.conversion.is_none() => object.put_json(out),
         _ => out.extend_from_slice(resource.served(object.value()).to_string().as_bytes()),
     }
 }
 
 /// Adds one object as an item of a list: those of typed kinds leave apiVersion and kind to the list.
-fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Form, object: &Object) {
-    if form != Form::Json || !resource.core {
+fn put_item(out: &mut Vec<u8>, resource: &Resource, form: Representation, object: &Object) {
+    if form != Representation::Json || !resource.core {
         return put_object(out, resource, form, object);
     }
     if resource.conversion.is_none() {
@@ -127,9 +127,9 @@ fn item(resource: &Resource, object: &Object) -> Value {
 }
 
 /// Objects on their way, each in the form that was negotiated.
-pub(super) struct Parts {
+pub(super) struct EncodedItems {
     resource: Arc<Resource>,
-    form: Form,
+    form: Representation,
     rows: Rows,
     objects: std::vec::IntoIter<Arc<Object>>,
     /// How many objects there were.
@@ -138,16 +138,16 @@ pub(super) struct Parts {
     pub alone: bool,
 }
 
-impl Parts {
+impl EncodedItems {
     /// Those of a list, or the rows of a table.
-    pub fn new(resource: Arc<Resource>, form: Form, include: Include, objects: Vec<Arc<Object>>) -> Self {
+    pub fn new(resource: Arc<Resource>, form: Representation, include: Include, objects: Vec<Arc<Object>>) -> Self {
         let rows = Rows::new(&resource, include, Timestamp::now());
         let places = objects.len();
         Self { resource, form, rows, objects: objects.into_iter(), places, alone: false }
     }
 
     /// One object, which is no row.
-    pub fn alone(resource: Arc<Resource>, form: Form, object: Arc<Object>) -> Self {
+    pub fn alone(resource: Arc<Resource>, form: Representation, object: Arc<Object>) -> Self {
         Self { alone: true, ..Self::new(resource, form, Include::None, vec![object]) }
     }
 
@@ -184,7 +184,7 @@ impl Parts {
     /// Adds one of them as JSON.
     pub fn put(&self, out: &mut Vec<u8>, object: &Object) {
         match self.form {
-            Form::Table => self.rows.put(out, &self.resource, object),
+            Representation::Table => self.rows.put(out, &self.resource, object),
             form if self.alone => put_object(out, &self.resource, form, object),
             form => put_item(out, &self.resource, form, object),
         }
@@ -192,8 +192,11 @@ impl Parts {
 
     /// Bytes of the next one that are worked on to write it: most are copied as they are.
     fn work(&self) -> usize {
-        let next =
-            self.objects.as_slice().first().filter(|_| self.form == Form::Table || self.resource.conversion.is_some());
+        let next = self
+            .objects
+            .as_slice()
+            .first()
+            .filter(|_| self.form == Representation::Table || self.resource.conversion.is_some());
         next.map_or(0, |object| object.json_len())
     }
 
@@ -204,7 +207,7 @@ impl Parts {
 
     /// Length of them all as JSON, where that is known beforehand.
     fn length(&self) -> Option<usize> {
-        (self.form == Form::Json && self.resource.conversion.is_none()).then(|| {
+        (self.form == Representation::Json && self.resource.conversion.is_none()).then(|| {
             let length = |object: &Arc<Object>| match self.resource.core {
                 true => object.untyped_json_len(),
                 false => object.json_len(),
@@ -215,8 +218,8 @@ impl Parts {
 }
 
 /// The body of a list as JSON without spaces.
-pub(super) struct Items {
-    parts: Parts,
+pub(super) struct ListBody {
+    parts: EncodedItems,
     /// The next piece.
     piece: Vec<u8>,
     /// Whether an item was written.
@@ -226,8 +229,8 @@ pub(super) struct Items {
     left: Option<u64>,
 }
 
-impl Items {
-    pub fn new(parts: Parts, head: Vec<u8>) -> Self {
+impl ListBody {
+    pub fn new(parts: EncodedItems, head: Vec<u8>) -> Self {
         let commas = parts.objects.len().saturating_sub(1);
         let tail = if parts.alone { 0 } else { TAIL.len() };
         let left = parts.length().map(|length| (head.len() + length + commas + tail) as u64);
@@ -235,12 +238,17 @@ impl Items {
     }
 
     /// What is sent. Its length is told when that is known or short.
-    pub fn body(mut self, hold: Option<Hold>) -> axum::body::Body {
-        let limit = if self.left.is_some_and(|left| left <= held::COUNTED_FROM as u64) { usize::MAX } else { PIECE };
-        while self.piece.len() < limit && !self.ended && self.parts.work() < aside::LONG_FROM {
+    pub fn body(mut self, hold: Option<ResponseReservation>) -> axum::body::Body {
+        let limit =
+            if self.left.is_some_and(|left| left <= response_memory::COUNTED_FROM as u64) { usize::MAX } else { PIECE };
+        while self.piece.len() < limit && !self.ended && self.parts.work() < blocking::LONG_FROM {
             self.put_next();
         }
-        if self.ended && self.piece.len() <= held::COUNTED_FROM { self.piece.into() } else { held::body(self, hold) }
+        if self.ended && self.piece.len() <= response_memory::COUNTED_FROM {
+            self.piece.into()
+        } else {
+            response_memory::body(self, hold)
+        }
     }
 
     fn put_next(&mut self) {
@@ -258,14 +266,14 @@ impl Items {
     }
 }
 
-impl Body for Items {
+impl Body for ListBody {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         while self.piece.len() < PIECE && !self.ended {
             let work = self.parts.work();
-            ready!(aside::poll(cx, work, || self.put_next()));
+            ready!(blocking::poll(cx, work, || self.put_next()));
         }
         if self.piece.is_empty() {
             return Poll::Ready(None);
@@ -285,7 +293,7 @@ impl Body for Items {
     }
 }
 
-impl Source for Items {
+impl BodySource for ListBody {
     fn retired(&self) -> usize {
         self.parts.retired()
     }

@@ -12,7 +12,7 @@ pub(crate) const PEOPLE: &str = "slipway-system";
 
 /// How much there is, and who has it.
 #[derive(Clone)]
-pub(super) struct Shares {
+pub(super) struct CallerShares {
     most: usize,
     // std's lock: held for a few sums only.
     taken: Arc<Mutex<Taken>>,
@@ -25,21 +25,21 @@ struct Taken {
 }
 
 /// What one request of a caller has, until it is dropped.
-pub(super) struct Share {
-    of: Shares,
+pub(super) struct CallerShare {
+    of: CallerShares,
     caller: String,
     amount: usize,
 }
 
-impl Shares {
+impl CallerShares {
     /// Of so much.
     pub(super) fn new(most: usize) -> Self {
         Self { most, taken: Arc::default() }
     }
 
     /// So much of it for a user, when there is.
-    pub(super) fn take(&self, user: &str, amount: usize) -> Option<Share> {
-        let mut share = Share { of: self.clone(), caller: caller(user).to_owned(), amount: 0 };
+    pub(super) fn take(&self, user: &str, amount: usize) -> Option<CallerShare> {
+        let mut share = CallerShare { of: self.clone(), caller: caller(user).to_owned(), amount: 0 };
         share.grow(amount).then_some(share)
     }
 
@@ -56,7 +56,7 @@ impl Shares {
     }
 }
 
-impl Share {
+impl CallerShare {
     /// Takes more, or nothing when that is too much.
     #[must_use]
     pub(super) fn grow(&mut self, more: usize) -> bool {
@@ -74,7 +74,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for CallerShare {
     fn drop(&mut self) {
         if self.amount == 0 {
             return;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn nobody_has_it_all() {
-        let shares = Shares::new(MOST);
+        let shares = CallerShares::new(MOST);
         let take = |user: &str| shares.take(user, 1);
         let greedy: Vec<_> = std::iter::from_fn(|| take("greedy")).collect();
         assert_eq!(greedy.len(), MOST * 3 / 4);
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_share_grows_as_far_as_there_is_something() {
-        let shares = Shares::new(MOST);
+        let shares = CallerShares::new(MOST);
         let mut one = shares.take("one", 200).unwrap();
         assert!(one.grow(100) && !one.grow(1) && shares.taken() == 300);
         let mut other = shares.take("other", 0).unwrap();

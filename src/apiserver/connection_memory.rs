@@ -15,29 +15,29 @@ use std::ops::Range;
 
 use tokio_util::sync::CancellationToken;
 
-/// Parts that newcomers are counted in, by standing; callers are the part after them.
-pub(super) const STANDINGS: usize = 3;
-const CALLERS: usize = STANDINGS;
+/// Parts that newcomers are counted in, by class; callers are the part after them.
+pub(super) const CLASSES: usize = 3;
+const CALLERS: usize = CLASSES;
 /// What is held is counted in steps of so many bytes for each connection, so that small changes cost nothing.
 pub(super) const STEP: usize = 8 * 1024;
 /// What is little for an address: a connection or two that begin.
 const LITTLE: usize = 4 * STEP;
 
-/// Whose it is.
+/// Which connection, and whose.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Holder {
-    /// The standing of a newcomer; `None`: a caller.
-    pub standing: Option<usize>,
+pub(super) struct ConnectionId {
+    /// The class of a newcomer; `None`: a caller.
+    pub class: Option<usize>,
     pub address: IpAddr,
     /// Of the connection; the oldest has the smallest.
     pub number: u64,
 }
 
 /// Bytes held, by connection.
-pub(super) struct Holdings {
+pub(super) struct ConnectionMemory {
     newcomers: usize,
     callers: usize,
-    parts: [Part; STANDINGS + 1],
+    parts: [Part; CLASSES + 1],
 }
 
 #[derive(Default)]
@@ -57,10 +57,10 @@ struct OfAddress {
     of: BTreeMap<u64, (usize, CancellationToken)>,
 }
 
-impl Holdings {
-    /// Bounds in bytes: for newcomers by standing, which together are their bound, and for callers.
-    pub fn new(shares: [usize; STANDINGS], callers: usize) -> Self {
-        let mut parts = <[Part; STANDINGS + 1]>::default();
+impl ConnectionMemory {
+    /// Bounds in bytes: for newcomers by class, which together are their bound, and for callers.
+    pub fn new(shares: [usize; CLASSES], callers: usize) -> Self {
+        let mut parts = <[Part; CLASSES + 1]>::default();
         for (part, share) in parts.iter_mut().zip(shares.into_iter().chain([callers])) {
             part.share = share;
         }
@@ -68,20 +68,20 @@ impl Holdings {
     }
 
     /// A connection holds `to` bytes now, after `from`. Cancels what has to go for it, which may be itself.
-    pub fn change(&mut self, holder: Holder, from: usize, to: usize, ends: &CancellationToken) {
-        let part = holder.standing.unwrap_or(CALLERS);
+    pub fn change(&mut self, connection: ConnectionId, from: usize, to: usize, ends: &CancellationToken) {
+        let part = connection.class.unwrap_or(CALLERS);
         self.parts[part].really = (self.parts[part].really + to).saturating_sub(from);
-        self.parts[part].put(holder, if ends.is_cancelled() { 0 } else { to }, ends);
+        self.parts[part].put(connection, if ends.is_cancelled() { 0 } else { to }, ends);
         if to <= from {
             return;
         }
         let (group, most) = self.group(part);
         let really = self.sum(&group, |part| part.really);
-        let little = self.parts[part].of.get(&holder.address).is_none_or(|of| of.held <= LITTLE);
+        let little = self.parts[part].of.get(&connection.address).is_none_or(|of| of.held <= LITTLE);
         let too_much = really > if little { most * 3 } else { most + most / 2 };
         if too_much && self.parts[part].really > self.parts[part].share {
             ends.cancel();
-            self.parts[part].put(holder, 0, ends);
+            self.parts[part].put(connection, 0, ends);
         }
         while self.sum(&group, |part| part.held) > most {
             self.end_one(group.clone());
@@ -90,7 +90,7 @@ impl Holdings {
 
     /// The parts with one bound, and the bound.
     fn group(&self, part: usize) -> (Range<usize>, usize) {
-        if part == CALLERS { (CALLERS..CALLERS + 1, self.callers) } else { (0..STANDINGS, self.newcomers) }
+        if part == CALLERS { (CALLERS..CALLERS + 1, self.callers) } else { (0..CLASSES, self.newcomers) }
     }
 
     fn sum(&self, group: &Range<usize>, of: impl Fn(&Part) -> usize) -> usize {
@@ -111,17 +111,17 @@ impl Holdings {
 }
 
 impl Part {
-    fn put(&mut self, holder: Holder, bytes: usize, ends: &CancellationToken) {
-        let of = self.of.entry(holder.address).or_default();
+    fn put(&mut self, connection: ConnectionId, bytes: usize, ends: &CancellationToken) {
+        let of = self.of.entry(connection.address).or_default();
         let before = match bytes {
-            0 => of.of.remove(&holder.number),
-            _ => of.of.insert(holder.number, (bytes, ends.clone())),
+            0 => of.of.remove(&connection.number),
+            _ => of.of.insert(connection.number, (bytes, ends.clone())),
         };
         let before = before.map_or(0, |(bytes, _)| bytes);
         of.held = of.held + bytes - before;
         self.held = self.held + bytes - before;
         if of.of.is_empty() {
-            self.of.remove(&holder.address);
+            self.of.remove(&connection.address);
         }
     }
 
@@ -131,9 +131,9 @@ impl Part {
         let Some((address, of)) = self.of.iter().max_by_key(|(_, of)| (of.held, Reverse(oldest(of)))) else { return };
         let most = of.of.iter().max_by_key(|(number, (bytes, _))| (*bytes, Reverse(**number)));
         let Some((number, (_, ends))) = most else { return };
-        let (holder, ends) = (Holder { standing: None, address: *address, number: *number }, ends.clone());
+        let (connection, ends) = (ConnectionId { class: None, address: *address, number: *number }, ends.clone());
         ends.cancel();
-        self.put(holder, 0, &ends);
+        self.put(connection, 0, &ends);
     }
 }
 
@@ -142,17 +142,17 @@ mod tests {
     use super::*;
 
     /// Of strangers, unless they are callers.
-    struct Holds(Holder, usize, CancellationToken);
+    struct Holds(ConnectionId, usize, CancellationToken);
 
     impl Holds {
-        fn new(standing: Option<usize>, host: u8, number: u64) -> Self {
-            Self(Holder { standing, address: [10, 0, 0, host].into(), number }, 0, CancellationToken::new())
+        fn new(class: Option<usize>, host: u8, number: u64) -> Self {
+            Self(ConnectionId { class, address: [10, 0, 0, host].into(), number }, 0, CancellationToken::new())
         }
 
         /// Whether it may hold so many steps.
-        fn now(&mut self, holdings: &mut Holdings, steps: usize) -> bool {
+        fn now(&mut self, memory: &mut ConnectionMemory, steps: usize) -> bool {
             let bytes = steps * STEP;
-            holdings.change(self.0, std::mem::replace(&mut self.1, bytes), bytes, &self.2);
+            memory.change(self.0, std::mem::replace(&mut self.1, bytes), bytes, &self.2);
             self.stays()
         }
 
@@ -161,39 +161,39 @@ mod tests {
         }
     }
 
-    const SHARES: [usize; STANDINGS] = [25 * STEP, 50 * STEP, 25 * STEP];
+    const SHARES: [usize; CLASSES] = [25 * STEP, 50 * STEP, 25 * STEP];
 
     #[test]
     fn the_largest_of_the_largest_address_goes() {
-        for standing in [Some(2), None] {
-            let mut holdings = Holdings::new(SHARES, 100 * STEP);
-            let of = |host, number| Holds::new(standing, host, number);
+        for class in [Some(2), None] {
+            let mut memory = ConnectionMemory::new(SHARES, 100 * STEP);
+            let of = |host, number| Holds::new(class, host, number);
             let (mut small, mut large, mut other) = (of(1, 0), of(1, 1), of(2, 2));
-            assert!(small.now(&mut holdings, 20) && large.now(&mut holdings, 40) && other.now(&mut holdings, 40));
+            assert!(small.now(&mut memory, 20) && large.now(&mut memory, 40) && other.now(&mut memory, 40));
             let mut late = of(3, 3);
-            assert!(late.now(&mut holdings, 30));
-            assert_eq!([&small, &large, &other, &late].map(Holds::stays), [true, false, true, true], "{standing:?}");
+            assert!(late.now(&mut memory, 30));
+            assert_eq!([&small, &large, &other, &late].map(Holds::stays), [true, false, true, true], "{class:?}");
             // What grows may have to go itself.
-            assert!(!other.now(&mut holdings, 90));
-            assert_eq!([&small, &late].map(Holds::stays), [true, true], "{standing:?}");
+            assert!(!other.now(&mut memory, 90));
+            assert_eq!([&small, &late].map(Holds::stays), [true, true], "{class:?}");
             for each in [&mut small, &mut large, &mut other, &mut late] {
-                each.now(&mut holdings, 0);
+                each.now(&mut memory, 0);
             }
-            assert!(holdings.is_empty());
+            assert!(memory.is_empty());
         }
     }
 
     #[test]
     fn each_standing_keeps_its_share_and_callers_have_theirs() {
-        let mut holdings = Holdings::new(SHARES, 100 * STEP);
+        let mut memory = ConnectionMemory::new(SHARES, 100 * STEP);
         let mut known = Holds::new(Some(0), 1, 0);
         let mut untold = Holds::new(Some(1), 2, 1);
         let mut caller = Holds::new(None, 3, 2);
-        assert!(known.now(&mut holdings, 25) && untold.now(&mut holdings, 50) && caller.now(&mut holdings, 100));
+        assert!(known.now(&mut memory, 25) && untold.now(&mut memory, 50) && caller.now(&mut memory, 100));
         // Many addresses, each with less than the others.
         let mut strangers: Vec<_> = (0..250).map(|host| Holds::new(Some(2), host, 3 + u64::from(host))).collect();
         for stranger in &mut strangers {
-            stranger.now(&mut holdings, 1);
+            stranger.now(&mut memory, 1);
         }
         assert!(known.stays() && untold.stays() && caller.stays());
         // The oldest have gone; when too many of those are still there, whoever comes goes at once.
@@ -203,32 +203,32 @@ mod tests {
 
     #[test]
     fn what_has_to_go_counts_until_it_has_gone() {
-        let mut holdings = Holdings::new(SHARES, 100 * STEP);
+        let mut memory = ConnectionMemory::new(SHARES, 100 * STEP);
         let mut flood: Vec<_> = (0..300).map(|number| Holds::new(Some(2), 1, number)).collect();
         for one in &mut flood {
-            one.now(&mut holdings, 10);
+            one.now(&mut memory, 10);
         }
         assert!(flood.iter().skip(15).all(|one| !one.stays()), "they went as they came");
         for one in &mut flood[20..] {
-            one.now(&mut holdings, 0);
+            one.now(&mut memory, 0);
         }
         // Twenty times ten are still there. A known host has its share all the same.
-        assert!(Holds::new(Some(0), 2, 300).now(&mut holdings, 25));
+        assert!(Holds::new(Some(0), 2, 300).now(&mut memory, 25));
         for one in &mut flood {
-            one.now(&mut holdings, 0);
+            one.now(&mut memory, 0);
         }
-        assert!(Holds::new(Some(2), 1, 301).now(&mut holdings, 10));
+        assert!(Holds::new(Some(2), 1, 301).now(&mut memory, 10));
     }
 
     #[test]
     fn an_address_that_holds_little_is_let_in_while_another_floods() {
-        let mut holdings = Holdings::new(SHARES, 100 * STEP);
+        let mut memory = ConnectionMemory::new(SHARES, 100 * STEP);
         let mut flood: Vec<_> = (0..19).map(|number| Holds::new(Some(2), 1, number)).collect();
         for one in &mut flood {
-            one.now(&mut holdings, 10);
+            one.now(&mut memory, 10);
         }
-        assert!(!Holds::new(Some(2), 1, 20).now(&mut holdings, 1));
-        assert!(Holds::new(Some(2), 2, 21).now(&mut holdings, 1));
-        assert!(!Holds::new(Some(2), 3, 22).now(&mut holdings, 5), "that is not little");
+        assert!(!Holds::new(Some(2), 1, 20).now(&mut memory, 1));
+        assert!(Holds::new(Some(2), 2, 21).now(&mut memory, 1));
+        assert!(!Holds::new(Some(2), 3, 22).now(&mut memory, 5), "that is not little");
     }
 }

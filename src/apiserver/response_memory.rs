@@ -3,7 +3,7 @@
 //! A list's objects are the store's, so a list of any length costs a piece's memory. But what is written anew meanwhile is
 //! held by the list alone, and whoever takes it byte by byte could hold as many former selves of a namespace as they begin
 //! lists. So both are counted: what the store has let go of ([`Retired`]), and what answers hold of their own: text that is
-//! made and not taken, places in a list. Over a bound the answers of the caller who holds most are broken off, those
+//! made and not taken, positions in a list. Over a bound the answers of the caller who holds most are broken off, those
 //! that hold most first, until there is room again; and one that is taken too slowly is broken off in any case.
 //!
 //! What is handed over to the connection is out of reach, so that is never more than a small piece, and the connection is
@@ -26,7 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::shares;
+use super::caller_shares;
 use crate::store::{Retired, Store};
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What makes an answer.
-pub(super) trait Source: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static {
+pub(super) trait BodySource: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static {
     /// Bytes of objects that are still to be sent and that the store has let go of.
     fn retired(&self) -> usize;
 
@@ -70,9 +70,9 @@ pub(super) trait Source: Body<Data = Bytes, Error = Infallible> + Unpin + Send +
 }
 
 /// An answer that is there already.
-pub(super) struct Whole(pub Bytes);
+pub(super) struct FullBody(pub Bytes);
 
-impl Body for Whole {
+impl Body for FullBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -90,7 +90,7 @@ impl Body for Whole {
     }
 }
 
-impl Source for Whole {
+impl BodySource for FullBody {
     fn retired(&self) -> usize {
         0
     }
@@ -102,7 +102,7 @@ impl Source for Whole {
 
 /// The answers under way. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Answers(Arc<Table>);
+pub(super) struct ResponseMemory(Arc<Table>);
 
 struct Table {
     retired: Retired,
@@ -123,7 +123,7 @@ struct Table {
 
 #[derive(Clone)]
 struct Entry {
-    answer: Arc<dyn Holder>,
+    answer: Arc<dyn Abortable>,
     caller: Arc<str>,
     what: Arc<str>,
     /// When it is to be taken, if it is to end.
@@ -132,7 +132,7 @@ struct Entry {
 
 /// What a caller holds.
 #[derive(Default)]
-struct OfCaller {
+struct CallerUsage {
     bytes: usize,
     /// With what each holds, the one that holds most at the end.
     answers: Vec<(usize, Entry)>,
@@ -145,7 +145,7 @@ struct Told {
 }
 
 /// An answer as those see it who may break it off.
-trait Holder: Send + Sync {
+trait Abortable: Send + Sync {
     /// Bytes of objects that the store has let go of. Nothing while it is being taken: then it goes on.
     fn retired(&self) -> usize;
 
@@ -160,17 +160,17 @@ trait Holder: Send + Sync {
 }
 
 /// An answer that is under way.
-struct Shelf<S> {
+struct PendingResponse<S> {
     // std's lock: held while a piece is made.
-    content: Mutex<Content<S>>,
+    content: Mutex<PendingContent<S>>,
     own: AtomicUsize,
     /// What it holds besides its text.
     base: usize,
     table: Arc<Table>,
-    line: Line,
+    connection: ConnectionHandle,
 }
 
-struct Content<S> {
+struct PendingContent<S> {
     source: Option<S>,
     /// Made, and not taken yet.
     rest: Bytes,
@@ -184,9 +184,9 @@ struct Content<S> {
 
 /// The connection on which an answer goes out, put into the extensions of the answer for the listener to fill in.
 #[derive(Clone, Default)]
-pub(super) struct Line(Arc<OnceLock<CancellationToken>>);
+pub(super) struct ConnectionHandle(Arc<OnceLock<CancellationToken>>);
 
-impl Line {
+impl ConnectionHandle {
     /// Cancelling this token closes the connection.
     pub fn is_cut_by(&self, token: CancellationToken) {
         // An answer goes out once.
@@ -203,21 +203,21 @@ impl Line {
 /// The answer was broken off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was broken off, because it was taken too slowly")]
-pub(super) struct BrokenOff;
+pub(super) struct Aborted;
 
-/// A place for an answer that is about to begin.
-pub(super) struct Hold {
+/// Room for an answer that is about to begin.
+pub(super) struct ResponseReservation {
     table: Arc<Table>,
     caller: Arc<str>,
     what: Arc<str>,
     time: Duration,
     base: usize,
-    line: Line,
+    connection: ConnectionHandle,
 }
 
 /// A body of which is counted what it holds.
-struct Held<S: Source> {
-    shelf: Arc<Shelf<S>>,
+struct AccountedBody<S: BodySource> {
+    pending: Arc<PendingResponse<S>>,
     number: u64,
 }
 
@@ -230,13 +230,13 @@ fn time_for(text: usize) -> Duration {
     TIME + Duration::from_secs((text / RATE) as u64)
 }
 
-impl Answers {
+impl ResponseMemory {
     /// Those of a server on this store.
-    pub fn over(store: &Store) -> Self {
-        let answers = Self::bounded(store.retired(), RETIRED_MAX, OWN_MAX);
-        let table = Arc::clone(&answers.0);
+    pub fn new(store: &Store) -> Self {
+        let memory = Self::bounded(store.retired(), RETIRED_MAX, OWN_MAX);
+        let table = Arc::clone(&memory.0);
         store.set_on_retired(Arc::new(move || table.make_room()));
-        answers
+        memory
     }
 
     fn bounded(retired: Retired, retired_max: usize, own_max: usize) -> Self {
@@ -324,9 +324,15 @@ impl Table {
 
     /// Breaks off the answers of the caller who holds most, those that hold most first, until it is enough. When all together
     /// hold less than `least`, it is not they who hold too much.
-    fn end_most(&self, measure: impl Fn(&dyn Holder) -> usize, is_enough: impl Fn() -> bool, least: usize, of: &str) {
+    fn end_most(
+        &self,
+        measure: impl Fn(&dyn Abortable) -> usize,
+        is_enough: impl Fn() -> bool,
+        least: usize,
+        of: &str,
+    ) {
         let all: Vec<Entry> = lock(&self.entries).values().cloned().collect();
-        let mut callers: HashMap<Arc<str>, OfCaller> = HashMap::new();
+        let mut callers: HashMap<Arc<str>, CallerUsage> = HashMap::new();
         // The youngest first, so that of those that hold the same the oldest is at the end.
         for entry in all.into_iter().rev() {
             let bytes = measure(&*entry.answer);
@@ -372,71 +378,81 @@ impl Table {
     }
 }
 
-impl Hold {
+impl ResponseReservation {
     /// For an answer to `user` that shows objects with so many bytes of text; `what` names them for the log.
-    pub fn new(answers: &Answers, user: &str, what: &str, headers: &HeaderMap, text: usize) -> Self {
+    pub fn new(memory: &ResponseMemory, user: &str, what: &str, headers: &HeaderMap, text: usize) -> Self {
         let accepts = headers.get_all(header::ACCEPT_ENCODING).iter();
         let compresses = accepts.filter_map(|one| one.to_str().ok()).any(|one| one.contains("gzip"));
         Self {
-            table: Arc::clone(&answers.0),
-            caller: shares::caller(user).into(),
+            table: Arc::clone(&memory.0),
+            caller: caller_shares::caller(user).into(),
             what: what.into(),
             time: time_for(text),
             base: if compresses { COMPRESSING } else { 0 },
-            line: Line::default(),
+            connection: ConnectionHandle::default(),
         }
     }
 
     /// What is put into the extensions of the answer.
-    pub fn line(&self) -> Line {
-        self.line.clone()
+    pub fn connection(&self) -> ConnectionHandle {
+        self.connection.clone()
     }
 
-    fn begin<S: Source>(self, source: S) -> Held<S> {
-        let content =
-            Content { source: Some(source), rest: Bytes::new(), handed: 0, is_cut: false, broken: false, waker: None };
+    fn begin<S: BodySource>(self, source: S) -> AccountedBody<S> {
+        let content = PendingContent {
+            source: Some(source),
+            rest: Bytes::new(),
+            handed: 0,
+            is_cut: false,
+            broken: false,
+            waker: None,
+        };
         let (own, table) = (AtomicUsize::new(0), self.table);
         let number = table.next.fetch_add(1, Ordering::Relaxed);
-        let shelf = Arc::new(Shelf {
+        let pending = Arc::new(PendingResponse {
             content: Mutex::new(content),
             own,
             base: self.base,
             table: Arc::clone(&table),
-            line: self.line,
+            connection: self.connection,
         });
-        shelf.count(&lock(&shelf.content));
+        pending.count(&lock(&pending.content));
         let deadline = Instant::now() + self.time;
-        let entry =
-            Entry { answer: Arc::clone(&shelf) as Arc<dyn Holder>, caller: self.caller, what: self.what, deadline };
+        let entry = Entry {
+            answer: Arc::clone(&pending) as Arc<dyn Abortable>,
+            caller: self.caller,
+            what: self.what,
+            deadline,
+        };
         lock(&table.entries).insert(number, entry);
         if table.is_crowded() {
             table.make_room();
         }
-        Held { shelf, number }
+        AccountedBody { pending, number }
     }
 }
 
-/// The body of an answer; what it holds is counted when it has a place for that.
-pub(super) fn body(source: impl Source, hold: Option<Hold>) -> axum::body::Body {
+/// The body of an answer; what it holds is counted when it has a reservation for that.
+pub(super) fn body(source: impl BodySource, hold: Option<ResponseReservation>) -> axum::body::Body {
     match hold {
         Some(hold) => axum::body::Body::new(hold.begin(source)),
         None => axum::body::Body::new(source),
     }
 }
 
-impl<S: Source> Shelf<S> {
+impl<S: BodySource> PendingResponse<S> {
     /// Counts what there is.
-    fn count(&self, content: &Content<S>) {
+    fn count(&self, content: &PendingContent<S>) {
         let own = content.source.as_ref().map_or(0, |source| source.own() + self.base);
         let own = own + content.rest.len() + content.handed;
         self.table.count(&self.own, own);
     }
 
     /// The next piece.
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Aborted>>> {
         let mut content = lock(&self.content);
         if content.broken {
-            return Poll::Ready(Some(Err(BrokenOff)));
+            return Poll::Ready(Some(Err(Aborted)));
         }
         content.handed = 0;
         while content.rest.is_empty() {
@@ -476,10 +492,10 @@ impl<S: Source> Shelf<S> {
     }
 }
 
-impl<S: Source> Holder for Shelf<S> {
+impl<S: BodySource> Abortable for PendingResponse<S> {
     fn retired(&self) -> usize {
         match self.content.try_lock() {
-            Ok(content) => content.source.as_ref().map_or(0, Source::retired),
+            Ok(content) => content.source.as_ref().map_or(0, BodySource::retired),
             Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
         }
     }
@@ -490,7 +506,7 @@ impl<S: Source> Holder for Shelf<S> {
 
     fn is_bounded(&self) -> bool {
         match self.content.try_lock() {
-            Ok(content) => content.source.as_ref().is_some_and(Source::is_bounded),
+            Ok(content) => content.source.as_ref().is_some_and(BodySource::is_bounded),
             Err(_) => false,
         }
     }
@@ -505,7 +521,7 @@ impl<S: Source> Holder for Shelf<S> {
         drop(content);
         drop(source);
         if handed > 0 {
-            self.line.cut();
+            self.connection.cut();
         }
         if let Some(waker) = waker {
             waker.wake();
@@ -513,27 +529,27 @@ impl<S: Source> Holder for Shelf<S> {
     }
 }
 
-impl<S: Source> Body for Held<S> {
+impl<S: BodySource> Body for AccountedBody<S> {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = Aborted;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        let polled = self.shelf.poll(cx);
-        if self.shelf.table.is_crowded() {
-            self.shelf.table.make_room();
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Aborted>>> {
+        let polled = self.pending.poll(cx);
+        if self.pending.table.is_crowded() {
+            self.pending.table.make_room();
         }
         polled.map(|piece| piece.map(|piece| piece.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        let content = lock(&self.shelf.content);
+        let content = lock(&self.pending.content);
         let is_over = content.source.as_ref().is_none_or(Body::is_end_stream);
         // The last piece counts until the connection asks for more.
         !content.broken && content.rest.is_empty() && content.handed == 0 && is_over
     }
 
     fn size_hint(&self) -> SizeHint {
-        let content = lock(&self.shelf.content);
+        let content = lock(&self.pending.content);
         let left = content.source.as_ref().map_or(Some(0), |source| source.size_hint().exact());
         match left {
             Some(left) if !content.broken => SizeHint::with_exact(left + content.rest.len() as u64),
@@ -542,10 +558,10 @@ impl<S: Source> Body for Held<S> {
     }
 }
 
-impl<S: Source> Drop for Held<S> {
+impl<S: BodySource> Drop for AccountedBody<S> {
     fn drop(&mut self) {
-        let entry = lock(&self.shelf.table.entries).remove(&self.number);
+        let entry = lock(&self.pending.table.entries).remove(&self.number);
         drop(entry);
-        self.shelf.table.count(&self.shelf.own, 0);
+        self.pending.table.count(&self.pending.own, 0);
     }
 }

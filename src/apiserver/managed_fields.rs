@@ -9,8 +9,8 @@ use super::apply::manager::{self, Entry, Manager, Operation};
 use super::apply::set::Set;
 use super::apply::update::{self, Applied, ApplyFault, Conflict, Types};
 use super::apply::{markers, typed};
-use super::call::Call;
 use super::meta;
+use super::request_context::RequestContext;
 use super::resource::Resource;
 use super::schema::MergeType;
 use super::status::{ApiError, shorten};
@@ -30,7 +30,7 @@ const FIELD_SHOWN: usize = 512;
 
 /// `managedFields` as the client sent them.
 #[derive(Clone, Debug)]
-pub(super) enum Sent {
+pub(super) enum SentManagedFields {
     /// Not at all.
     Nothing,
     /// Empty: they are to be forgotten.
@@ -40,30 +40,32 @@ pub(super) enum Sent {
 }
 
 /// Takes `managedFields` out of an object.
-pub(super) fn take(object: &mut Value) -> Result<Sent, ApiError> {
+pub(super) fn extract_sent(object: &mut Value) -> Result<SentManagedFields, ApiError> {
     let meta = object.get_mut("metadata").and_then(Value::as_object_mut);
     match meta.and_then(|meta| meta.remove("managedFields")) {
-        None | Some(Value::Null) => Ok(Sent::Nothing),
-        Some(Value::Array(entries)) if entries.is_empty() => Ok(Sent::Reset),
-        Some(Value::Array(entries)) if entries == [json!({})] => Ok(Sent::Reset),
+        None | Some(Value::Null) => Ok(SentManagedFields::Nothing),
+        Some(Value::Array(entries)) if entries.is_empty() => Ok(SentManagedFields::Reset),
+        Some(Value::Array(entries)) if entries == [json!({})] => Ok(SentManagedFields::Reset),
         Some(Value::Array(entries)) if entries.len() > SENT_MAX => Err(ApiError::bad_request(format!(
             "metadata cannot be read: managedFields: {}: must have at most {SENT_MAX} items",
             entries.len()
         ))),
         // What cannot be read is passed over, as upstream does.
-        Some(list @ Value::Array(_)) => Ok(manager::decode(&list).map_or(Sent::Nothing, Sent::Entries)),
+        Some(list @ Value::Array(_)) => {
+            Ok(manager::decode(&list).map_or(SentManagedFields::Nothing, SentManagedFields::Entries))
+        }
         Some(_) => Err(ApiError::bad_request("metadata cannot be read: managedFields: not a list")),
     }
 }
 
 /// Takes the managers out of an object that was stored.
-pub(super) fn taken(object: &mut Value) -> Vec<Entry> {
+pub(super) fn extract_stored(object: &mut Value) -> Vec<Entry> {
     let meta = object.get_mut("metadata").and_then(Value::as_object_mut);
     meta.and_then(|meta| meta.remove("managedFields")).and_then(|list| manager::decode(&list)).unwrap_or_default()
 }
 
 /// Puts managers into an object.
-pub(super) fn put(object: &mut Value, entries: &mut [Entry]) {
+pub(super) fn insert(object: &mut Value, entries: &mut [Entry]) {
     let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     if entries.is_empty() {
         meta.remove("managedFields");
@@ -88,24 +90,24 @@ pub(super) fn empty(resource: &Resource) -> Value {
 }
 
 /// Name of the manager that a request writes as.
-fn name(call: &Call<'_>) -> String {
-    if !call.params.field_manager.is_empty() {
-        return call.params.field_manager.clone();
+fn name(context: &RequestContext<'_>) -> String {
+    if !context.params.field_manager.is_empty() {
+        return context.params.field_manager.clone();
     }
-    let agent = call.headers.get(header::USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let agent = context.headers.get(header::USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
     match manager::name_of_agent(&agent.unwrap_or_default()) {
         name if !name.is_empty() => name,
-        _ if call.identity.is_in_process() => OWN.into(),
+        _ if context.identity.is_in_process() => OWN.into(),
         _ => "unknown".into(),
     }
 }
 
 /// Calls with what the rules need to know of a resource.
-fn with_types<R>(call: &Call<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
-    let resource = call.resource;
+fn with_types<R>(context: &RequestContext<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
+    let resource = context.resource;
     let convert = |value: &Value, version: &str| -> Option<(Value, Arc<Resource>)> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
-        let registry = call.api.registry();
+        let registry = context.api.registry();
         let other = registry.find(group, version, &resource.plural)?;
         if other.storage != resource.storage {
             return None;
@@ -114,45 +116,52 @@ fn with_types<R>(call: &Call<'_>, rules: impl FnOnce(&Types<'_>) -> R) -> R {
         Some((value, Arc::clone(other)))
     };
     let api_version = resource.api_version();
-    let reset = reset(resource, call.target.subresource.as_deref().unwrap_or_default());
+    let reset = reset(resource, context.target.subresource.as_deref().unwrap_or_default());
     rules(&Types { api_version: &api_version, schema: &resource.schema, convert: &convert, reset: &reset })
 }
 
 /// Managers of an object that a request creates or changes.
-pub(super) fn tracked(call: &Call<'_>, old: Option<(&Value, &[Entry])>, new: &Value, sent: &Sent) -> Vec<Entry> {
-    let subresource = call.target.subresource.as_deref().unwrap_or_default();
+pub(super) fn tracked(
+    context: &RequestContext<'_>,
+    old: Option<(&Value, &[Entry])>,
+    new: &Value,
+    sent: &SentManagedFields,
+) -> Vec<Entry> {
+    let subresource = context.target.subresource.as_deref().unwrap_or_default();
     let entries = match sent {
-        Sent::Reset if subresource.is_empty() => Vec::new(),
-        Sent::Entries(entries) if subresource.is_empty() && !entries.is_empty() => entries.clone(),
+        SentManagedFields::Reset if subresource.is_empty() => Vec::new(),
+        SentManagedFields::Entries(entries) if subresource.is_empty() && !entries.is_empty() => entries.clone(),
         _ => old.map(|(_, entries)| entries.to_vec()).unwrap_or_default(),
     };
     // An object whose managers were forgotten stays without until something is applied to it.
     if entries.is_empty() && old.is_some() {
         return entries;
     }
-    let nothing = empty(call.resource);
+    let nothing = empty(context.resource);
     let before = old.map_or(&nothing, |(old, _)| old);
-    with_types(call, |types| update::updated(types, before, new, entries, &name(call), subresource, meta::now().0))
+    with_types(context, |types| {
+        update::updated(types, before, new, entries, &name(context), subresource, meta::now().0)
+    })
 }
 
 /// A configuration that was applied to an object; `None` as the object when it stays as it is.
 pub(super) fn applied(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     old: Option<(&Value, &[Entry])>,
     config: &Value,
     force: bool,
 ) -> Result<Applied, ApiError> {
-    let resource = call.resource;
+    let resource = context.resource;
     let who = Manager {
-        name: call.params.field_manager.clone(),
+        name: context.params.field_manager.clone(),
         operation: Operation::Apply,
         api_version: resource.api_version(),
-        subresource: call.target.subresource.clone().unwrap_or_default(),
+        subresource: context.target.subresource.clone().unwrap_or_default(),
     };
     let nothing = empty(resource);
     let (live, entries) = old.unwrap_or((&nothing, &[]));
     let apply = |force| {
-        with_types(call, |types| {
+        with_types(context, |types| {
             let request = update::Request { live, empty: &nothing, config, managers: entries, manager: &who, force };
             update::applied(types, &request, meta::now().0)
         })
@@ -166,7 +175,7 @@ pub(super) fn applied(
         let left: Vec<Conflict> = conflicts.iter().filter(|conflict| !allowed.has(&conflict.path)).cloned().collect();
         outcome = if left.is_empty() { apply(true) } else { Err(ApplyFault::Conflicts(left)) };
     }
-    let mut applied = outcome.map_err(|fault| refused(call, live, config, fault))?;
+    let mut applied = outcome.map_err(|fault| refused(context, live, config, fault))?;
     if applied.managers.len() > manager::MANAGERS_MAX.max(entries.len()) {
         return Err(ApiError::bad_request(format!(
             "the object has too many field managers: at most {} are taken",
@@ -214,12 +223,12 @@ fn keep_last_applied(live: &Value, config: &Value, object: &mut Option<Value>) {
 }
 
 /// The answer to a configuration that was not applied.
-fn refused(call: &Call<'_>, live: &Value, config: &Value, fault: ApplyFault) -> ApiError {
+fn refused(context: &RequestContext<'_>, live: &Value, config: &Value, fault: ApplyFault) -> ApiError {
     match fault {
         ApplyFault::Type { applied, reason } => {
             let (what, object) = if applied { ("patch", config) } else { ("live", live) };
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-            let resource = call.resource;
+            let resource = context.resource;
             let version =
                 if resource.group.is_empty() { format!("/{}", resource.version) } else { resource.api_version() };
             let message = format!(

@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 
 use super::auth::Identity;
-use super::request::{Form, Params, Target};
+use super::encoding::Encoding;
+use super::request::{Params, Representation, Target};
 use super::resource::Resource;
 use super::server::ApiServer;
 use super::status::ApiError;
-use super::text::Text;
-use super::{aside, crd, turns};
+use super::{blocking, crd, scan_scheduler};
 use crate::api::Keep;
 
 /// The message of a 405.
@@ -21,18 +21,18 @@ pub(super) const NOT_ALLOWED: &str = "the server does not allow this method on t
 pub(super) const REQUEST_MAX: Duration = Duration::from_secs(60);
 
 /// One request about a resource.
-pub(super) struct Call<'c> {
+pub(super) struct RequestContext<'c> {
     pub api: &'c ApiServer,
     pub resource: &'c Arc<Resource>,
     pub target: &'c Target,
     pub params: &'c Params,
     pub identity: &'c Identity,
     pub headers: &'c HeaderMap,
-    pub form: Form,
-    pub text: Text,
+    pub representation: Representation,
+    pub encoding: Encoding,
 }
 
-impl Call<'_> {
+impl RequestContext<'_> {
     pub fn name(&self) -> Result<&str, ApiError> {
         self.target.name.as_deref().ok_or_else(|| ApiError::method_not_allowed(NOT_ALLOWED))
     }
@@ -47,11 +47,11 @@ impl Call<'_> {
             self.headers.get(http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         // A client that does not say how much it sends may send much.
         let given: usize = length.unwrap_or(usize::MAX);
-        given.max(live) >= aside::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
+        given.max(live) >= blocking::LONG_FROM || self.resource.schema.takes_long() || crd::is_definition(self.resource)
     }
 
     /// Waits for a turn of the caller when what is to be done now is long. What is done then is to await nothing.
-    pub async fn turn(&self, long: bool) -> Option<turns::Whole<'_>> {
+    pub async fn turn(&self, long: bool) -> Option<scan_scheduler::ExclusiveTurn<'_>> {
         if long { Some(self.api.inner.long.whole(self.identity).await) } else { None }
     }
 

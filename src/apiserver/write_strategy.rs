@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::apply::manager::Entry;
-use super::call::Call;
-use super::ownership::{self, Sent};
+use super::managed_fields::{self, SentManagedFields};
 use super::request::FieldValidation;
+use super::request_context::RequestContext;
 use super::resource::Resource;
 use super::schema::defaults;
 use super::status::{ApiError, FieldError, FieldFault};
@@ -32,7 +32,7 @@ pub(super) struct Draft {
 #[derive(Clone, Debug)]
 pub(super) enum Managers {
     /// From what differs, and from what the client sent.
-    Track(Sent),
+    Track(SentManagedFields),
     /// From what was applied.
     Applied(Vec<Entry>),
 }
@@ -49,20 +49,20 @@ pub(super) struct Old<'o> {
 }
 
 /// Prunes, completes and checks an object, and finds who manages it.
-pub(super) fn shape(
-    call: &Call<'_>,
+pub(super) fn prepare(
+    context: &RequestContext<'_>,
     draft: Draft,
     mut meta: ObjectMeta,
     old: Option<&Old<'_>>,
     warnings: &mut Warnings,
 ) -> Result<(Value, Vec<Entry>), ApiError> {
     let Draft { value: mut new, managers } = draft;
-    let resource = call.resource;
+    let resource = context.resource;
     let name = meta.name.clone().unwrap_or_default();
     if body::too_deep(&new) {
         return Err(ApiError::bad_request("the object is nested too deeply"));
     }
-    if !call.identity.is_in_process() {
+    if !context.identity.is_in_process() {
         body::check_values(&new)?;
     }
     if resource.core {
@@ -71,7 +71,7 @@ pub(super) fn shape(
     let unpruned = warnings.shows_object().then(|| new.to_string());
     let unknown = resource.schema.prune(&mut new);
     warnings.unknown(&unknown, unpruned)?;
-    let is_status = call.target.subresource.as_deref() == Some("status");
+    let is_status = context.target.subresource.as_deref() == Some("status");
     if let Some(old) = old {
         if is_status {
             // Only the status is taken; the rest stays as it was.
@@ -126,17 +126,19 @@ pub(super) fn shape(
             status: is_status,
             object: &new,
             old: old.map(|old| old.value),
-            identity: call.identity,
+            identity: context.identity,
         };
-        errors = call.api.admit(&request);
+        errors = context.api.admit(&request);
     }
     if !errors.is_empty() {
         return Err(ApiError::invalid(resource, &name, &errors));
     }
-    call.api.auth().check_escalation(call.identity, resource, &new, old.map(|old| old.value))?;
+    context.api.auth().check_escalation(context.identity, resource, &new, old.map(|old| old.value))?;
     let managers = match managers {
         Managers::Applied(entries) => entries,
-        Managers::Track(sent) => ownership::tracked(call, old.map(|old| (old.value, old.managers)), &new, &sent),
+        Managers::Track(sent) => {
+            managed_fields::tracked(context, old.map(|old| (old.value, old.managers)), &new, &sent)
+        }
     };
     Ok((new, managers))
 }
@@ -160,7 +162,7 @@ fn differs(new: &Value, old: &Value, ignore_status: bool) -> bool {
 
 /// How a client is told that it sent what the schema does not know, when it wants none of it.
 #[derive(Clone, Debug)]
-pub(super) enum Refusal {
+pub(super) enum RejectionStyle {
     /// The object of a body: 400.
     Object,
     /// The outcome of a patch: 422 that shows it.
@@ -175,19 +177,19 @@ pub(super) struct Warnings {
     validation: FieldValidation,
     version: String,
     kind: String,
-    refusal: Refusal,
+    rejection_style: RejectionStyle,
     /// What was found in the body itself; it stays when the object is shaped again.
     of_body: Vec<String>,
     list: Vec<String>,
 }
 
 impl Warnings {
-    pub(super) fn new(call: &Call<'_>, refusal: Refusal) -> Self {
+    pub(super) fn new(context: &RequestContext<'_>, rejection_style: RejectionStyle) -> Self {
         Self {
-            validation: call.params.field_validation.clone(),
-            version: call.resource.version.clone(),
-            kind: call.resource.kind.clone(),
-            refusal,
+            validation: context.params.field_validation.clone(),
+            version: context.resource.version.clone(),
+            kind: context.resource.kind.clone(),
+            rejection_style,
             of_body: Vec::new(),
             list: Vec::new(),
         }
@@ -200,7 +202,7 @@ impl Warnings {
             self.of_body.clear();
         }
         // A patch's outcome may have more to tell.
-        if matches!(self.refusal, Refusal::Object) { self.unknown(&[], None) } else { Ok(()) }
+        if matches!(self.rejection_style, RejectionStyle::Object) { self.unknown(&[], None) } else { Ok(()) }
     }
 
     /// The fault of a configuration that is applied.
@@ -218,7 +220,7 @@ impl Warnings {
 
     /// Whether [`Warnings::unknown`] wants to show the object.
     fn shows_object(&self) -> bool {
-        self.validation == FieldValidation::Strict && matches!(self.refusal, Refusal::Outcome)
+        self.validation == FieldValidation::Strict && matches!(self.rejection_style, RejectionStyle::Outcome)
     }
 
     /// Fields that the schema does not know.
@@ -235,12 +237,12 @@ impl Warnings {
         }
         let (kind, version) = (&self.kind, &self.version);
         let faults = format!("strict decoding error: {}", self.list.join(", "));
-        Err(match &self.refusal {
-            Refusal::Object => {
+        Err(match &self.rejection_style {
+            RejectionStyle::Object => {
                 ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {faults}"))
             }
-            Refusal::Outcome => ApiError::invalid_patch(&object.unwrap_or_default(), faults),
-            Refusal::Patch(patch) => ApiError::invalid_patch(patch, faults),
+            RejectionStyle::Outcome => ApiError::invalid_patch(&object.unwrap_or_default(), faults),
+            RejectionStyle::Patch(patch) => ApiError::invalid_patch(patch, faults),
         })
     }
 

@@ -34,24 +34,24 @@ const LAST: usize = 64;
 
 /// What concerns the garbage collector.
 #[derive(Default)]
-pub(super) struct Dependents(Mutex<Known>);
+pub(super) struct OwnerGraph(Mutex<GraphState>);
 
 #[derive(Default)]
-struct Known {
+struct GraphState {
     /// By the uid of an owner, objects that named it when they were last seen.
     of: HashMap<Arc<str>, HashSet<Arc<Key>>>,
     /// The other way round, so that what an object names no longer is forgotten: whoever names others again and again would
     /// fill the memory.
-    named: HashMap<Arc<Key>, Named>,
+    named: HashMap<Arc<Key>, OwnerRefs>,
     /// By uid, objects that waited for their dependents when they were last seen.
     waiting: HashMap<String, Key>,
-    look: Look,
+    pending: PendingChecks,
     /// The namespace whose turn was last.
     last: String,
 }
 
 /// Whom an object named.
-struct Named {
+struct OwnerRefs {
     /// When: changes are not told in their order.
     revision: u64,
     owners: Box<[Arc<str>]>,
@@ -59,7 +59,7 @@ struct Named {
 
 /// What is to be looked at next.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Look {
+pub(super) struct PendingChecks {
     /// These objects, by namespace.
     objects: BTreeMap<String, BTreeSet<Key>>,
     /// Owners that go or are gone, by uid: everything that names them.
@@ -68,7 +68,7 @@ pub(super) struct Look {
     everything: bool,
 }
 
-impl Look {
+impl PendingChecks {
     /// Whether there is nothing to do.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -100,8 +100,8 @@ impl Look {
     }
 }
 
-impl Dependents {
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+impl OwnerGraph {
+    fn state(&self) -> std::sync::MutexGuard<'_, GraphState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,89 +110,91 @@ impl Dependents {
     pub(super) fn changed(&self, object: &Object, gone: bool) -> bool {
         let key = Key::of(object);
         if !gone && !object.is_owned() && !object.is_ending() {
-            self.known().forget(&key, object.revision);
+            self.state().forget(&key, object.revision);
             return false;
         }
         let meta = object.metadata();
         let uid = meta["uid"].as_str().unwrap_or_default();
-        let mut known = self.known();
+        let mut state = self.state();
         if gone {
-            known.forget(&key, object.revision);
-            known.waiting.remove(uid);
-            let left = |uid: &str| known.of.get(uid).map_or(0, HashSet::len);
+            state.forget(&key, object.revision);
+            state.waiting.remove(uid);
+            let left = |uid: &str| state.of.get(uid).map_or(0, HashSet::len);
             // To look at one of them is to look at all that it waits for.
             let is_due = |left: usize| left <= LAST || left.is_power_of_two();
             let waiting: Vec<Key> = owners(&meta)
                 .filter_map(|owner| owner["uid"].as_str().filter(|uid| is_due(left(uid))))
-                .filter_map(|uid| known.waiting.get(uid))
+                .filter_map(|uid| state.waiting.get(uid))
                 .cloned()
                 .collect();
-            waiting.into_iter().for_each(|key| known.look.put(key));
-            known.look.drop(&key);
+            waiting.into_iter().for_each(|key| state.pending.put(key));
+            state.pending.drop(&key);
         } else {
-            known.note(&key, object, &meta);
-            known.look.put(key);
+            state.record(&key, object, &meta);
+            state.pending.put(key);
         }
         // Who names it later is looked at by itself.
-        if (gone || object.is_ending()) && known.of.contains_key(uid) {
-            known.look.owners.insert(uid.to_owned());
+        if (gone || object.is_ending()) && state.of.contains_key(uid) {
+            state.pending.owners.insert(uid.to_owned());
         }
         true
     }
 
     /// Takes note of an object that was there before.
-    pub(super) fn note(&self, object: &Object) {
+    pub(super) fn record(&self, object: &Object) {
         if object.is_owned() || object.is_ending() {
-            self.known().note(&Key::of(object), object, &object.metadata());
+            self.state().record(&Key::of(object), object, &object.metadata());
         }
     }
 
     /// Forgets who names whom, to be told anew.
     pub(super) fn begin_anew(&self) {
-        let mut known = self.known();
-        (known.of, known.named, known.waiting) = Default::default();
+        let mut state = self.state();
+        (state.of, state.named, state.waiting) = Default::default();
     }
 
     /// Asks for a look at everything.
-    pub(super) fn look_at_everything(&self) {
-        self.known().look.everything = true;
+    pub(super) fn check_everything(&self) {
+        self.state().pending.everything = true;
     }
 
     /// Asks for another look at an object, as if it had changed.
-    pub(super) fn look_again(&self, key: Key) {
-        self.known().look.put(key);
+    pub(super) fn check_again(&self, key: Key) {
+        self.state().pending.put(key);
     }
 
     /// Asks once more for a look that came to no end.
-    pub(super) fn put_back(&self, look: Look) {
-        let Look { objects, owners, everything } = look;
-        let mut known = self.known();
-        objects.into_values().flatten().for_each(|key| known.look.put(key));
-        known.look.owners.extend(owners);
-        known.look.everything |= everything;
+    pub(super) fn put_back(&self, pending: PendingChecks) {
+        let PendingChecks { objects, owners, everything } = pending;
+        let mut state = self.state();
+        objects.into_values().flatten().for_each(|key| state.pending.put(key));
+        state.pending.owners.extend(owners);
+        state.pending.everything |= everything;
     }
 
     /// What is to be looked at next: so many objects at most, in turns by namespace. It counts as done.
-    pub(super) fn take(&self, most: usize) -> Look {
-        let mut known = self.known();
-        let known = &mut *known;
-        for uid in std::mem::take(&mut known.look.owners) {
-            let dependents = known.of.get(uid.as_str()).into_iter().flatten();
-            dependents.for_each(|key| known.look.put(Key::clone(key)));
+    pub(super) fn next_checks(&self, most: usize) -> PendingChecks {
+        let mut state = self.state();
+        let state = &mut *state;
+        for uid in std::mem::take(&mut state.pending.owners) {
+            let dependents = state.of.get(uid.as_str()).into_iter().flatten();
+            dependents.for_each(|key| state.pending.put(Key::clone(key)));
         }
-        let mut taken = Look { everything: std::mem::take(&mut known.look.everything), ..Look::default() };
+        let mut taken =
+            PendingChecks { everything: std::mem::take(&mut state.pending.everything), ..PendingChecks::default() };
         let mut count = 0;
-        while count < most && !known.look.objects.is_empty() {
-            let after = (Bound::Excluded(known.last.clone()), Bound::Unbounded);
-            let next = known.look.objects.range::<String, _>(after).next().or_else(|| known.look.objects.iter().next());
+        while count < most && !state.pending.objects.is_empty() {
+            let after = (Bound::Excluded(state.last.clone()), Bound::Unbounded);
+            let next =
+                state.pending.objects.range::<String, _>(after).next().or_else(|| state.pending.objects.iter().next());
             let Some(namespace) = next.map(|(namespace, _)| namespace.clone()) else { break };
-            if let Some(keys) = known.look.objects.get_mut(&namespace) {
+            if let Some(keys) = state.pending.objects.get_mut(&namespace) {
                 taken.objects.entry(namespace.clone()).or_default().extend(keys.pop_first());
                 if keys.is_empty() {
-                    known.look.objects.remove(&namespace);
+                    state.pending.objects.remove(&namespace);
                 }
             }
-            known.last = namespace;
+            state.last = namespace;
             count += 1;
         }
         taken
@@ -200,17 +202,17 @@ impl Dependents {
 
     /// Whether something is still to be looked at.
     pub(super) fn has_more(&self) -> bool {
-        !self.known().look.is_empty()
+        !self.state().pending.is_empty()
     }
 
     /// Objects that named this owner when they were last seen.
-    pub(super) fn of(&self, uid: &str) -> Vec<Key> {
-        self.known().of.get(uid).into_iter().flatten().map(|key| Key::clone(key)).collect()
+    pub(super) fn dependents_of(&self, uid: &str) -> Vec<Key> {
+        self.state().of.get(uid).into_iter().flatten().map(|key| Key::clone(key)).collect()
     }
 }
 
-impl Known {
-    fn note(&mut self, key: &Key, object: &Object, meta: &Value) {
+impl GraphState {
+    fn record(&mut self, key: &Key, object: &Object, meta: &Value) {
         if !self.forget(key, object.revision) {
             return;
         }
@@ -226,7 +228,7 @@ impl Known {
             }
         }
         if !named.is_empty() {
-            self.named.insert(key, Named { revision: object.revision, owners: named.into() });
+            self.named.insert(key, OwnerRefs { revision: object.revision, owners: named.into() });
         }
     }
 
@@ -272,87 +274,87 @@ mod tests {
     }
 
     /// What is to be looked at, and whether everything is.
-    fn all(dependents: &Dependents) -> (Vec<Key>, bool) {
-        let look = dependents.take(usize::MAX);
-        (look.by_turns(), look.everything())
+    fn all(graph: &OwnerGraph) -> (Vec<Key>, bool) {
+        let checks = graph.next_checks(usize::MAX);
+        (checks.by_turns(), checks.everything())
     }
 
     #[test]
     fn namespaces_take_turns_however_much_one_has() {
-        let dependents = Dependents::default();
+        let graph = OwnerGraph::default();
         let key = |namespace: &str, number: usize| Key {
             storage: "/things".into(),
             namespace: namespace.into(),
             name: format!("{number:03}"),
         };
-        (0..500).for_each(|number| dependents.look_again(key("many", number)));
+        (0..500).for_each(|number| graph.check_again(key("many", number)));
         let names = |most| {
-            let taken = dependents.take(most).by_turns();
+            let taken = graph.next_checks(most).by_turns();
             taken.into_iter().map(|key| format!("{}/{}", key.namespace, key.name)).collect::<Vec<_>>()
         };
         assert_eq!(names(2), ["many/000", "many/001"]);
-        dependents.look_again(key("few", 0));
-        dependents.look_again(key("other", 0));
+        graph.check_again(key("few", 0));
+        graph.check_again(key("other", 0));
         assert_eq!(names(4), ["few/000", "many/002", "other/000", "many/003"]);
         assert_eq!(names(1000).len(), 496);
-        assert!(!dependents.has_more());
+        assert!(!graph.has_more());
     }
 
     #[test]
     fn a_deletion_concerns_what_names_the_object_and_nothing_else() {
-        let dependents = Dependents::default();
-        assert!(!dependents.changed(&object("plain", json!({"uid": "u0"})), false));
-        assert!(all(&dependents).0.is_empty());
+        let graph = OwnerGraph::default();
+        assert!(!graph.changed(&object("plain", json!({"uid": "u0"})), false));
+        assert!(all(&graph).0.is_empty());
         let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}, {"uid": "u9"}]}));
-        assert!(dependents.changed(&owned, false));
-        assert_eq!(all(&dependents).0, [Key::of(&owned)]);
+        assert!(graph.changed(&owned, false));
+        assert_eq!(all(&graph).0, [Key::of(&owned)]);
         // Its other owner waits for it.
         let finalizers = json!({"uid": "u9", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FOREGROUND]});
         let waiting = object("waiting", finalizers);
-        assert!(dependents.changed(&waiting, false));
-        assert_eq!(all(&dependents).0, [Key::of(&owned), Key::of(&waiting)]);
-        assert!(dependents.changed(&object("plain", json!({"uid": "u0"})), true));
-        assert_eq!(all(&dependents).0, [Key::of(&owned)]);
-        assert_eq!(dependents.of("u0"), [Key::of(&owned)]);
+        assert!(graph.changed(&waiting, false));
+        assert_eq!(all(&graph).0, [Key::of(&owned), Key::of(&waiting)]);
+        assert!(graph.changed(&object("plain", json!({"uid": "u0"})), true));
+        assert_eq!(all(&graph).0, [Key::of(&owned)]);
+        assert_eq!(graph.dependents_of("u0"), [Key::of(&owned)]);
         // It goes: who waits for it is looked at.
-        assert!(dependents.changed(&owned, true));
-        assert_eq!(all(&dependents).0, [Key::of(&waiting)]);
-        assert!(dependents.of("u0").is_empty() && dependents.of("u9").is_empty());
-        dependents.changed(&waiting, true);
-        let known = dependents.known();
-        assert!(known.of.is_empty() && known.named.is_empty() && known.waiting.is_empty());
+        assert!(graph.changed(&owned, true));
+        assert_eq!(all(&graph).0, [Key::of(&waiting)]);
+        assert!(graph.dependents_of("u0").is_empty() && graph.dependents_of("u9").is_empty());
+        graph.changed(&waiting, true);
+        let state = graph.state();
+        assert!(state.of.is_empty() && state.named.is_empty() && state.waiting.is_empty());
     }
 
     #[test]
     fn who_begins_to_go_is_looked_at_with_its_dependents() {
-        let dependents = Dependents::default();
+        let graph = OwnerGraph::default();
         let owned = object("owned", json!({"uid": "u1", "ownerReferences": [{"uid": "u0"}]}));
-        dependents.note(&owned);
+        graph.record(&owned);
         let ending = object("owner", json!({"uid": "u0", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
-        assert!(dependents.changed(&ending, false));
-        assert_eq!(all(&dependents).0, [Key::of(&owned), Key::of(&ending)]);
-        dependents.look_at_everything();
-        assert!(all(&dependents).1 && !dependents.has_more());
+        assert!(graph.changed(&ending, false));
+        assert_eq!(all(&graph).0, [Key::of(&owned), Key::of(&ending)]);
+        graph.check_everything();
+        assert!(all(&graph).1 && !graph.has_more());
     }
 
     #[test]
     fn what_an_object_names_no_longer_is_forgotten() {
-        let dependents = Dependents::default();
+        let graph = OwnerGraph::default();
         let at = |revision: u64, owners: &[&str]| {
             let owners: Vec<_> = owners.iter().map(|uid| json!({ "uid": uid })).collect();
             let text = json!({"metadata": {"uid": "u", "ownerReferences": owners}}).to_string();
             Object::new("/things".into(), "rack".into(), "one".into(), revision, text.as_bytes()).unwrap()
         };
         for revision in 1..100 {
-            dependents.changed(&at(revision, &[&format!("a{revision}"), &format!("b{revision}"), "both"]), false);
+            graph.changed(&at(revision, &[&format!("a{revision}"), &format!("b{revision}"), "both"]), false);
         }
         // Told too late: what is newer counts.
-        dependents.changed(&at(7, &["late"]), false);
-        assert!(dependents.of("late").is_empty());
-        assert_eq!(dependents.known().of.len(), 3);
-        assert_eq!(["a99", "b99", "both"].map(|uid| dependents.of(uid).len()), [1, 1, 1]);
-        dependents.changed(&at(100, &[]), false);
-        let known = dependents.known();
-        assert!(known.of.is_empty() && known.named.is_empty());
+        graph.changed(&at(7, &["late"]), false);
+        assert!(graph.dependents_of("late").is_empty());
+        assert_eq!(graph.state().of.len(), 3);
+        assert_eq!(["a99", "b99", "both"].map(|uid| graph.dependents_of(uid).len()), [1, 1, 1]);
+        graph.changed(&at(100, &[]), false);
+        let state = graph.state();
+        assert!(state.of.is_empty() && state.named.is_empty());
     }
 }

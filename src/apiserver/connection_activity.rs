@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// The exchanges of a connection.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ConnectionActivity {
     started: Instant,
     // std's lock: held to put in and to take out.
     under_way: Mutex<UnderWay>,
@@ -27,7 +27,7 @@ pub(super) struct Progress {
 #[derive(Debug, Default)]
 struct UnderWay {
     next: u64,
-    /// For each the time since when its peer is waited for, see [`Progress::now`]; 0: it is not.
+    /// For each the time since when its peer is waited for, see [`ConnectionActivity::now`]; 0: it is not.
     exchanges: HashMap<u64, Arc<AtomicU64>>,
     /// When the last one ended.
     last: u64,
@@ -35,25 +35,25 @@ struct UnderWay {
 
 /// A request, from its head to the end of its answer.
 #[derive(Debug)]
-pub(super) struct Exchange {
-    progress: Arc<Progress>,
+pub(super) struct ActiveExchange {
+    activity: Arc<ConnectionActivity>,
     number: u64,
     waits: Arc<AtomicU64>,
 }
 
-impl Progress {
+impl ConnectionActivity {
     pub fn new() -> Arc<Self> {
         Arc::new(Self { started: Instant::now(), under_way: Mutex::default() })
     }
 
     /// A request begins.
-    pub fn begin(self: &Arc<Self>) -> Exchange {
+    pub fn begin(self: &Arc<Self>) -> ActiveExchange {
         let waits = Arc::<AtomicU64>::default();
         let mut under_way = self.lock();
         let number = under_way.next;
         under_way.next += 1;
         under_way.exchanges.insert(number, waits.clone());
-        Exchange { progress: Arc::clone(self), number, waits }
+        ActiveExchange { activity: Arc::clone(self), number, waits }
     }
 
     /// How long the connection has been without a request.
@@ -83,34 +83,34 @@ impl Progress {
     }
 }
 
-impl Exchange {
+impl ActiveExchange {
     /// The answer's body; the exchange ends with it.
-    pub fn answer<B: Body<Data = Bytes>>(self, body: B) -> Answer<B> {
+    pub fn answer<B: Body<Data = Bytes>>(self, body: B) -> TrackedBody<B> {
         self.waits_for_peer();
-        Answer { body: Box::pin(body), exchange: self }
+        TrackedBody { body: Box::pin(body), exchange: self }
     }
 
     fn waits_for_peer(&self) {
-        self.waits.store(self.progress.now(), Ordering::Relaxed);
+        self.waits.store(self.activity.now(), Ordering::Relaxed);
     }
 }
 
-impl Drop for Exchange {
+impl Drop for ActiveExchange {
     fn drop(&mut self) {
-        let now = self.progress.now();
-        let mut under_way = self.progress.lock();
+        let now = self.activity.now();
+        let mut under_way = self.activity.lock();
         under_way.exchanges.remove(&self.number);
         under_way.last = now;
     }
 }
 
 /// A body that notes for whom it waits.
-pub(super) struct Answer<B> {
+pub(super) struct TrackedBody<B> {
     body: Pin<Box<B>>,
-    exchange: Exchange,
+    exchange: ActiveExchange,
 }
 
-impl<B: Body<Data = Bytes>> Body for Answer<B> {
+impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -141,37 +141,37 @@ mod tests {
     use super::*;
 
     /// Whether nobody asks for anything, and whether some answer waits for its peer.
-    fn look(progress: &Progress) -> (bool, bool) {
-        let under_way = progress.lock();
+    fn look(activity: &ConnectionActivity) -> (bool, bool) {
+        let under_way = activity.lock();
         let waits = under_way.exchanges.values().any(|waits| waits.load(Ordering::Relaxed) > 0);
         (under_way.exchanges.is_empty(), waits)
     }
 
     #[tokio::test]
     async fn an_answer_waits_for_its_peer_or_for_what_there_is_to_say() {
-        let progress = Progress::new();
-        assert_eq!(look(&progress), (true, false));
+        let activity = ConnectionActivity::new();
+        assert_eq!(look(&activity), (true, false));
         // While a request is worked on, nobody is idle.
-        let exchange = progress.begin();
-        assert_eq!(look(&progress), (false, false));
-        assert_eq!((progress.idle(), progress.stalled()), (Duration::ZERO, Duration::ZERO));
+        let exchange = activity.begin();
+        assert_eq!(look(&activity), (false, false));
+        assert_eq!((activity.idle(), activity.stalled()), (Duration::ZERO, Duration::ZERO));
         let (say, mut said) = mpsc::unbounded_channel::<Bytes>();
         let pieces = futures::stream::poll_fn(move |cx| {
             said.poll_recv(cx).map(|piece| piece.map(|piece| Ok::<_, std::convert::Infallible>(Frame::data(piece))))
         });
         let mut answer = exchange.answer(StreamBody::new(pieces));
         // Its head is there, and nobody asks for the body.
-        assert_eq!(look(&progress), (false, true));
+        assert_eq!(look(&activity), (false, true));
         // It is asked for, and there is nothing to say yet.
         assert!(answer.frame().now_or_never().is_none());
-        assert_eq!(look(&progress), (false, false));
+        assert_eq!(look(&activity), (false, false));
         // A piece is given, and no other one asked for, whatever goes on beside it.
         say.send(Bytes::from_static(b"piece")).expect("said");
         assert!(answer.frame().now_or_never().is_some());
-        drop(progress.begin());
-        assert_eq!(look(&progress), (false, true));
+        drop(activity.begin());
+        assert_eq!(look(&activity), (false, true));
         drop(answer);
-        assert_eq!(look(&progress), (true, false));
-        assert_eq!(progress.stalled(), Duration::ZERO);
+        assert_eq!(look(&activity), (true, false));
+        assert_eq!(activity.stalled(), Duration::ZERO);
     }
 }

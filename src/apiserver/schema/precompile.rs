@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::cel::{self, Expression};
-use super::in_use::Outcome;
+use super::interner::Outcome;
 use super::pattern::{self, Pattern, PatternError};
 
 /// Bytes that the patterns of one definition may take together, compiled.
