@@ -60,10 +60,14 @@ async fn an_image_goes_although_the_bmc_is_gone_and_so_does_its_host() {
     site.api::<DataImage>().delete("h", &DeleteParams::default()).await.unwrap();
     bmc.cancel();
     until_the_image_is_gone(&site).await;
-    let events = site.api::<k8s_openapi::api::core::v1::Event>().list(&Default::default()).await.unwrap();
-    let told = events.iter().find(|event| event.reason.as_deref() == Some("DataImageAbandoned"));
-    let told = told.and_then(|event| event.message.as_deref()).unwrap_or_default();
-    assert!(told.contains("cannot reach the BMC"), "what was left undone is said with its reason: {told:?}");
+    // It may be stored after the image is gone.
+    let events = site.api::<k8s_openapi::api::core::v1::Event>();
+    let is_told = |event: &k8s_openapi::api::core::v1::Event| {
+        let why = event.message.as_deref().unwrap_or_default();
+        event.reason.as_deref() == Some("DataImageAbandoned") && why.contains("cannot reach the BMC")
+    };
+    let told = async || events.list(&Default::default()).await.unwrap().iter().any(is_told);
+    site.until("what was left undone is said with its reason", told).await;
     assert_eq!(site.status().await.provisioning.state, ProvisioningState::Provisioned);
 
     let (site, bmc) = with_a_cd().await;
