@@ -156,6 +156,11 @@ def record():
     say(f"{len(CALLS)} requests recorded")
 
 
+# What is said of a token that was lengthened depends on its length, and so on how many digits the revision in it has.
+LENGTHENED = re.compile(r"(?<=continue key is not valid: )"
+                        r"(illegal base64 data at input byte \d+|Invalid input length: \d+|invalid character .{1,12} after top-level value)")
+
+
 def steady(text):
     """The same with the managers of fields in an order that no clock decides: upstream sorts them by the second."""
     def ordered(value):
@@ -173,7 +178,7 @@ def steady(text):
             return "| " + json.dumps(ordered(json.loads(text[2:])), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         except ValueError:
             return text
-    return "\n".join(map(line, text.split("\n")))
+    return "\n".join(map(line, LENGTHENED.sub("it was lengthened", text).split("\n")))
 
 
 def flat(value, path=""):

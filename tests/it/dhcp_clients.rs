@@ -112,7 +112,7 @@ fn two_machines_with_one_mac_address_get_one_address_and_a_warning() {
         assert_eq!(offer.yiaddr(), Ipv4Addr::new(10, 77, 0, 100), "client {client}");
     }
     let log = lab.log();
-    assert!(log.contains("two machines show the same MAC address") && log.contains("09090909-"), "{log}");
+    assert!(log.contains("two machines have the same MAC address") && log.contains("09090909-"), "{log}");
 }
 
 #[test]
