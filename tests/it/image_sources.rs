@@ -282,7 +282,7 @@ async fn s15_what_is_no_iso_is_not_served_as_one_whatever_a_host_is_to_boot() {
     until("it is looked for, and not served", async || {
         let (status, body) = fetch(&secret).await;
         assert_eq!(status, 404, "{:?}", &body[..body.len().min(99)]);
-        appliance.log().contains("it is none; it is not served").then_some(())
+        appliance.log().contains("refused a live ISO").then_some(())
     })
     .await;
 }
