@@ -38,9 +38,6 @@ const LOW_SLACK: u64 = 3 << 20;
 /// Room for the last that is written, in bytes: sled may begin two segments for a group.
 const LAST: u64 = 1 << 20;
 
-/// How long to wait after a rewriting, in times of what it took, and at most.
-const REST: (u32, Duration) = (8, Duration::from_secs(20));
-
 /// How long to wait after a rewriting that failed, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
 
@@ -160,9 +157,6 @@ pub(super) struct Disk {
     meta: BTreeMap<Vec<u8>, Bytes>,
     /// When it may be tried again to write it anew, and how long after that, once it failed.
     retry: Option<(Instant, Duration)>,
-    /// Until then it is not written anew again while it takes no more than so many bytes: writes wait meanwhile, and while much
-    /// is deleted little by little it would be written anew again and again.
-    rest: Option<(Instant, u64)>,
     /// Whether the disk refused a group. What sled has of it must not be written later.
     failed: bool,
     /// Whether the file system keeps room for the journal, as far as is known.
@@ -261,7 +255,6 @@ impl Disk {
             revision: loaded.index.revision(),
             meta,
             retry: None,
-            rest: None,
             failed: false,
             reserves: true,
             _lock: lock,
@@ -375,17 +368,13 @@ impl Disk {
         if self.bytes() <= 2 * live + slack || self.retry.is_some_and(|(from, _)| Instant::now() < from) {
             return false;
         }
-        let rests = self.rest.is_some_and(|(until, bytes)| Instant::now() < until && self.bytes() <= bytes);
-        if rests && !self.space.is_low() {
-            return false;
-        }
         self.space.look();
         live + live / 16 + LOW_SLACK < self.space.free()
     }
 
     /// Writes all that is in the index, and the numbers, into a new generation, which takes the place of this one.
     pub fn rewrite(&mut self, index: &Index) -> Result<(), Rewriting> {
-        let (before, began) = (self.bytes(), Instant::now());
+        let before = self.bytes();
         let new = self.begin_rewriting().and_then(|mut new| {
             fill(&mut new.base, index, &self.meta, &self.sealer).map(|()| new).map_err(|error| error.to_string())
         });
@@ -393,9 +382,6 @@ impl Disk {
         match &outcome {
             Ok(()) => {
                 self.retry = None;
-                // What it may take was right for what was in it now: more is deleted since, or it would be more than this.
-                let until = Instant::now() + (began.elapsed() * REST.0).min(REST.1);
-                self.rest = Some((until, 2 * self.bytes() + SLACK));
                 let (now, generation) = (self.bytes(), self.generation);
                 tracing::debug!(before, now, generation, "the database was written anew");
             }
