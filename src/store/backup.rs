@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::disk::{Disk, NewFiles, Rewriting};
+use super::disk::{Disk, NewFiles, NotAnew, said_of};
 use super::group::{Group, TreeName};
 use super::record::{self, Identity};
 use super::types::TableItem;
@@ -104,8 +104,12 @@ impl NewStore {
             self.add(&TreeName::Meta, &key, &value)?;
         }
         let Self { options, mut disk, files, .. } = self;
-        disk.turn_to(files)
-            .map_err(|(Rewriting::Given(reason) | Rewriting::Torn(reason))| reason)
+        files
+            .end()
+            .map_err(said_of)
+            .and_then(|base| {
+                disk.turn_to(base, &Group::default()).map_err(|(NotAnew::Given(reason) | NotAnew::Torn(reason))| reason)
+            })
             .and_then(|()| disk.settle())
             .map_err(|reason| OpenError { path: options.path, reason })
     }

@@ -87,6 +87,18 @@ impl BaseWriter {
         self.frames.entry(tree, key, Some(value))
     }
 
+    /// Bytes that were written so far.
+    pub fn bytes(&self) -> u64 {
+        self.frames.out().bytes
+    }
+
+    /// Has on disk what was written so far.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let out = self.frames.out_mut();
+        out.flush()?;
+        out.inner.get_ref().sync_data()
+    }
+
     /// Ends the file; its content is on disk when this returns, its name is the caller's care.
     pub fn finish(self) -> io::Result<Base> {
         let mut out = self.frames.end()?;

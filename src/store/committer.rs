@@ -11,10 +11,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::TableEntry;
 use super::content::Loaded;
-use super::disk::{Disk, NOT_ANEW, Rewriting};
+use super::disk::{Disk, NOT_ANEW, NotAnew};
 use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
+use super::rewriting::{Cost, Moment};
 use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError};
 
 /// Requests of one group.
@@ -45,6 +46,8 @@ pub(super) enum Request {
         resource: Arc<str>,
         reply: oneshot::Sender<Result<(), WriteError>>,
     },
+    /// The database was written anew, and that can take its place.
+    Rewritten,
     Close,
 }
 
@@ -55,7 +58,7 @@ impl Request {
         match self {
             Self::Change { reply, .. } => reply.send(Err(error)).is_ok(),
             Self::Entries { reply, .. } | Self::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
-            Self::Close => false,
+            Self::Rewritten | Self::Close => false,
         };
     }
 }
@@ -70,6 +73,8 @@ struct Pending {
     answers: Vec<(Answer, Result<Arc<Object>, WriteError>)>,
     entries: Vec<oneshot::Sender<Result<(), WriteError>>>,
     bytes: usize,
+    /// What it may take of the room while the database is written anew.
+    cost: Cost,
 }
 
 impl Pending {
@@ -107,6 +112,12 @@ impl Queue {
         self.entries.pop_front().or_else(|| self.others.pop_front())
     }
 
+    /// Has these be the next ones after the entries of tables.
+    fn put_back(&mut self, held: &mut VecDeque<Request>) {
+        held.append(&mut self.others);
+        std::mem::swap(held, &mut self.others);
+    }
+
     /// The next request; nothing when no more will come.
     fn wait(&mut self, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
         self.next(requests).or_else(|| requests.blocking_recv())
@@ -126,6 +137,8 @@ pub(super) struct Committer {
     /// Whether the objects of a resource are on disk, of those that have or had any.
     durable: HashMap<Arc<str>, bool>,
     writer: Writer,
+    /// Changes that wait until the database is written anew: three times what is in it could be exceeded.
+    held: VecDeque<Request>,
 }
 
 impl Committer {
@@ -136,18 +149,26 @@ impl Committer {
         let filled = index.counts().into_iter().filter(|(_, count)| *count > 0);
         let durable = filled.map(|(resource, _)| (resource, true)).collect();
         let shared = Arc::new(Shared::new(index));
-        let committer =
-            Self { shared: Arc::clone(&shared), disk, revision, reserved, memory, durable, writer: Writer::default() };
+        let committer = Self {
+            shared: Arc::clone(&shared),
+            disk,
+            revision,
+            reserved,
+            memory,
+            durable,
+            writer: Writer::default(),
+            held: VecDeque::new(),
+        };
         (committer, shared)
     }
 
     /// Starts the thread. It ends when asked to, or when all senders are gone.
-    pub fn start(mut self, mut requests: mpsc::Receiver<Request>) -> io::Result<()> {
+    pub fn start(mut self, mut requests: mpsc::Receiver<Request>, own: mpsc::WeakSender<Request>) -> io::Result<()> {
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             let shared = Arc::clone(&self.shared);
             // The files are closed inside, so that whoever waits for the end may open them again.
             let outcome = catch_unwind(AssertUnwindSafe(move || {
-                self.run(&mut requests);
+                self.run(&mut requests, &own);
                 self.shared.close();
                 if let Err(error) = self.disk.settle() {
                     // Nothing acknowledged depends on it.
@@ -167,9 +188,20 @@ impl Committer {
         Ok(())
     }
 
-    fn run(&mut self, requests: &mut mpsc::Receiver<Request>) {
+    fn run(&mut self, requests: &mut mpsc::Receiver<Request>, own: &mpsc::WeakSender<Request>) {
         let mut queue = Queue::default();
-        while let Some(first) = queue.wait(requests) {
+        let outcome = loop {
+            let Some(first) = queue.wait(requests) else {
+                if self.held.is_empty() {
+                    break Ok(());
+                }
+                // What is in the queue is still done.
+                match self.complete() {
+                    Ok(()) => queue.put_back(&mut self.held),
+                    Err(reason) => break Err(reason),
+                }
+                continue;
+            };
             let mut pending = Pending::default();
             let mut next = Some(first);
             while let Some(request) = next.take() {
@@ -178,50 +210,87 @@ impl Committer {
                     next = queue.next(requests);
                 }
             }
-            if let Err(reason) = self.finish(pending) {
-                tracing::error!(
-                    error = reason,
-                    "cannot write the database: it is read-only until the appliance is restarted"
-                );
-                self.shared.fail(&reason);
-                while let Some(request) = queue.wait(requests) {
-                    match request {
-                        Request::Close => requests.close(),
-                        request => request.refuse(&reason),
-                    }
-                }
-                return;
+            if let Err(reason) = self.finish(pending, own) {
+                break Err(reason);
+            }
+            if !self.disk.is_rewriting() {
+                queue.put_back(&mut self.held);
+            }
+        };
+        let Err(reason) = outcome else { return };
+        tracing::error!(error = reason, "cannot write the database: it is read-only until the appliance is restarted");
+        self.shared.fail(&reason);
+        queue.put_back(&mut self.held);
+        while let Some(request) = queue.wait(requests) {
+            match request {
+                Request::Close => requests.close(),
+                request => request.refuse(&reason),
             }
         }
     }
 
-    /// Writes the database anew when it takes too much of the disk for what is in it.
-    fn tidy(&mut self) -> Result<(), String> {
+    /// Has the database written anew when it takes too much of the disk for what is in it.
+    fn tidy(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
+        if self.disk.is_due() || self.held.len() >= QUEUE {
+            self.complete()?;
+            if !self.held.is_empty() {
+                // They come first.
+                return Ok(());
+            }
+        }
         // Nobody else changes the index; readers go on.
         let index = self.shared.read();
         let live = index.disk_bytes();
         self.shared.meters().sized(live, self.disk.bytes());
-        if !self.disk.is_bloated(live) {
+        if self.disk.is_rewriting() || !self.disk.is_bloated(live) {
             return Ok(());
         }
-        let started = Instant::now();
-        match self.disk.rewrite(&index) {
-            Ok(()) => {
-                self.shared.meters().rewritten(started.elapsed());
-                self.shared.meters().sized(live, self.disk.bytes());
-                Ok(())
-            }
-            Err(Rewriting::Given(error)) => {
-                tracing::error!(error, "{NOT_ANEW}");
-                Ok(())
-            }
-            Err(Rewriting::Torn(error)) => Err(error),
+        let moment = Moment::of(&index, self.disk.meta().clone());
+        drop(index);
+        let own = own.clone();
+        // When there is no place in the queue, it is looked for after what is in it.
+        let wake = move || drop(own.upgrade().map(|own| own.try_send(Request::Rewritten)));
+        if let Err(not) = self.disk.begin(moment, live, wake) {
+            return went_on(not);
         }
+        if self.disk.may_go_on(live) { Ok(()) } else { self.complete() }
+    }
+
+    /// Lets the database that was written anew take its place, as soon as it is.
+    fn complete(&mut self) -> Result<(), String> {
+        match self.disk.complete() {
+            Ok(took) => {
+                self.shared.meters().rewritten(took);
+                self.shared.meters().sized(self.shared.read().disk_bytes(), self.disk.bytes());
+                Ok(())
+            }
+            Err(not) => went_on(not),
+        }
+    }
+
+    /// Whether a change has to wait until the database is written anew.
+    fn has_to_wait(&self, change: &Change, durable: bool, pending: &mut Pending) -> bool {
+        if !durable || !self.disk.is_rewriting() {
+            return false;
+        }
+        let index = self.shared.read();
+        // Of what is changed twice in a group, what it was before.
+        let former = index.get(&change.resource, &change.namespace, &change.name);
+        let made = change.value.as_ref().map_or(0, json_len);
+        let cost = Cost::of(former.map_or(0, |object| record::size(object)), made);
+        let has_room = self.disk.has_room_aside(index.disk_bytes(), pending.cost, cost);
+        if has_room {
+            pending.cost = pending.cost.and(cost);
+        }
+        !has_room
     }
 
     /// Judges one request and adds it to the group.
     fn take(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>, pending: &mut Pending) {
         match request {
+            Request::Change { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
+                self.held.push_back(Request::Change { change, durable, reply });
+            }
             Request::Change { change, durable, reply } => {
                 let result = self.stage(change, durable, pending);
                 pending.answers.push((reply, result));
@@ -243,6 +312,8 @@ impl Committer {
                 pending.forget(&resource, self.revision);
                 pending.entries.push(reply);
             }
+            // It is looked for after each group.
+            Request::Rewritten => {}
             // What is in the queue is still done.
             Request::Close => requests.close(),
         }
@@ -383,7 +454,7 @@ impl Committer {
     }
 
     /// Disk, index, answers: in this order.
-    fn finish(&mut self, pending: Pending) -> Result<(), String> {
+    fn finish(&mut self, pending: Pending, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
         let Pending { disk, index, answers, entries, .. } = pending;
         let is_durable = !disk.is_empty();
         if is_durable {
@@ -408,8 +479,37 @@ impl Committer {
             reply.send(Ok(())).ok();
         }
         // On a full disk nothing may be written, and yet there may be room by now to write everything anew.
-        if self.disk.is_low() || is_durable { self.tidy() } else { Ok(()) }
+        if self.disk.is_low() || is_durable || self.disk.is_due() { self.tidy(own) } else { Ok(()) }
     }
+}
+
+/// The database was not written anew: it goes on as it is, unless nobody knows any more which one it is.
+fn went_on(not: NotAnew) -> Result<(), String> {
+    match not {
+        NotAnew::Given(error) => {
+            tracing::error!(error, "{NOT_ANEW}");
+            Ok(())
+        }
+        NotAnew::Torn(error) => Err(error),
+    }
+}
+
+/// Length of a value as JSON text, in bytes.
+fn json_len(value: &Value) -> usize {
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // What cannot be written is refused later.
+    serde_json::to_writer(&mut counter, value).ok();
+    counter.0
 }
 
 /// What an entry of a table may grow by when the disk is full, in bytes: another name of its machine.
@@ -516,7 +616,7 @@ mod tests {
             match request {
                 Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
                 Request::Close => receiver.close(),
-                Request::Change { .. } => {}
+                Request::Change { .. } | Request::Rewritten => {}
             }
             if order == "bda" {
                 sender.try_send(entries("e")).ok().unwrap();

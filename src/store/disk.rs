@@ -1,7 +1,7 @@
 //! The database on disk.
 //!
-//! What is on disk: opening it, reading all of it into the index, putting groups of changes there, and writing all of it anew
-//! when it has grown too far beyond what is in it.
+//! What is on disk: opening it, reading all of it into the index, putting groups of changes there, and letting a new one take
+//! its place when it has grown too far beyond what is in it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,11 +20,10 @@ use super::content::{Content, Loaded};
 use super::files::{Refusal, lock, make_private_folder, sync_folders};
 use super::frames;
 use super::generation::{self, BASE, Choice};
-use super::group::{Group, LOG, META, TreeName, key};
-use super::index::Index;
+use super::group::{Group, key};
 use super::journal::Journal;
 use super::legacy;
-use super::record::{self, Identity};
+use super::rewriting::{Cost, Moment, Rewriting};
 use super::seal::Sealer;
 use super::space::Space;
 use super::witness::{self, Said, Statement, Witness};
@@ -34,6 +34,12 @@ const SLACK: u64 = 4 << 20;
 
 /// The same when the disk is low.
 const LOW_SLACK: u64 = 3 << 20;
+
+/// The same while it is written anew aside, beyond three times what is in it: half empty segments of two journals are more.
+const SLACK_ASIDE: u64 = 2 * SLACK;
+
+/// What must be free beyond its size for changes to go on meanwhile, in bytes: they must not meet a full disk.
+const FREE_ASIDE: u64 = 128 << 20;
 
 /// Room for the last that is written, in bytes: sled may begin two segments for a group.
 const LAST: u64 = 1 << 20;
@@ -51,8 +57,8 @@ pub(super) const NOT_ANEW: &str = "the database cannot be written anew to take l
 const UNFINISHED: &str = "base.new";
 const JOURNAL: &str = "journal";
 
-/// Why a database was not rewritten.
-pub(super) enum Rewriting {
+/// Why a database was not written anew.
+pub(super) enum NotAnew {
     /// It could not be; the former one goes on.
     Given(String),
     /// Which of the two is the one is not known: nothing may be written any more. Opening finds out.
@@ -77,11 +83,30 @@ impl NewFiles {
         Ok(Self { folder, base })
     }
 
-    /// All of it is on disk when this returns. The base gets its name last: without one, it was not finished.
-    fn finish(self) -> Result<Files, Refusal> {
+    /// Ends the base; what is in it is on disk when this returns.
+    pub fn end(self) -> Result<NewBase, Refusal> {
         let Self { folder, base } = self;
         let base = base.finish().map_err(|error| Refusal::io("write the base", &error))?;
-        let journal = Journal::create(&folder.join(JOURNAL), base.digest)?;
+        Ok(NewBase { folder, base })
+    }
+}
+
+/// The base of a generation that is being made. It has no name yet.
+pub(super) struct NewBase {
+    folder: PathBuf,
+    base: Base,
+}
+
+impl NewBase {
+    /// Begins its journal with what was changed since. All of it is on disk when this returns. The base gets its name last:
+    /// without one, it was not finished.
+    fn finish(self, since: &Group) -> Result<Files, Refusal> {
+        let Self { folder, base } = self;
+        let mut journal = Journal::create(&folder.join(JOURNAL), base.digest)?;
+        if !since.is_empty() {
+            let since = since.encode().map_err(|error| Refusal::io("encode the changes since", &error))?;
+            journal.append(&since).map_err(|error| Refusal::Other(format!("cannot write its journal: {error}")))?;
+        }
         fs::rename(folder.join(UNFINISHED), folder.join(BASE))
             .and_then(|()| sync_folders(&folder))
             .map_err(|error| Refusal::io("name the base", &error))?;
@@ -151,8 +176,10 @@ pub(super) struct Disk {
     files: Files,
     witness: Witness,
     space: Space,
-    sealer: Sealer,
+    sealer: Arc<Sealer>,
     revision: u64,
+    /// What is to take its place.
+    rewriting: Option<Rewriting>,
     /// Numbers as they are on disk.
     meta: BTreeMap<Vec<u8>, Bytes>,
     /// When it may be tried again to write it anew, and how long after that, once it failed.
@@ -234,9 +261,12 @@ impl Disk {
                 note(&mut meta, &std::mem::take(&mut group));
                 let folder = generation::folder(path, 1);
                 let files = NewFiles::begin(folder.clone())
-                    .and_then(|mut new| fill(&mut new.base, &loaded.index, &meta, &sealer).map(|()| new))
+                    .and_then(|mut new| {
+                        Moment::of(&loaded.index, meta.clone()).write(&mut new.base, &sealer, |_| Ok(())).map(|()| new)
+                    })
                     .map_err(|error| Refusal::io("take over the database of an earlier version", &error))
-                    .and_then(NewFiles::finish)
+                    .and_then(NewFiles::end)
+                    .and_then(|base| base.finish(&Group::default()))
                     .map_err(|refusal| {
                         // The room that it took is needed to try again.
                         fs::remove_dir_all(&folder).ok();
@@ -251,8 +281,9 @@ impl Disk {
             files,
             witness,
             space,
-            sealer,
+            sealer: Arc::new(sealer),
             revision: loaded.index.revision(),
+            rewriting: None,
             meta,
             retry: None,
             failed: false,
@@ -266,10 +297,11 @@ impl Disk {
             sync_folders(path).map_err(|error| io("sync the folder", error))?;
         }
         if disk.is_bloated(loaded.index.disk_bytes()) {
-            match disk.rewrite(&loaded.index) {
-                Ok(()) => {}
-                Err(Rewriting::Given(error)) => tracing::warn!(error, "{NOT_ANEW}"),
-                Err(Rewriting::Torn(error)) => return Err(error),
+            let moment = Moment::of(&loaded.index, disk.meta.clone());
+            match disk.begin(moment, loaded.index.disk_bytes(), || {}).and_then(|()| disk.complete()) {
+                Ok(_) => {}
+                Err(NotAnew::Given(error)) => tracing::warn!(error, "{NOT_ANEW}"),
+                Err(NotAnew::Torn(error)) => return Err(error),
             }
         }
         generation::sweep(path, disk.generation).map_err(|error| io("clean up", error))?;
@@ -296,7 +328,8 @@ impl Disk {
     /// Whether there is room for a group of so many bytes, and for what gives room back after it.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         self.space.look();
-        self.space.has_room(bytes)
+        let promised = self.rewriting.as_ref().map_or(0, Rewriting::will_take);
+        self.space.has_room(bytes, promised)
     }
 
     /// Whether there is room for a group of so many bytes that gives room back, or is needed to live with a full disk; some
@@ -338,6 +371,9 @@ impl Disk {
         self.files.journal.append(&bytes).inspect_err(|_| self.failed = true)?;
         self.space.ask();
         self.keep_reserve();
+        if let Some(rewriting) = &mut self.rewriting {
+            rewriting.note(group, bytes.len());
+        }
         note(&mut self.meta, group);
         self.witness.note(self.statement()).map_err(|error| format!("cannot write the witness: {error}"))
     }
@@ -361,38 +397,83 @@ impl Disk {
     }
 
     /// Whether base and journal take so much more of the disk than the `live` bytes in them that they should be written
-    /// anew, and can be: twice as much, so that three times is not exceeded while both are there.
+    /// anew, and can be: twice as much, so that three times is not exceeded while both are there, but for an eighth of it, which is
+    /// for changes meanwhile.
     pub fn is_bloated(&mut self, live: usize) -> bool {
         let live = live as u64;
         let slack = if self.space.is_low() { LOW_SLACK } else { SLACK };
-        if self.bytes() <= 2 * live + slack || self.retry.is_some_and(|(from, _)| Instant::now() < from) {
+        if self.bytes() <= 2 * live - live / 8 + slack || self.retry.is_some_and(|(from, _)| Instant::now() < from) {
             return false;
         }
         self.space.look();
         live + live / 16 + LOW_SLACK < self.space.free()
     }
 
-    /// Writes all that is in the index, and the numbers, into a new generation, which takes the place of this one.
-    pub fn rewrite(&mut self, index: &Index) -> Result<(), Rewriting> {
-        let before = self.bytes();
-        let new = self.begin_rewriting().and_then(|mut new| {
-            fill(&mut new.base, index, &self.meta, &self.sealer).map(|()| new).map_err(|error| error.to_string())
+    /// Begins to write all that is in it into a new generation. `live` is what that takes, in bytes; `wake` is called when
+    /// it is written.
+    pub fn begin(&mut self, moment: Moment, live: usize, wake: impl FnOnce() + Send + 'static) -> Result<(), NotAnew> {
+        let size = live as u64;
+        let begun = self.begin_rewriting().and_then(|files| {
+            let room = room_aside(size, self.bytes() + size);
+            Rewriting::begin(files, moment, Arc::clone(&self.sealer), (size, room), wake)
+                .map_err(|error| format!("cannot start its thread: {error}"))
         });
-        let outcome = new.map_err(Rewriting::Given).and_then(|new| self.turn_to(new));
-        match &outcome {
+        match begun {
+            Ok(rewriting) => {
+                self.rewriting = Some(rewriting);
+                Ok(())
+            }
+            Err(reason) => Err(self.put_off(reason)),
+        }
+    }
+
+    /// Whether it is being written anew.
+    pub fn is_rewriting(&self) -> bool {
+        self.rewriting.is_some()
+    }
+
+    /// Whether it is being written anew, and that must come to its end before anything else is done.
+    pub fn is_due(&self) -> bool {
+        self.rewriting.as_ref().is_some_and(Rewriting::is_due)
+    }
+
+    /// Whether changes may go on while it is written anew, with `live` bytes in it.
+    pub fn may_go_on(&self, live: usize) -> bool {
+        !self.space.is_low() && self.space.free() >= live as u64 + FREE_ASIDE
+    }
+
+    /// Whether a change may be made, beside others, while it is written anew with `live` bytes in it: if not, three times as
+    /// much could be exceeded.
+    pub fn has_room_aside(&self, live: usize, others: Cost, change: Cost) -> bool {
+        self.rewriting.as_ref().is_none_or(|rewriting| {
+            let left = room_aside(live as u64, self.bytes() + rewriting.bytes());
+            rewriting.has_room(left, others, change)
+        })
+    }
+
+    /// Waits until it is written anew and lets that take its place; says how long all of it took.
+    pub fn complete(&mut self) -> Result<Duration, NotAnew> {
+        let Some(rewriting) = self.rewriting.take() else { return Ok(Duration::ZERO) };
+        let (before, began) = (self.bytes(), rewriting.began());
+        let outcome = rewriting.end().map_err(NotAnew::Given).and_then(|(base, since)| self.turn_to(base, &since));
+        match outcome {
             Ok(()) => {
                 self.retry = None;
                 let (now, generation) = (self.bytes(), self.generation);
                 tracing::debug!(before, now, generation, "the database was written anew");
+                Ok(began.elapsed())
             }
-            Err(Rewriting::Given(_)) => {
-                let wait = self.retry.map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
-                self.retry = Some((Instant::now() + wait, wait));
-                fs::remove_dir_all(generation::folder(&self.path, self.generation + 1)).ok();
-            }
-            Err(Rewriting::Torn(_)) => {}
+            Err(NotAnew::Given(reason)) => Err(self.put_off(reason)),
+            Err(torn) => Err(torn),
         }
-        outcome
+    }
+
+    /// It could not be written anew: it is tried again later.
+    fn put_off(&mut self, reason: String) -> NotAnew {
+        let wait = self.retry.map_or(RETRY.0, |(_, wait)| (wait * 2).min(RETRY.1));
+        self.retry = Some((Instant::now() + wait, wait));
+        fs::remove_dir_all(generation::folder(&self.path, self.generation + 1)).ok();
+        NotAnew::Given(reason)
     }
 
     /// The next generation, empty.
@@ -401,12 +482,12 @@ impl Disk {
     }
 
     /// Lets the next generation take the place of this one.
-    pub fn turn_to(&mut self, new: NewFiles) -> Result<(), Rewriting> {
-        let files = new.finish().map_err(|refusal| Rewriting::Given(said_of(refusal)))?;
+    pub fn turn_to(&mut self, new: NewBase, since: &Group) -> Result<(), NotAnew> {
+        let files = new.finish(since).map_err(|refusal| NotAnew::Given(said_of(refusal)))?;
         let former = std::mem::replace(&mut self.files, files);
         self.generation += 1;
         self.reserves = true;
-        self.settle_witness().map_err(Rewriting::Torn)?;
+        self.settle_witness().map_err(NotAnew::Torn)?;
         if let Err(error) = former.remove() {
             tracing::warn!(%error, "cannot remove the database as it was before it was written anew");
         }
@@ -426,43 +507,13 @@ fn note(meta: &mut BTreeMap<Vec<u8>, Bytes>, group: &Group) {
     }
 }
 
-/// Writes everything into a base.
-fn fill(base: &mut BaseWriter, index: &Index, meta: &BTreeMap<Vec<u8>, Bytes>, sealer: &Sealer) -> io::Result<()> {
-    let mut meta = meta.clone();
-    let resources = || index.resources().iter().filter(|(_, resource)| !resource.is_published());
-    for (name, resource) in resources() {
-        let tree = TreeName::Objects(name.clone()).name();
-        for object in resource.objects() {
-            base.entry(&tree, &Identity::of(object).key(), &record::encode(object, sealer))?;
-        }
-        for (identity, record) in index.unreadable().iter().filter(|(identity, _)| identity.resource == *name) {
-            base.entry(&tree, &identity.key(), record)?;
-        }
-        if resource.trimmed() > 0 {
-            // Events up to there are not written.
-            let mark = Bytes::copy_from_slice(&resource.trimmed().to_be_bytes());
-            meta.insert(key::of(key::TRIMMED, name), mark);
-        }
-    }
-    for logged in resources().flat_map(|(_, resource)| resource.events()) {
-        let (identity, revision) = (Identity::of(logged.event.object()), logged.revision);
-        let event = record::encode_event(&identity, revision, &logged.former(), sealer);
-        base.entry(LOG, &revision.to_be_bytes(), &event)?;
-    }
-    for (name, entries) in index.tables() {
-        let tree = TreeName::Table(name.clone()).name();
-        for (key, value) in entries {
-            base.entry(&tree, key, value)?;
-        }
-    }
-    for (key, value) in meta {
-        base.entry(META, &key, &value)?;
-    }
-    Ok(())
+/// What may still be taken of the disk while it is written anew, in bytes, with `live` bytes in it and `taken` of the disk.
+fn room_aside(live: u64, taken: u64) -> u64 {
+    (3 * live + SLACK_ASIDE).saturating_sub(taken)
 }
 
 /// What the operator is told.
-fn said_of(refusal: Refusal) -> String {
+pub(super) fn said_of(refusal: Refusal) -> String {
     match refusal {
         Refusal::Damaged(reason) => damaged(&reason),
         Refusal::Other(reason) => reason,
@@ -490,7 +541,8 @@ fn open_files(
 fn begin(path: &Path) -> Result<(u64, Option<Files>, Content), String> {
     let files = NewFiles::begin(generation::folder(path, 1))
         .map_err(|error| Refusal::io("make the database", &error))
-        .and_then(NewFiles::finish)
+        .and_then(NewFiles::end)
+        .and_then(|base| base.finish(&Group::default()))
         .map_err(said_of)?;
     Ok((1, Some(files), Content::default()))
 }

@@ -59,6 +59,16 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(value)
     }
 
+    /// Where it writes to.
+    pub fn out(&self) -> &W {
+        &self.out
+    }
+
+    /// Where it writes to.
+    pub fn out_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// The end; gives back where it wrote to.
     pub fn end(mut self) -> io::Result<W> {
         self.out.write_all(&[END])?;

@@ -86,6 +86,14 @@ impl Group {
         self.trees.is_empty()
     }
 
+    /// Adds later changes.
+    pub fn add(&mut self, later: &Self) {
+        for (tree, entries) in &later.trees {
+            let all = self.trees.entry(tree.clone()).or_default();
+            all.extend(entries.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+    }
+
     /// Changes of numbers.
     pub fn numbers(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
         self.trees.get(&TreeName::Meta).into_iter().flatten()

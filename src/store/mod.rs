@@ -108,6 +108,7 @@ mod object;
 mod record;
 mod repair;
 mod retired;
+mod rewriting;
 mod seal;
 mod space;
 mod table;
@@ -169,7 +170,7 @@ impl Store {
         let (committer, shared) = Committer::new(disk, loaded);
         let (requests, receiver) = mpsc::channel(QUEUE);
         committer
-            .start(receiver)
+            .start(receiver, requests.downgrade())
             .map_err(|error| OpenError { path, reason: format!("cannot start the committer: {error}") })?;
         Ok(Self { shared, requests, doubt })
     }

@@ -149,12 +149,13 @@ impl Space {
 
     /// Whether nothing may be written but what gives room back.
     pub fn is_tight(&self) -> bool {
-        !self.has_room(0)
+        !self.has_room(0, 0)
     }
 
-    /// Whether a group of so many bytes can be written: sled may take some times as much for it, and whole segments.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        self.free >= self.bounds.low / 2 + 3 * bytes as u64
+    /// Whether a group of so many bytes can be written: sled may take some times as much for it, and whole segments. `promised`
+    /// is what is written beside it, in bytes.
+    pub fn has_room(&self, bytes: usize, promised: u64) -> bool {
+        self.free >= self.bounds.low / 2 + 3 * bytes as u64 + promised
     }
 
     /// What was free when it was last looked, in bytes.

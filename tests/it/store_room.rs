@@ -193,6 +193,52 @@ async fn the_database_stays_within_three_times_of_what_is_in_it() {
     );
 }
 
+/// The base that is being written, if there is one.
+fn unfinished(database: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(database).ok()?.filter_map(Result::ok);
+    entries.map(|entry| entry.path().join("base.new")).find(|base| base.exists())
+}
+
+/// Who deletes much has the database written anew again and again. What others write is acknowledged meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_writes_go_on_while_a_large_database_is_written_anew() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut random = StdRng::seed_from_u64(5);
+    let store = Store::open(options(folder.path(), 100)).unwrap();
+    for number in 0..120 {
+        store.write(put(format!("large-{number}"), 700_000, &mut random)).await.unwrap();
+    }
+    let before = store.meters().rewrites.get();
+    let deletions = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for number in 0..120 {
+                store.write(delete(format!("large-{number}"))).await.unwrap();
+            }
+        })
+    };
+    let (table, database) = (store.table("leases").unwrap(), folder.path().join("db"));
+    let (mut number, mut objects, mut entries) = (0_u32, 0, 0);
+    while !deletions.is_finished() {
+        number += 1;
+        let base = unfinished(&database);
+        let is_still = || base.is_some() && unfinished(&database) == base;
+        table.write(number.to_be_bytes().to_vec().into(), Some("lease".into())).await.unwrap();
+        entries += u32::from(is_still());
+        store.write(put(format!("small-{number}"), 100, &mut random)).await.unwrap();
+        objects += u32::from(is_still());
+    }
+    deletions.await.unwrap();
+    let rewrites = store.meters().rewrites.get() - before;
+    println!("{number} written, {objects} objects and {entries} entries of them during {rewrites} rewritings");
+    assert!(rewrites > 1 && objects > 0 && entries > 0, "{objects} and {entries} during {rewrites}");
+    store.close().await;
+    let again = Store::open(options(folder.path(), 100)).unwrap();
+    assert_eq!(again.list("/configmaps", None).objects.len(), number as usize);
+    assert_eq!(again.table("leases").unwrap().scan().len(), number as usize);
+    again.close().await;
+}
+
 /// Small entries take more of the disk than they hold, also when they were just written. That is no reason to write
 /// them again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
