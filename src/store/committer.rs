@@ -249,7 +249,11 @@ impl Committer {
         drop(index);
         let own = own.clone();
         // When there is no place in the queue, it is looked for after what is in it.
-        let wake = move || drop(own.upgrade().map(|own| own.try_send(Request::Rewritten)));
+        let wake = move || {
+            if let Some(own) = own.upgrade() {
+                own.try_send(Request::Rewritten).ok();
+            }
+        };
         if let Err(not) = self.disk.begin(moment, live, wake) {
             return went_on(not);
         }

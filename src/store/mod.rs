@@ -29,9 +29,10 @@
 //! | `table:<name>` | the caller's | the caller's |
 //!
 //! Opening reads the base, then the journal, in order, and has everything in memory; nothing is read from disk after that.
-//! When base and journal take more than twice the disk that their content needs, the next generation is written from memory
-//! and takes the place of the last (`disk.rs`): writes wait meanwhile, reads do not. So no more is taken at any time than
-//! three times what is there, and some MiB; more only as long as there is no room for the next generation.
+//! When base and journal take about twice the disk that their content needs, the next generation is written from memory and
+//! takes the place of the last (`disk.rs`), with what was changed meanwhile in its journal (`rewriting.rs`). No more is taken at
+//! any time than three times what is there, and some MiB, so changes for which that leaves no room wait until it is done; more
+//! only as long as there is no room for the next generation. When the disk has little room, all changes wait.
 //!
 //! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
 //! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
