@@ -34,6 +34,7 @@
 //! |  | [`outbound`] | where the appliance may connect to when somebody else chose the address |
 //! |  | [`ration`] | who goes first when not everybody can be served |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
+//! |  | [`netlink`] | single questions to the kernel about its networks |
 //! |  | [`jsonpath`] | JSONPath as kubectl has it |
 //! |  | [`glob`] | shell patterns |
 
@@ -63,6 +64,7 @@ pub mod modules;
 #[cfg(test)]
 #[path = "../tests/it/needs/mod.rs"]
 mod needs;
+pub mod netlink;
 pub mod network_data;
 pub mod outbound;
 pub mod pki;

@@ -11,6 +11,7 @@
 
 pub mod client;
 mod names;
+mod route;
 
 use std::error::Error;
 use std::fmt;
@@ -86,7 +87,7 @@ pub enum Special {
     Metadata,
     /// 64:ff9b:1::/48, which a site's own translator leads to IPv4 (RFC 8215).
     Translated,
-    /// An address of one of the appliance's own interfaces.
+    /// An address of one of the appliance's own interfaces, or another one that its kernel delivers to the box itself.
     Own,
     /// The kernel does not tell which addresses are the appliance's own.
     Unknown,
@@ -274,7 +275,11 @@ impl Guard {
 
     fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
         let judged = match own_addresses() {
-            Ok(own) => judge(address, &own, &self.allow),
+            Ok(own) => judge(address, &own, &self.allow).and_then(|()| match route::is_local(plain(address.ip())) {
+                Ok(false) => Ok(()),
+                Ok(true) => judge(address, &[address.ip(), plain(address.ip())], &self.allow),
+                Err(_) => judge(address, &[address.ip()], &self.allow).map_err(|_| Special::Unknown),
+            }),
             // Without them everything could be this box; what the list names is still known.
             Err(_) => judge(address, &[address.ip()], &self.allow).map_err(|_| Special::Unknown),
         };

@@ -12,20 +12,17 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ipnetwork::Ipv4Network;
-use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use tracing::debug;
 
 use crate::api::MacAddress;
+use crate::netlink;
 
 /// How long an answer of the kernel's is believed where each packet asks.
 const FRESH: Duration = Duration::from_secs(1);
 /// Answers remembered; more addresses of known hosts than these do not ask within a second.
 const MOST_REMEMBERED: usize = 4096;
-/// Of one entry of the neighbour table; it takes about a hundred bytes.
-const MAX_ENTRY: usize = 4096;
 
 /// Says which network card answers at an address; none when that is not known now, as behind a router.
 pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Option<MacAddress>> + Send + Sync>;
@@ -107,27 +104,14 @@ fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>
     Ok(entry(nix::net::if_::if_nametoindex(interface)?, address)?.as_ref().and_then(card))
 }
 
-/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH). It answers within the call that asks, so nobody waits here.
+/// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH).
 fn entry(interface: u32, address: Ipv4Addr) -> std::io::Result<Option<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.ifindex = interface;
     message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
-    let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetNeighbour(message));
-    request.header.flags = NLM_F_REQUEST;
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.set_non_blocking(true)?;
-    socket.send(&bytes, 0)?;
-    let mut answer = Vec::with_capacity(MAX_ENTRY);
-    socket.recv(&mut answer, 0)?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(std::io::Error::other)?;
-    match answer.payload {
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(Some(entry)),
+    match netlink::ask(RouteNetlinkMessage::GetNeighbour(message))? {
+        Some(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(Some(entry)),
         // There is no entry: nobody spoke with it, or a router stands between.
         _ => Ok(None),
     }
