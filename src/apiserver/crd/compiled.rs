@@ -248,10 +248,11 @@ fn is_ending(definition: &Value) -> bool {
 
 /// Takes the schemas and the columns out of a definition.
 fn open(definition: &mut Value) {
-    for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
-        version["additionalPrinterColumns"] = json!([]);
-        version["schema"] =
-            json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let versions = definition.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        version.insert("additionalPrinterColumns".into(), json!([]));
+        let anything = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        version.insert("schema".into(), anything);
     }
 }
 
@@ -260,7 +261,9 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
     let status = &definition["status"];
     let mut source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {}, "spec": definition["spec"]});
-    source["spec"]["names"] = status["acceptedNames"].clone();
+    // What was restored was never admitted: it may be anything.
+    let spec = source["spec"].as_object_mut().ok_or("its spec is no object")?;
+    spec.insert("names".into(), status["acceptedNames"].clone());
     let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
     let stored = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
     let stored = stored.ok_or("no version is stored")?;
@@ -281,4 +284,30 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
         resource.custom = Some(Custom { ending: is_ending(definition), ..Custom::default() });
     }
     Ok(resources.into_iter().map(Arc::new).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_of_any_form_is_only_refused() {
+        let sound = json!({
+            "spec": {"group": "example.org", "scope": "Namespaced", "versions": [{"name": "v1", "served": true,
+                "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]},
+            "status": {"acceptedNames": {"plural": "widgets", "kind": "Widget"}, "storedVersions": ["v1"]},
+        });
+        assert!(compile(&sound).is_ok());
+        let places =
+            ["/spec", "/spec/versions", "/spec/versions/0", "/spec/versions/0/schema", "/status/acceptedNames"];
+        for place in places {
+            for odd in [json!(["x"]), json!("x"), json!(5)] {
+                let mut definition = sound.clone();
+                *definition.pointer_mut(place).unwrap() = odd.clone();
+                assert!(compile(&definition).is_err(), "{place}: {odd}");
+                open(&mut definition);
+                compile(&definition).ok();
+            }
+        }
+    }
 }
