@@ -18,7 +18,8 @@ use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
-use crate::runtime::tasks::{Shelf, TaskView, publish};
+use crate::runtime::Views;
+use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
 
 /// Every life.
@@ -219,11 +220,8 @@ impl Life for Supervised {
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let shelf = match &acting.store {
-            Some(store) => Shelf::Store(store.clone()),
-            None => Shelf::Api(acting.client.clone()),
-        };
-        Ok(vec![service("views of tasks", publish(self.0.clone(), shelf, acting.stop.clone()))])
+        let views = Views::new(acting.store.as_ref(), &acting.client, MANAGER);
+        Ok(vec![service("views of tasks", publish(self.0.clone(), views, acting.stop.clone()))])
     }
 }
 

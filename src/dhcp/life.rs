@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
+use super::publish::MANAGER;
 use super::{LeaseViews, Leases, Server, ServicePorts, metrics};
 use crate::api::slipway::DHCPLease;
 use crate::api::{Declared, Keep};
@@ -38,10 +39,7 @@ impl Life for DhcpService {
     }
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
-        let views = match &acting.store {
-            Some(store) => LeaseViews::store(store),
-            None => LeaseViews::api(acting.client.clone()),
-        };
+        let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
         let server = Server::bind(self.service_ports, self.leases.clone(), self.hosts.clone(), views)?;
         let run = server.with_cards((self.cards)()).run(acting.stop.clone());
         Ok(vec![("DHCP", run.map(|ended| ended.map_err(Into::into)).boxed())])

@@ -1,29 +1,22 @@
 //! Shows leases as DHCPLease objects, behind the packets' back: changes are collected and published in batches.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
 use crate::api::slipway::{DHCPLease, DHCPLeaseSpec};
 use crate::boot::HostIndex;
 use crate::config::NetworkConfig;
-use crate::store::{Change, Expect, Store, WriteError};
+use crate::runtime::{ViewError, Views};
 
 use super::leases::Leases;
 use super::table::{Lease, LeaseState};
 
-/// Resource of the views.
-const RESOURCE: &str = "slipway.dev/dhcpleases";
 /// Time between batches.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Views of one batch: at most 1,000 a second, so that a storm of leases leaves the machine to DHCP.
@@ -32,95 +25,22 @@ const BATCH: usize = 250;
 const AT_ONCE: usize = 32;
 
 /// Who writes the views in an API server that is not the embedded one.
-const MANAGER: &str = "slipway-dhcp";
-/// How long such an API server may take for one view.
-const API_DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const MANAGER: &str = "slipway-dhcp";
 
-/// Where leases are shown as DHCPLease objects. They are views only: the leases themselves are always on this
-/// appliance's own disk.
-#[derive(Clone)]
-pub struct LeaseViews(Backend);
+/// Where leases are shown as DHCPLease objects. The leases themselves are always on this appliance's own disk.
+pub type LeaseViews = Views<DHCPLease>;
 
-#[derive(Clone)]
-enum Backend {
-    Store(Store, Arc<str>),
-    Api(Arc<Api<DHCPLease>>),
-}
-
-/// A view was not published.
-#[derive(Debug, thiserror::Error)]
-enum PublishError {
-    #[error(transparent)]
-    Store(#[from] WriteError),
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("the API server did not answer within {} s", API_DEADLINE.as_secs())]
-    Deadline,
-}
-
-impl LeaseViews {
-    /// In the embedded API.
-    pub fn store(store: &Store) -> Self {
-        Self(Backend::Store(store.clone(), RESOURCE.into()))
-    }
-
-    /// In another API server.
-    pub fn api(client: kube::Client) -> Self {
-        Self(Backend::Api(Arc::new(Api::all(client))))
-    }
-
-    /// Writes a view, or removes it.
-    async fn put(&self, name: String, spec: Option<DHCPLeaseSpec>) -> Result<(), PublishError> {
-        match &self.0 {
-            Backend::Store(store, resource) => {
-                let removes = spec.is_none();
-                let value = spec.map(|spec| {
-                    let former = store.get(resource, "", &name);
-                    object(&name, &spec, former.as_ref().map(|object| object.value()).as_ref())
-                });
-                let namespace = String::new();
-                let change = Change { resource: resource.clone(), namespace, name, expect: Expect::Any, value };
-                match store.publish(change).await {
-                    Err(WriteError::NotFound) if removes => Ok(()),
-                    other => Ok(other.map(|_| ())?),
-                }
-            }
-            Backend::Api(api) => {
-                let written = async {
-                    match spec {
-                        Some(spec) => {
-                            let view = DHCPLease::new(&name, spec);
-                            let parameters = PatchParams::apply(MANAGER).force();
-                            api.patch(&name, &parameters, &Patch::Apply(&view)).await.map(|_| ())
-                        }
-                        None => match api.delete(&name, &DeleteParams::default()).await {
-                            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                            other => other.map(|_| ()),
-                        },
-                    }
-                };
-                Ok(tokio::time::timeout(API_DEADLINE, written).await.map_err(|_| PublishError::Deadline)??)
-            }
+/// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases.
+async fn tidy(views: &LeaseViews, leases: &Leases) -> Result<(), ViewError> {
+    let networks = leases.networks().iter().map(|network| network.config.name.as_str()).collect::<Vec<_>>();
+    for view in views.left().await?.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
+        let ours =
+            view.spec.address.parse().ok().and_then(|address| leases.with_lease(address, |_, lease| lease.stored));
+        if ours != Some(true) {
+            views.remove(&view.spec.address).await?;
         }
     }
-
-    /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases. Those of
-    /// the embedded API are in memory and begin empty.
-    async fn tidy(&self, leases: &Leases) -> Result<(), PublishError> {
-        let Backend::Api(api) = &self.0 else { return Ok(()) };
-        let parameters = ListParams::default();
-        let all =
-            tokio::time::timeout(API_DEADLINE, api.list(&parameters)).await.map_err(|_| PublishError::Deadline)??;
-        let networks = leases.networks().iter().map(|network| network.config.name.as_str()).collect::<Vec<_>>();
-        for view in all.items.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
-            let ours =
-                view.spec.address.parse().ok().and_then(|address| leases.with_lease(address, |_, lease| lease.stored));
-            if ours != Some(true) {
-                self.put(view.spec.address.clone(), None).await?;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Whether a view is of a lease that ended long enough ago that no appliance can still know it as held.
@@ -169,7 +89,7 @@ fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
 pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shutdown: CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => return,
-        tidied = views.tidy(&leases) => if let Err(error) = tidied {
+        tidied = tidy(&views, &leases) => if let Err(error) = tidied {
             tracing::warn!(%error, "cannot remove old DHCPLease objects");
         },
     }
@@ -198,34 +118,16 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shu
     }
 }
 
-async fn publish(
-    leases: &Leases,
-    hosts: &HostIndex,
-    views: &LeaseViews,
-    address: Ipv4Addr,
-) -> Result<(), PublishError> {
+async fn publish(leases: &Leases, hosts: &HostIndex, views: &LeaseViews, address: Ipv4Addr) -> Result<(), ViewError> {
     let view = leases.with_lease(address, |config, lease| spec(config, lease).map(|spec| (spec, lease.client.mac)));
     let spec = view.flatten().map(|(mut spec, mac)| {
         spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
         spec
     });
-    views.put(address.to_string(), spec).await
-}
-
-/// The object; it keeps the identity of its former self.
-fn object(name: &str, spec: &DHCPLeaseSpec, former: Option<&Value>) -> Value {
-    let kept = |field: &str| former.and_then(|value| value.pointer(&format!("/metadata/{field}")).cloned());
-    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    json!({
-        "apiVersion": "slipway.dev/v1alpha1",
-        "kind": "DHCPLease",
-        "metadata": {
-            "name": name,
-            "uid": kept("uid").unwrap_or_else(|| uuid::Uuid::new_v4().to_string().into()),
-            "creationTimestamp": kept("creationTimestamp").unwrap_or_else(|| now.to_string().into()),
-        },
-        "spec": spec,
-    })
+    match spec {
+        Some(spec) => views.put(&DHCPLease::new(&address.to_string(), spec)).await,
+        None => views.remove(&address.to_string()).await,
+    }
 }
 
 #[cfg(test)]

@@ -40,5 +40,5 @@ const COMPONENT: &str = "slipway-host";
 
 /// How the log names a host.
 fn label(host: &impl kube::ResourceExt) -> String {
-    format!("{}/{}", host.namespace().unwrap_or_default(), host.name_any())
+    crate::log::named(&host.namespace().unwrap_or_default(), &host.name_any()).to_string()
 }

@@ -35,7 +35,6 @@ mod tests {
     use std::process::Command;
 
     use super::super::{Guard, Special};
-    use super::*;
 
     /// Set in the child, which has networks of its own.
     const CHILD: &str = "SLIPWAY_TEST_LOCAL_ROUTES";

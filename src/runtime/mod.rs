@@ -8,7 +8,8 @@
 //! [`run`] does that for all of them until it is told to end. Caches live as long as the process, controllers only while this
 //! appliance may act, so whoever takes over has nothing to list first.
 //!
-//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown.
+//! [`Tasks`] are what is done by itself now and then, and long work for objects: each run is supervised, and shown. [`Views`] are objects that only show what is
+//! kept elsewhere.
 
 mod cache;
 mod controller;
@@ -19,6 +20,7 @@ pub mod objects;
 mod readable;
 mod slim;
 pub mod tasks;
+mod views;
 mod watches;
 
 pub use cache::{Cache, Wakes};
@@ -27,4 +29,5 @@ pub use events::Note;
 pub use readable::Readable;
 pub use slim::{Slim, essence};
 pub use tasks::{Jobs, Task, Tasks};
+pub use views::{ViewError, Views};
 pub use watches::{Change, Key, Watches, key, watch};

@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use jobs::{Handle, Job, Jobs, Supervisor, Unfinished, Version};
-pub use view::{Shelf, TaskView, publish};
+pub use view::{MANAGER, TaskView, publish};
 
 use super::controller::words;
 use crate::log::clean;

@@ -16,7 +16,7 @@ use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::rewriting::{Cost, Moment};
-use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError};
+use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -496,24 +496,6 @@ fn went_on(not: NotAnew) -> Result<(), String> {
         }
         NotAnew::Torn(error) => Err(error),
     }
-}
-
-/// Length of a value as JSON text, in bytes.
-fn json_len(value: &Value) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    // What cannot be written is refused later.
-    serde_json::to_writer(&mut counter, value).ok();
-    counter.0
 }
 
 /// What an entry of a table may grow by when the disk is full, in bytes: another name of its machine.

@@ -132,7 +132,7 @@ use index::Shared;
 pub use backup::{NewStore, Snapshot};
 pub(crate) use files::make_private_folder;
 pub use meters::Meters;
-pub use object::Object;
+pub use object::{Object, json_len};
 pub use retired::Retired;
 pub use table::Table;
 pub use types::{

@@ -3,6 +3,7 @@
 //! A parsed object takes five to ten times the memory of its text, so only the text is kept, and that packed. What selectors, tables and
 //! the garbage collection ask of every object at every turn is read once, when the object comes into being.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -232,6 +233,24 @@ impl Object {
     pub fn is_ending(&self) -> bool {
         self.ending
     }
+}
+
+/// Length of a value as JSON text, in bytes.
+pub fn json_len(value: &Value) -> usize {
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Counting does not fail; what cannot be written is refused when it is.
+    serde_json::to_writer(&mut counter, value).ok();
+    counter.0
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 //! dearest: a definition of 19,000 texts, reckoned at 14.5 MB, was measured to take 11.
 
 use std::collections::HashSet;
-use std::io;
 
 use serde_json::{Map, Value};
 
 use super::super::schema::Schema;
+use crate::store::json_len;
 
 /// What all definitions of users may take of the memory, in bytes: 320 MiB. Some hundred definitions as operators bring
 /// them, with 150,000 nodes in all, are reckoned at about two thirds of that.
@@ -59,8 +59,8 @@ pub(super) fn of(definition: &Value) -> usize {
 
 fn version<'v>(version: &'v Value, patterns: &mut HashSet<&'v str>) -> usize {
     let schema = &version["schema"]["openAPIV3Schema"];
-    let text = length(schema);
-    let rest = length(version).saturating_sub(text);
+    let text = json_len(schema);
+    let rest = json_len(version).saturating_sub(text);
     VERSION + text * TEXT + rest * REST + node(schema, patterns)
 }
 
@@ -85,7 +85,7 @@ fn node<'v>(schema: &'v Value, patterns: &mut HashSet<&'v str>) -> usize {
             }
             "default" | "enum" | "required" | "x-kubernetes-list-map-keys" => value(source),
             "x-kubernetes-validations" => {
-                source.as_array().into_iter().flatten().map(|rule| RULE + RULE_TEXT * length(rule)).sum()
+                source.as_array().into_iter().flatten().map(|rule| RULE + RULE_TEXT * json_len(rule)).sum()
             }
             "x-kubernetes-embedded-resource" => EMBEDDED * NODE + PROPERTIES,
             "pattern" => {
@@ -111,25 +111,6 @@ fn value(source: &Value) -> usize {
 
 fn object(map: &Map<String, Value>) -> usize {
     OBJECT + map.iter().map(|(name, one)| VALUE + STRING + name.len() + value(one)).sum::<usize>()
-}
-
-/// Bytes of a value as text.
-fn length(source: &Value) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    // Counting does not fail, nor does writing what was read from JSON.
-    serde_json::to_writer(&mut counter, source).ok();
-    counter.0
 }
 
 #[cfg(test)]

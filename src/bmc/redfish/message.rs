@@ -52,14 +52,9 @@ fn each(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// Text from the wire, fit for a log line.
+/// Text from the wire, fit for a log line, without spaces around it.
 pub fn clean(text: &str, max: usize) -> String {
-    let visible = text.chars().map(|c| if !crate::log::is_safe(c) { ' ' } else { c });
-    let mut out: String = visible.take(max).collect::<String>().trim().into();
-    if text.chars().count() > max {
-        out.push('…');
-    }
-    out
+    crate::log::clean(text, max).trim().to_owned()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::api::slipway::Registration;
 use crate::bmc::BmcAddress;
 use crate::bmc::address::{BmcHost, Endpoint};
 use crate::boot::{Claim, ClaimOrder, HostIndex};
+use crate::log;
 use crate::outbound::plain;
 use crate::runtime::{Change, Key, key};
 
@@ -70,7 +71,7 @@ impl IndexedHost {
 /// How a host is named to who has one in this namespace: what others have is none of his affair.
 fn shown(key: &Key, namespace: &str) -> String {
     if key.0 == namespace {
-        format!("BareMetalHost {}", label(key))
+        format!("BareMetalHost {}", log::named(&key.0, &key.1))
     } else {
         "a BareMetalHost in another namespace".to_owned()
     }
@@ -340,10 +341,6 @@ impl Known {
             self.by_board.take_out(board, &member);
         }
     }
-}
-
-fn label((namespace, name): &Key) -> String {
-    format!("{namespace}/{name}")
 }
 
 #[cfg(test)]

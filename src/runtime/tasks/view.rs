@@ -5,23 +5,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Client, CustomResource, ResourceExt};
+use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Record, Tasks};
-use crate::store::{Change, Expect, Store, WriteError};
+use crate::runtime::{ViewError, Views};
 
-/// Resource of the views.
-const RESOURCE: &str = "slipway.dev/tasks";
 /// Who writes the views in an API server that is not the embedded one.
-const MANAGER: &str = "slipway-tasks";
-/// How long such an API server may take for one view.
-const API_DEADLINE: Duration = Duration::from_secs(10);
+pub const MANAGER: &str = "slipway-tasks";
 
 /// Shortest time between two rounds of writing.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -150,87 +144,19 @@ fn is_due(written: Option<(&TaskSpec, Duration)>, now: &TaskSpec) -> bool {
     former != now && (is_news || ago >= ROUTINE)
 }
 
-/// Where views are kept.
-pub enum Shelf {
-    /// In the embedded API.
-    Store(Store),
-    /// In another API server, in which whoever leads shows its own.
-    Api(Client),
-}
-
-/// A view was not written.
-#[derive(Debug, thiserror::Error)]
-enum PublishError {
-    #[error(transparent)]
-    Store(#[from] WriteError),
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("the API server did not answer within {} s", API_DEADLINE.as_secs())]
-    Deadline,
-}
-
-impl Shelf {
-    async fn put(&self, name: &str, spec: &TaskSpec) -> Result<(), PublishError> {
-        match self {
-            Self::Store(store) => {
-                let former = store.get(RESOURCE, "", name).map(|object| object.value());
-                let value = Some(object(name, spec, former.as_ref()));
-                let (resource, namespace) = (RESOURCE.into(), String::new());
-                let change = Change { resource, namespace, name: name.to_owned(), expect: Expect::Any, value };
-                store.publish(change).await?;
-            }
-            Self::Api(client) => {
-                let (api, view) = (Api::<TaskView>::all(client.clone()), TaskView::new(name, spec.clone()));
-                let (parameters, patch) = (PatchParams::apply(MANAGER).force(), Patch::Apply(&view));
-                in_time(api.patch(name, &parameters, &patch)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes views of tasks that are not of this process: the configuration of who led before may have been another. Those of
-    /// the embedded API are in memory and begin empty.
-    async fn tidy(&self, known: &[&str]) -> Result<(), PublishError> {
-        let Self::Api(client) = self else { return Ok(()) };
-        let api = Api::<TaskView>::all(client.clone());
-        for view in in_time(api.list(&ListParams::default())).await? {
-            if !known.contains(&view.name_any().as_str()) {
-                in_time(api.delete(&view.name_any(), &DeleteParams::default())).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn forget_history(&self) {
-        if let Self::Store(store) = self {
-            // A store that cannot write has told so.
-            store.forget(RESOURCE).await.ok();
+/// Removes views of tasks that are not of this process: the configuration of who led before may have been another.
+async fn tidy(views: &Views<TaskView>, known: &[&str]) -> Result<(), ViewError> {
+    for view in views.left().await? {
+        if !known.contains(&view.name_any().as_str()) {
+            views.remove(&view.name_any()).await?;
         }
     }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, PublishError> {
-    Ok(tokio::time::timeout(API_DEADLINE, call).await.map_err(|_| PublishError::Deadline)??)
-}
-
-/// The object; it keeps the identity of its former self.
-fn object(name: &str, spec: &TaskSpec, former: Option<&Value>) -> Value {
-    let kept = |field: &str| former.and_then(|value| value.pointer(&format!("/metadata/{field}")).cloned());
-    json!({
-        "apiVersion": "slipway.dev/v1alpha1",
-        "kind": "Task",
-        "metadata": {
-            "name": name,
-            "uid": kept("uid").unwrap_or_else(|| uuid::Uuid::new_v4().to_string().into()),
-            "creationTimestamp": kept("creationTimestamp").unwrap_or_else(|| json!(seconds(Timestamp::now()))),
-        },
-        "spec": spec,
-    })
+    Ok(())
 }
 
 /// Shows the tasks there until `stop`. A view is written when the task's result is another than before, or when one of its runs
 /// turns out to be long; otherwise once a minute at most, and only if something ran.
-pub async fn publish(tasks: Tasks, shelf: Shelf, stop: CancellationToken) {
+pub async fn publish(tasks: Tasks, views: Views<TaskView>, stop: CancellationToken) {
     let mut written: HashMap<&'static str, (TaskSpec, Instant)> = HashMap::new();
     let (mut writes, mut failing, mut tidied) = (0, false, false);
     loop {
@@ -239,18 +165,18 @@ pub async fn publish(tasks: Tasks, shelf: Shelf, stop: CancellationToken) {
         let known: Vec<&str> = specs.iter().map(|(name, _)| *name).collect();
         let round = async {
             if !tidied {
-                shelf.tidy(&known).await?;
+                tidy(&views, &known).await?;
                 tidied = true;
             }
             for (name, spec) in specs {
                 let before = written.get(name).map(|(spec, at)| (spec, at.elapsed()));
                 if is_due(before, &spec) {
-                    shelf.put(name, &spec).await?;
+                    views.put(&TaskView::new(name, spec.clone())).await?;
                     written.insert(name, (spec, Instant::now()));
                     writes += 1;
                 }
             }
-            Ok::<_, PublishError>(())
+            Ok::<_, ViewError>(())
         };
         tokio::select! {
             () = stop.cancelled() => return,
@@ -264,7 +190,7 @@ pub async fn publish(tasks: Tasks, shelf: Shelf, stop: CancellationToken) {
             }
         }
         if writes >= HISTORY {
-            shelf.forget_history().await;
+            views.forget_history().await;
             writes = 0;
         }
         tokio::select! {
@@ -281,8 +207,12 @@ pub async fn publish(tasks: Tasks, shelf: Shelf, stop: CancellationToken) {
 
 #[cfg(test)]
 mod tests {
+    use kube::{Api, Client};
+    use serde_json::{Value, json};
+
     use super::super::Outcome;
     use super::*;
+    use crate::store::Store;
 
     #[test]
     fn durations_are_told_in_short() {
@@ -353,9 +283,9 @@ mod tests {
         assert!(!is_due(Some((&spec("", 0, &[5]), Duration::ZERO)), &spec("", 1, &[5])));
     }
 
-    async fn shown(tasks: &Tasks, shelf: Shelf, client: &Client, name: &str, result: &str) -> TaskView {
+    async fn shown(tasks: &Tasks, views: Views<TaskView>, client: &Client, name: &str, result: &str) -> TaskView {
         let (stop, api) = (CancellationToken::new(), Api::<TaskView>::all(client.clone()));
-        let publishing = tokio::spawn(publish(tasks.clone(), shelf, stop.clone()));
+        let publishing = tokio::spawn(publish(tasks.clone(), views, stop.clone()));
         let look = async {
             loop {
                 match api.get_opt(name).await.unwrap() {
@@ -387,21 +317,18 @@ mod tests {
             let ends = CancellationToken::new();
             let api = crate::apiserver::ApiServer::new(store.clone(), &kinds, ends.clone()).await.unwrap();
             let client = api.client();
-            let shelf = || match keep {
-                Keep::View => Shelf::Store(store.clone()),
-                _ => Shelf::Api(client.clone()),
-            };
+            let views = || Views::new((keep == Keep::View).then_some(&store), &client, MANAGER);
             let tasks = Tasks::default();
             tasks.task("backup").begin().end(Ok::<_, String>(()));
-            let first = shown(&tasks, shelf(), &client, "backup", "succeeded").await;
+            let first = shown(&tasks, views(), &client, "backup", "succeeded").await;
             tasks.task("backup").begin().end(Err("no room"));
-            let second = shown(&tasks, shelf(), &client, "backup", "failed").await;
+            let second = shown(&tasks, views(), &client, "backup", "failed").await;
             assert_eq!((&*second.spec.message, second.spec.runs, second.spec.failures), ("no room", 2, 1));
             assert_eq!(first.metadata.uid, second.metadata.uid, "the same object, changed");
             // Whoever leads now has no backups.
             let tasks = Tasks::default();
             tasks.task("stuck-hosts").begin().end(Ok::<_, String>(()));
-            shown(&tasks, shelf(), &client, "stuck-hosts", "succeeded").await;
+            shown(&tasks, views(), &client, "stuck-hosts", "succeeded").await;
             let left = Api::<TaskView>::all(client.clone()).get_opt("backup").await.unwrap();
             assert_eq!(left.is_some(), keep == Keep::View);
             ends.cancel();
