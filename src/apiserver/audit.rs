@@ -16,6 +16,8 @@
 //! *Much of one caller.* What was done always has its line, and nothing keeps a caller from doing much. So a caller has a
 //! share of the log (`volume`), and further lines are written into files beside it, where they roll away only each other.
 //!
+//! *A slow disk.* Lines wait in a queue (`queue`), of which one caller has a part only, so who makes many wait waits alone.
+//!
 //! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
 
 use std::io;
@@ -40,14 +42,14 @@ use super::tls::{Peer, Refused};
 
 mod attempt_limit;
 mod file;
+mod queue;
 mod volume;
 
 use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
 use file::Log;
+use queue::{Line, Message, PLACES, Place, Queue};
 use volume::{LineOwner, Volumes};
 
-/// Lines that may wait.
-const QUEUE: usize = 4096;
 /// How long a change waits for its place, and the end for the last line.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Characters kept of what a client may make long, of the path and query of a request, and of a name in it.
@@ -85,19 +87,10 @@ impl AuditOptions {
     }
 }
 
-enum Message {
-    Line(Vec<u8>),
-    /// One beyond its writer's share.
-    Beyond(Vec<u8>),
-    Close(oneshot::Sender<()>),
-}
-
 /// The log's door. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Audit {
-    queue: mpsc::Sender<Message>,
-    /// How long a change waits for a place in the queue.
-    patience: Duration,
+    queue: Queue,
     // std's lock: held to count only.
     limits: Arc<Mutex<CallerLimits>>,
 }
@@ -130,15 +123,15 @@ impl Audit {
     pub fn start(options: AuditOptions) -> io::Result<Self> {
         let (bytes, busy) = (options.bytes(), Log::open(options.busy())?);
         let log = Log::open(options)?;
-        let (queue, lines) = mpsc::channel(QUEUE);
+        let (queue, lines) = mpsc::channel(PLACES);
         tokio::spawn(file::write(log, busy, lines));
         let audit = Self::on(queue, PATIENCE, bytes);
-        tokio::spawn(tell_what_was_left_out(audit.queue.downgrade(), Arc::clone(&audit.limits)));
+        tokio::spawn(tell_what_was_left_out(audit.queue.messages.downgrade(), Arc::clone(&audit.limits)));
         Ok(audit)
     }
 
     fn on(queue: mpsc::Sender<Message>, patience: Duration, bytes: u64) -> Self {
-        Self { queue, patience, limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
+        Self { queue: Queue::new(queue, patience), limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
@@ -183,7 +176,7 @@ impl Audit {
 
     /// A stranger's line waits for nothing and nobody waits for it: without a place it is counted as left out.
     fn tell(&self, attempt: &Attempt<'_>) {
-        if !put(&self.queue, attempt) {
+        if !put(&self.queue.messages, attempt) {
             lock(&self.limits).logins.leave_out(attempt.peer.map(origin), attempt.left_out.max(1));
         }
     }
@@ -196,31 +189,20 @@ impl Audit {
             (limits.logins.finish(), limits.refusals.finish())
         };
         for (peer, count) in logins {
-            put(&self.queue, &Attempt::left_out(peer, count));
+            put(&self.queue.messages, &Attempt::left_out(peer, count));
         }
         for (caller, count) in refusals {
-            put(&self.queue, &Attempt::refused(&caller_info(caller.as_deref()), count));
+            put(&self.queue.messages, &Attempt::refused(&caller_info(caller.as_deref()), count));
         }
         let (reply, done) = oneshot::channel();
         let close = async {
             // A queue that is closed has nothing left to write.
-            if self.queue.send(Message::Close(reply)).await.is_ok() {
+            if self.queue.messages.send(Message::Close(reply)).await.is_ok() {
                 done.await.ok();
             }
         };
-        if timeout(self.patience, close).await.is_err() {
+        if timeout(self.queue.patience, close).await.is_err() {
             tracing::error!("cannot write the last lines of the audit log in time");
-        }
-    }
-
-    /// Takes the place of a line.
-    async fn reserve(&self) -> Result<mpsc::OwnedPermit<Message>, ApiError> {
-        match timeout(self.patience, self.queue.clone().reserve_owned()).await {
-            Ok(Ok(place)) => Ok(place),
-            Ok(Err(_)) => Err(ApiError::unavailable("the audit log is closed")),
-            Err(_) => Err(ApiError::unavailable(
-                "the audit log cannot be written, so nothing may be changed and no Secret be read",
-            )),
         }
     }
 }
@@ -302,7 +284,7 @@ struct Event<'e> {
 
 /// A change under way, whose line is written when it ends, however it ends.
 pub(super) struct Pending {
-    place: Option<mpsc::OwnedPermit<Message>>,
+    place: Option<Place>,
     limits: Arc<Mutex<CallerLimits>>,
     /// As whom it counts; nobody: Slipway itself, whose refused requests all have their line.
     caller: Option<String>,
@@ -465,7 +447,7 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
             proof: &attempt.proof,
         },
     };
-    line(&event).is_some_and(|line| queue.try_send(Message::Line(line)).is_ok())
+    line(&event).is_some_and(|line| queue.try_send(Message::Line(Line::of_nobody(line))).is_ok())
 }
 
 fn line(event: &Event<'_>) -> Option<Vec<u8>> {
@@ -559,14 +541,15 @@ impl Pending {
         target: &Target,
     ) -> Result<Self, ApiError> {
         let received = Timestamp::now();
-        let place = audit.reserve().await?;
         let by = identity.impersonator.as_deref().unwrap_or(identity);
+        let caller = (!by.is_in_process()).then(|| shorten(caller_shares::caller(&by.user), TEXT_MAX));
+        let place = audit.queue.reserve(caller.as_deref()).await?;
         let has_query = parts.uri.query().is_some();
         let of_query = |name| if has_query { parameter(&parts.uri, name) } else { String::new() };
         Ok(Self {
             place: Some(place),
             limits: Arc::clone(&audit.limits),
-            caller: (!by.is_in_process()).then(|| shorten(caller_shares::caller(&by.user), TEXT_MAX)),
+            caller,
             received,
             verb,
             uri: shorten(parts.uri.path_and_query().map_or("", |path| path.as_str()), URI_MAX),
@@ -632,7 +615,7 @@ impl Pending {
         };
         if let Some(line) = line(&event) {
             let is_beyond = lock(&self.limits).volumes.is_beyond(Instant::now(), self.whose(), line.len());
-            place.send(if is_beyond { Message::Beyond(line) } else { Message::Line(line) });
+            place.put(line, is_beyond);
         }
     }
 
@@ -671,12 +654,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let audit = Audit::start(options(folder.path(), 1 << 20)).unwrap();
         for number in 0..1000 {
-            audit.reserve().await.unwrap().send(Message::Line(format!("{number}\n").into_bytes()));
+            let place = audit.queue.reserve(None).await.unwrap_or_else(|error| panic!("{error:?}"));
+            place.put(format!("{number}\n").into_bytes(), false);
         }
         audit.close().await;
         let text = fs::read_to_string(folder.path().join("logs/audit.log")).unwrap();
         assert!(text.lines().map(|line| line.parse::<u32>().unwrap()).eq(0..1000));
-        assert_eq!(audit.reserve().await.unwrap_err().code, 503);
+        assert_eq!(audit.queue.reserve(None).await.err().map(|error| error.code.as_u16()), Some(503));
         audit.close().await;
     }
 
@@ -684,10 +668,10 @@ mod tests {
     async fn without_a_place_for_its_line_no_change_is_begun() {
         let (queue, _lines) = mpsc::channel(1);
         let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
-        let place = audit.reserve().await.unwrap();
-        assert_eq!(audit.reserve().await.unwrap_err().code, 503);
+        let place = audit.queue.reserve(None).await.ok().expect("a place");
+        assert_eq!(audit.queue.reserve(Some("a")).await.err().map(|error| error.code.as_u16()), Some(503));
         drop(place);
-        audit.reserve().await.unwrap();
+        assert!(audit.queue.reserve(Some("a")).await.is_ok());
     }
 
     #[test]
@@ -736,7 +720,7 @@ mod tests {
         let (queue, mut lines) = mpsc::channel(1);
         let why = "expired\u{202e}\u{2028}ü";
         put(&queue, &Attempt { why, ..Attempt::default() });
-        let Some(Message::Line(line)) = lines.recv().await else { panic!("a line") };
+        let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
         let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
         assert!(text.chars().all(crate::log::is_safe) && text.contains("expired\\u202e\\u2028ü"), "{text}");
         let message = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
@@ -751,7 +735,7 @@ mod tests {
         for _ in 0..3 {
             refused(([192, 0, 2, 1], 5).into(), "expired");
         }
-        let Some(Message::Line(line)) = lines.recv().await else { panic!("a line") };
+        let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
         let line: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
         assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");

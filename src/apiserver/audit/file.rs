@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{AuditOptions, Message};
+use super::AuditOptions;
+use super::queue::{Line, Message};
 
 /// Lines written at once.
 const BATCH: usize = 512;
@@ -40,12 +41,10 @@ pub(super) async fn write(mut log: Log, mut busy: Log, mut lines: mpsc::Receiver
                 continue;
             }
         }
-        let (mut text, mut beyond) = (Vec::new(), Vec::new());
-        let mut closing = Vec::new();
+        let (mut lines_taken, mut closing) = (Vec::with_capacity(batch.len()), Vec::new());
         for message in batch.drain(..) {
             match message {
-                Message::Line(line) => text.extend_from_slice(&line),
-                Message::Beyond(line) => beyond.extend_from_slice(&line),
+                Message::Line(line) => lines_taken.push(line),
                 Message::Close(reply) => closing.push(reply),
             }
         }
@@ -53,15 +52,20 @@ pub(super) async fn write(mut log: Log, mut busy: Log, mut lines: mpsc::Receiver
             // Places that were taken before are still served.
             lines.close();
             while let Ok(message) = lines.try_recv() {
-                match message {
-                    Message::Line(line) => text.extend_from_slice(&line),
-                    Message::Beyond(line) => beyond.extend_from_slice(&line),
-                    Message::Close(_) => {}
+                if let Message::Line(line) = message {
+                    lines_taken.push(line);
                 }
             }
         }
+        let text_of = |is_beyond: bool| -> Vec<u8> {
+            let lines = lines_taken.iter().filter(|line| line.is_beyond == is_beyond);
+            lines.flat_map(|Line { text, .. }| text.iter().copied()).collect()
+        };
+        let (text, beyond) = (text_of(false), text_of(true));
         log = blocking(log, move |log| log.write(&text)).await;
         busy = blocking(busy, move |log| log.write(&beyond)).await;
+        // Only now may their callers have others in their places.
+        drop(lines_taken);
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
         if !closing.is_empty() {
             log = blocking(log, Log::sync).await;
