@@ -420,7 +420,7 @@ impl Committer {
         };
         // In memory, and in the log on disk.
         pending.bytes += result.size() + stored.unwrap_or(0);
-        pending.index.events.push(Logged { revision, event, deleted, stored });
+        pending.index.events.push(Logged { revision, event, deleted, stored, since: Instant::now() });
         pending.overlay.insert(identity, made);
         Ok(result)
     }

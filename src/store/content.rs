@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -199,6 +200,7 @@ fn load_events(
 ) -> Result<Events, (Arc<str>, String)> {
     let mut events = Events::new();
     let mut writer = Writer::default();
+    let since = Instant::now();
     for (bytes, stored) in log.iter().filter(|(_, stored)| !ended.contains(&stored.identity.resource)) {
         let StoredEvent { revision, ref identity, .. } = *stored;
         let damaged = |reason: &str| {
@@ -222,7 +224,7 @@ fn load_events(
             }
             (_, None) => return Err(damaged("what it made is missing")),
         };
-        let logged = Logged { revision, event, deleted, stored: Some(*bytes) };
+        let logged = Logged { revision, event, deleted, stored: Some(*bytes), since };
         events.entry(Arc::clone(&identity.resource)).or_default().push(logged);
         match former {
             Former::Added => after.remove(identity),

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -20,6 +21,11 @@ use super::{Gone, Meters, Object, StoreEvent, WriteError};
 /// Several of the largest groups that are written at once, for who follows a resource must have the time to read them: else
 /// whoever writes large objects would end the watches of all others.
 pub(super) const HISTORY_BYTES: usize = 16 << 20;
+/// What events that have been there for a while may hold of it, in bytes: 2 MiB, some 1,000 changes of an inspected host. Who
+/// follows has long read them.
+const OLD_HISTORY_BYTES: usize = 2 << 20;
+/// So long events are new: whoever follows the resource may still be reading them.
+const NEW: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 4 });
 /// What an event takes besides the text of its object, in bytes.
 const EVENT_WEIGHT: usize = 512;
 /// Bytes that the histories of all resources may take: 64 MiB. There are as many resources as somebody defines.
@@ -68,6 +74,8 @@ pub(super) struct Logged {
     pub deleted: Option<Arc<Object>>,
     /// Bytes of it on disk; `None` when neither it nor its object is there.
     pub stored: Option<usize>,
+    /// When it became visible, or was read from disk.
+    pub since: Instant,
 }
 
 impl Logged {
@@ -224,11 +232,18 @@ impl Resource {
     }
 
     /// Drops the oldest events over the bounds.
-    fn trim(&mut self, history: usize, retired: &Retired) {
-        while self.events.len() > history || self.event_bytes > HISTORY_BYTES {
+    fn trim(&mut self, history: usize, retired: &Retired, now: Instant) {
+        while let Some(oldest) = self.events.front()
+            && is_over(self.events.len(), self.event_bytes, history, now.saturating_duration_since(oldest.since))
+        {
             self.drop_oldest(retired);
         }
     }
+}
+
+/// Whether the oldest of so many events of a resource, with so many bytes, is to be dropped: it has been there for `age`.
+fn is_over(events: usize, bytes: usize, history: usize, age: Duration) -> bool {
+    events > history || bytes > HISTORY_BYTES || (bytes > OLD_HISTORY_BYTES && age >= NEW)
 }
 
 /// Entries of a table by key.
@@ -499,7 +514,7 @@ impl Index {
         for logged in events {
             resource.push(logged);
         }
-        resource.trim(history, &retired);
+        resource.trim(history, &retired, Instant::now());
         let after = resource.event_bytes;
         self.event_bytes = self.event_bytes + after - before;
         self.trim_most();
@@ -532,7 +547,7 @@ impl Index {
     /// Makes the changes of one group visible, in order. Says which resources have news.
     fn apply(&mut self, group: Applied) -> Vec<Arc<str>> {
         let (history, retired) = (self.history, self.retired.clone());
-        let mut touched: Vec<Arc<str>> = Vec::new();
+        let (mut touched, now): (Vec<Arc<str>>, _) = (Vec::new(), Instant::now());
         for logged in group.events {
             let revision = logged.revision;
             let object = Arc::clone(logged.event.object());
@@ -544,7 +559,7 @@ impl Index {
             let resource = self.resource_mut(&object.resource);
             let before = resource.event_bytes;
             resource.push(logged);
-            resource.trim(history, &retired);
+            resource.trim(history, &retired, now);
             let after = resource.event_bytes;
             self.event_bytes = self.event_bytes + after - before;
             self.trim_most();
@@ -739,6 +754,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_new_may_take_more() {
+        const MIB: usize = 1 << 20;
+        let (new, old) = (Duration::ZERO, NEW);
+        for (events, bytes, age, expected) in [
+            (10, 2 * MIB, old, false),
+            (10, 2 * MIB + 1, old, true),
+            (10, 16 * MIB, new, false),
+            (10, 16 * MIB + 1, new, true),
+            (11, MIB, new, true),
+        ] {
+            assert_eq!(is_over(events, bytes, 10, age), expected, "{events} {bytes} {age:?}");
+        }
+    }
+
+    #[test]
     fn a_namespace_has_half_of_what_all_have() {
         // They share their text.
         let large = Text::Plain(Bytes::from(vec![b' '; 1 << 20]));
@@ -812,7 +842,7 @@ mod tests {
             let text = serde_json::json!({ "metadata": {}, "revision": revision }).to_string();
             let object = Object::new(resource.into(), "a".into(), "n".into(), revision, text.as_bytes());
             let event = StoreEvent::Added(object.map(Arc::new).unwrap());
-            Logged { revision, event, deleted: None, stored: None }
+            Logged { revision, event, deleted: None, stored: None, since: Instant::now() }
         };
         let one = change("/many", 10).bytes();
         index.event_bytes_max = 20 * one + one / 2;
@@ -847,7 +877,8 @@ mod tests {
             let mut index = Index::new(0, 100);
             index.insert(Arc::clone(&object));
             assert!(index.weight > least, "{}", index.weight);
-            let logged = Logged { revision: 1, event: StoreEvent::Added(object), deleted: None, stored: None };
+            let event = StoreEvent::Added(object);
+            let logged = Logged { revision: 1, event, deleted: None, stored: None, since: Instant::now() };
             assert!(logged.bytes() > least, "{}", logged.bytes());
         }
     }
