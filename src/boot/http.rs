@@ -45,7 +45,7 @@ use super::if_range::if_range_holds;
 use super::listener::Hangup;
 use super::live;
 use super::media::{self, NetworkData, local_address_to};
-use super::neighbour::{Neighbours, another_card};
+use super::neighbour::{Answers, Neighbours, another_card};
 use super::script::{self, KernelArgsError, ScriptError, check_kernel_args};
 use super::token::{BOOT_TOKEN_LIFE, FIRST_HOLDS, TokenBinding};
 use super::{
@@ -378,20 +378,15 @@ fn text(script: String) -> Response {
 }
 
 impl ServerState {
-    /// The card that answers at the address of whoever asks, and the cards that he may have as this machine.
-    async fn observed_cards(
-        &self,
-        mac: MacAddress,
-        conn: ConnInfo,
-        address: Ipv4Addr,
-    ) -> (Option<MacAddress>, Vec<MacAddress>) {
+    /// What answers at the address of whoever asks, and the cards that he may have as this machine.
+    async fn observed_cards(&self, mac: MacAddress, conn: ConnInfo, address: Ipv4Addr) -> (Answers, Vec<MacAddress>) {
         let host = self.hosts.by_mac(mac);
         let own = [&[mac][..], host.as_deref().map_or(&[][..], |host| &host.macs)].concat();
-        let card = match &self.config.networks.neighbours {
+        let answers = match &self.config.networks.neighbours {
             Some(neighbours) if !conn.same() => neighbours(address).await,
-            _ => None,
+            _ => Answers::Unseen,
         };
-        (card, own)
+        (answers, own)
     }
 
     /// What a token for the machine that asks is bound to.
@@ -403,15 +398,15 @@ impl ServerState {
     async fn token_binding(&self, mac: MacAddress, conn: ConnInfo) -> Result<TokenBinding, String> {
         let bound = self.config.binding(mac, conn)?;
         let Some(address) = bound.address() else { return Ok(bound) };
-        let (card, own) = self.observed_cards(mac, conn, address).await;
-        if let Some(reason) = another_card(address, card, &own) {
+        let (answers, own) = self.observed_cards(mac, conn, address).await;
+        if let Some(reason) = another_card(address, answers, &own) {
             return Err(reason);
         }
         let host = self.hosts.by_mac(mac);
         let intent = host.as_deref().and_then(|host| Some((host, host.intent.as_ref()?.generation)));
         // Unknown machines have as many names as anybody likes: who is first is remembered of hosts only.
         if let (TokenBinding::First(_), Some((host, generation))) = (bound, intent) {
-            let (proven, what) = (card.is_some(), format!("{} {generation}", host.uid));
+            let (proven, what) = (answers.card().is_some(), format!("{} {generation}", host.uid));
             let lasts = if proven { BOOT_TOKEN_LIFE } else { FIRST_HOLDS };
             let asked = self.first_uses.claim(&what, address.into(), lasts, proven, Instant::now());
             asked.map_err(|taken| format!("{address} asks for the script of {mac}, and {taken}"))?;

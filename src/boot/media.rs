@@ -105,7 +105,7 @@ async fn claim(state: &ServerState, conn: ConnInfo, claims: &Claims, host: &Boot
     }
     let peer = conn.peer.ip().to_canonical();
     let card = match (peer, &state.config.networks().neighbours) {
-        (IpAddr::V4(peer), Some(neighbours)) => neighbours(peer).await,
+        (IpAddr::V4(peer), Some(neighbours)) => neighbours(peer).await.card(),
         _ => None,
     };
     let proven = card.is_some_and(|card| host.macs.contains(&card));

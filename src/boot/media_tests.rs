@@ -181,11 +181,13 @@ async fn a_name_is_good_for_one_boot_of_one_host() {
 
 #[tokio::test]
 async fn a_medium_is_of_the_address_that_read_it_first_or_of_the_machine_itself() {
+    use crate::boot::neighbour::Answers;
     use futures::FutureExt;
     const MACHINE: [u8; 4] = [10, 0, 0, 30];
     let mac = MacAddress([0x52, 0x54, 0, 0, 0, 1]);
-    let cards: crate::boot::neighbour::Neighbours =
-        Arc::new(move |address| async move { (address.octets() == MACHINE).then_some(mac) }.boxed());
+    let cards: crate::boot::neighbour::Neighbours = Arc::new(move |address| {
+        async move { if address.octets() == MACHINE { Answers::Card(mac) } else { Answers::Unseen } }.boxed()
+    });
     let networks = crate::boot::BootNetworks { neighbours: Some(cards), ..Default::default() };
     let setup = setup_on(Ok(Some(NETWORK.into())), networks);
     let (bmc, other, own) = ([10, 0, 0, 21], [10, 0, 0, 22], [172, 22, 0, 1]);

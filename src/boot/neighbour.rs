@@ -1,11 +1,14 @@
 //! The kernel's neighbour table (ARP): whose network card answers at an address.
 //!
 //! DHCP takes a client's word for its MAC address, so the lease alone says nothing of who sends. The kernel has learnt to
-//! which card the answers go. When that is none of the host's, somebody else has its address. It takes no more than a
-//! forged ARP answer to deceive this as well; a switch that binds MAC addresses to its ports keeps that from arriving.
+//! which card the answers go. When that is none of the host's, somebody else has its address. Whoever does not answer ARP for a
+//! while makes the kernel forget it, so where it does not know, it is made to ask, and an address where nobody answers is
+//! nobody's. It takes no more than a forged ARP answer to deceive this as well; a switch that binds MAC addresses to its ports
+//! keeps that from arriving.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ipnetwork::Ipv4Network;
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
@@ -24,26 +28,124 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Answers remembered; more addresses of known hosts than these do not ask within a second.
 const MOST_REMEMBERED: usize = 4096;
 
-/// Says which network card answers at an address; none when that is not known now, as behind a router.
-pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Option<MacAddress>> + Send + Sync>;
+/// How long is waited for an answer to ARP: machines answer within milliseconds, and the kernel asks once a second.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
+/// Port of the discard service (RFC 863): nobody answers there, and the kernel has to ask for the card all the same.
+const DISCARD: u16 = 9;
+
+/// What answers ARP at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// This network card.
+    Card(MacAddress),
+    /// None, though the address is on a link of the appliance's own.
+    Nobody,
+    /// That cannot be seen from here: it is behind a router, on a link without ARP, or where cards are not checked.
+    Unseen,
+}
+
+impl Answers {
+    /// The card, where one is seen.
+    pub fn card(self) -> Option<MacAddress> {
+        match self {
+            Self::Card(card) => Some(card),
+            Self::Nobody | Self::Unseen => None,
+        }
+    }
+}
+
+/// Says what answers at an address. Where the kernel does not know it is made to ask, and the answer takes up to two seconds.
+pub type Neighbours = Arc<dyn Fn(Ipv4Addr) -> BoxFuture<'static, Answers> + Send + Sync>;
 
 /// As [`Neighbours`], for who asks at each packet and cannot wait: from memory, a second old at most. An address is asked for by
 /// itself, and the kernel answers from its own memory.
 pub type Cards = Arc<dyn Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync>;
 
-/// Why the machine at an address is not the one that has these network cards. What the kernel does not know refuses
-/// nobody: a machine boots in doubt.
-pub fn another_card(address: Ipv4Addr, answers: Option<MacAddress>, own: &[MacAddress]) -> Option<String> {
-    let answers = answers.filter(|answers| !own.contains(answers))?;
-    Some(format!(
-        "the network card that answers at {address} is {answers}, which is none of the machine's: somebody else uses its address, or the card is new and the host has to be inspected again"
-    ))
+/// Why the machine at an address is not the one that has these network cards. Where nothing can be seen, nobody is refused.
+pub fn another_card(address: Ipv4Addr, answers: Answers, own: &[MacAddress]) -> Option<String> {
+    match answers {
+        Answers::Card(card) if !own.contains(&card) => Some(format!(
+            "the network card that answers at {address} is {card}, which is none of the machine's: somebody else uses its address, or the card is new and the host has to be inspected again"
+        )),
+        Answers::Nobody => Some(format!(
+            "no network card answers ARP at {address}, so nobody can say whose it is; where machines do not answer ARP, set check_cards = false on that network"
+        )),
+        Answers::Card(_) | Answers::Unseen => None,
+    }
 }
 
 /// The kernel's neighbour table on these networks' interfaces.
 pub fn kernel(networks: Vec<(Ipv4Network, String)>) -> Neighbours {
-    let look = kernel_lookup(networks);
-    Arc::new(move |address| std::future::ready(look(address)).boxed())
+    Arc::new(move |address| {
+        let interface = networks.iter().find(|(subnet, _)| subnet.contains(address)).map(|(_, name)| name.clone());
+        async move {
+            let Some(interface) = interface else { return Answers::Unseen };
+            wait_for_answer(&interface, address).await.unwrap_or_else(|error| {
+                tracing::warn!(%address, %error, "cannot read the neighbour table: whose address it is cannot be seen");
+                Answers::Unseen
+            })
+        }
+        .boxed()
+    })
+}
+
+/// What answers at an address, once the kernel knows.
+async fn wait_for_answer(interface: &str, address: Ipv4Addr) -> io::Result<Answers> {
+    let index = nix::net::if_::if_nametoindex(interface)?;
+    let until = Instant::now() + PATIENCE;
+    let mut asked = false;
+    loop {
+        let entry = entry(index, address)?;
+        if let Some(card) = entry.as_ref().and_then(card) {
+            return Ok(Answers::Card(card));
+        }
+        if entry.is_some_and(|entry| entry.header.state == NeighbourState::Noarp) {
+            return Ok(Answers::Unseen);
+        }
+        if !asked {
+            if !is_on_link(index, address)? {
+                return Ok(Answers::Unseen);
+            }
+            provoke(address)?;
+            asked = true;
+        } else if Instant::now() >= until {
+            return Ok(Answers::Nobody);
+        } else {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Whether the kernel sends what is for an address to the link of an interface, and asks for its card there.
+fn is_on_link(interface: u32, address: Ipv4Addr) -> io::Result<bool> {
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.destination_prefix_length = 32;
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
+    let Some(RouteNetlinkMessage::NewRoute(route)) = netlink::ask(RouteNetlinkMessage::GetRoute(message))? else {
+        return Ok(false);
+    };
+    let has = |wanted: &dyn Fn(&RouteAttribute) -> bool| route.attributes.iter().any(wanted);
+    let by_gateway = has(&|one| matches!(one, RouteAttribute::Gateway(_) | RouteAttribute::Via(_)));
+    let here = has(&|one| matches!(one, RouteAttribute::Oif(index) if *index == interface));
+    Ok(route.header.kind == RouteType::Unicast && here && !by_gateway)
+}
+
+/// Has the kernel ask by ARP for the card of an address.
+///
+/// # Errors
+///
+/// When it cannot send there.
+pub fn provoke(address: Ipv4Addr) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_nonblocking(true)?;
+    match socket.send_to(&[], (address, DISCARD)) {
+        // Its queue is full: somebody else has made it ask.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        sent => sent.map(drop),
+    }
 }
 
 /// As [`kernel`], remembered for a second.
@@ -95,17 +197,17 @@ fn kernel_lookup(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> O
 /// # Errors
 ///
 /// When the kernel cannot be asked.
-pub fn is_there(interface: u32, address: Ipv4Addr) -> std::io::Result<bool> {
+pub fn is_there(interface: u32, address: Ipv4Addr) -> io::Result<bool> {
     use NeighbourState::{Failed, Incomplete, None};
     Ok(entry(interface, address)?.is_some_and(|entry| !matches!(entry.header.state, None | Incomplete | Failed)))
 }
 
-fn ask(interface: &str, address: Ipv4Addr) -> std::io::Result<Option<MacAddress>> {
+fn ask(interface: &str, address: Ipv4Addr) -> io::Result<Option<MacAddress>> {
     Ok(entry(nix::net::if_::if_nametoindex(interface)?, address)?.as_ref().and_then(card))
 }
 
 /// Asks the kernel for one entry (rtnetlink(7), RTM_GETNEIGH).
-fn entry(interface: u32, address: Ipv4Addr) -> std::io::Result<Option<NeighbourMessage>> {
+fn entry(interface: u32, address: Ipv4Addr) -> io::Result<Option<NeighbourMessage>> {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.ifindex = interface;
@@ -139,17 +241,20 @@ mod tests {
 
     #[test]
     fn only_a_card_that_is_known_to_be_another_refuses() {
-        let rows: [(Option<u8>, &[u8], bool); 6] = [
-            (Some(1), &[1], true),
-            (Some(2), &[1, 2], true),
-            (Some(9), &[1, 2], false),
-            (Some(9), &[], false),
-            (None, &[1], true),
-            (None, &[], true),
+        let card = |last| Answers::Card(mac(last));
+        let rows: [(Answers, &[u8], bool); 8] = [
+            (card(1), &[1], true),
+            (card(2), &[1, 2], true),
+            (card(9), &[1, 2], false),
+            (card(9), &[], false),
+            (Answers::Unseen, &[1], true),
+            (Answers::Unseen, &[], true),
+            (Answers::Nobody, &[1], false),
+            (Answers::Nobody, &[], false),
         ];
         for (answers, own, good) in rows {
             let own: Vec<_> = own.iter().copied().map(mac).collect();
-            let reason = another_card([10, 0, 0, 1].into(), answers.map(mac), &own);
+            let reason = another_card([10, 0, 0, 1].into(), answers, &own);
             assert_eq!(reason.is_none(), good, "{answers:?} {own:?}: {reason:?}");
         }
     }
@@ -195,13 +300,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_kernel_does_not_know_is_nobody() {
+    async fn what_is_on_no_link_of_ours_is_not_seen() {
         let table = kernel(vec![
             ("127.0.0.0/8".parse().expect("a network"), "lo".into()),
             ("10.0.0.0/8".parse().expect("a network"), "not-there0".into()),
         ]);
         for address in [[127, 0, 0, 66], [10, 0, 0, 1], [192, 0, 2, 1]] {
-            assert_eq!(table(address.into()).await, None, "{address:?}");
+            assert_eq!(table(address.into()).await, Answers::Unseen, "{address:?}");
         }
     }
 }

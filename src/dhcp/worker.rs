@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::MacAddress;
 use crate::boot::HostIndex;
-use crate::boot::neighbour::Cards;
+use crate::boot::neighbour::{self, Cards};
 
 use super::batching::Batching;
 use super::clock::JumpDetector;
@@ -342,7 +342,7 @@ impl Handler {
         let Outcome { reply, writes, disposition, .. } = outcome;
         if let Disposition::ConflictReported(address) = disposition
             && self.conflict_checks.start(now, index, request.mac, address)
-            && let Err(error) = provoke_arp(network.server, address)
+            && let Err(error) = neighbour::provoke(address)
         {
             tracing::debug!(mac = %request.mac, %address, %error, "cannot ask by ARP who has an address");
         }
@@ -419,14 +419,6 @@ impl Handler {
         }
         all
     }
-}
-
-/// Sends an empty datagram to the discard port (RFC 863), so that the kernel asks by ARP who is there.
-fn provoke_arp(from: Ipv4Addr, to: Ipv4Addr) -> io::Result<()> {
-    const DISCARD: u16 = 9;
-    let socket = UdpSocket::bind((from, 0))?;
-    socket.set_nonblocking(true)?;
-    socket.send_to(&[], (to, DISCARD)).map(drop)
 }
 
 fn select_indexed<'n>(networks: &'n [(usize, Network)], request: &Request<'_>) -> Option<&'n (usize, Network)> {

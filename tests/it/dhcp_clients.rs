@@ -347,3 +347,25 @@ fn the_kernel_says_which_card_answers_at_an_address() {
         assert_eq!(lab.ask("card 10.77.0.100"), answer, "{state}");
     }
 }
+
+/// Where the kernel does not know, it is made to ask: no answer is an answer, too.
+#[test]
+fn the_kernel_is_made_to_ask_which_card_answers_at_an_address() {
+    let Some(mut lab) = lab(Options { network: POOL, macs: &[MAC], ..Options::default() }) else { return };
+    assert_eq!(lab.ask("answers 10.77.0.100"), "Nobody");
+    assert_eq!(lab.ask("answers 10.78.0.1"), "Unseen", "none of our networks");
+    lab.ip_client(0, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), MAC);
+    // It is gone from the table, or the last that was heard was long ago.
+    lab.ip_server(&["neigh", "del", "10.77.0.100", "dev", "br0"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), MAC);
+    lab.ip_server(&["neigh", "replace", "10.77.0.100", "dev", "br0", "nud", "failed"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), MAC);
+    lab.ip_client(0, &["link", "set", "c0", "arp", "off"]);
+    lab.ip_server(&["neigh", "replace", "10.77.0.100", "dev", "br0", "nud", "failed"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), "Nobody");
+    lab.ip_server(&["neigh", "replace", "10.77.0.100", "lladdr", MAC, "dev", "br0", "nud", "stale"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), MAC, "the card that answered last, while it is asked again");
+    lab.ip_server(&["neigh", "replace", "10.77.0.100", "lladdr", MAC, "dev", "br0", "nud", "noarp"]);
+    assert_eq!(lab.ask("answers 10.77.0.100"), "Unseen");
+}

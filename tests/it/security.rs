@@ -280,9 +280,9 @@ impl Appliance {
 /// What the kernel's neighbour table knows.
 fn cards() -> boot::neighbour::Neighbours {
     let card = |address| match address {
-        NODE | BESIDE_NODE => Some(MAC),
-        CLONE | BESIDE_CLONE => Some(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
-        _ => None,
+        NODE | BESIDE_NODE => boot::neighbour::Answers::Card(MAC),
+        CLONE | BESIDE_CLONE => boot::neighbour::Answers::Card(MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1])),
+        _ => boot::neighbour::Answers::Unseen,
     };
     Arc::new(move |address| Box::pin(async move { card(address) }))
 }

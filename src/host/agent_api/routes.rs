@@ -117,6 +117,7 @@ impl Sessions {
                 return Err(refuse("this session has ended: the host was given another boot intent"));
             }
         }
+        self.still_here(&claims, &host).await?;
         self.metrics().agents().called(&host.uid, Instant::now());
         let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
         Ok(Caller { namespace, name, uid, generation: claims.generation })

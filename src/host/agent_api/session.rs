@@ -16,7 +16,7 @@ use super::{Sessions, agent_identity};
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{BootIntent, BootIntentStatus, BootTarget, SessionStatus, StepResult};
-use crate::boot::neighbour::another_card;
+use crate::boot::neighbour::{Answers, another_card};
 use crate::boot::{BootHost, Claims};
 use crate::host::refused::Refused;
 use crate::protocol::{OpenSession, Session};
@@ -147,18 +147,32 @@ impl Sessions {
         Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
     }
 
-    /// The network card that answers at an address.
-    async fn neighbour(&self, address: Option<Ipv4Addr>) -> Option<MacAddress> {
-        self.0.neighbours.get()?(address?).await
+    /// What answers at an address.
+    async fn neighbour(&self, address: Option<Ipv4Addr>) -> Answers {
+        match (self.0.neighbours.get(), address) {
+            (Some(neighbours), Some(address)) => neighbours(address).await,
+            _ => Answers::Unseen,
+        }
+    }
+
+    /// Whether a session is still used by the machine that opened it, as far as the card at its address says.
+    pub(super) async fn still_here(&self, claims: &Claims, host: &BootHost) -> Result<(), Refused> {
+        let Some(address) = claims.address.filter(|_| !claims.first) else { return Ok(()) };
+        let answers = self.neighbour(Some(address)).await;
+        // Of a host that was not inspected yet further cards are known from the machine's own word alone.
+        if answers.card().is_some() && host.macs.len() < 2 {
+            return Ok(());
+        }
+        another_card(address, answers, &host.macs).map_or(Ok(()), |reason| Err(Refused(StatusCode::FORBIDDEN, reason)))
     }
 
     /// Whether a token may be used from here; the machine has these network cards.
     async fn here(&self, claims: &Claims, peer: IpAddr, own: &[MacAddress]) -> Result<(), Refused> {
-        let card = match peer.to_canonical() {
+        let answers = match peer.to_canonical() {
             IpAddr::V4(peer) if claims.first => self.neighbour(Some(peer)).await,
-            _ => None,
+            _ => Answers::Unseen,
         };
-        bound_elsewhere(claims, peer, card, own, Timestamp::now().as_second())
+        bound_elsewhere(claims, peer, answers, own, Timestamp::now().as_second())
     }
 
     /// Why the machine that calls is not the host's.
@@ -215,13 +229,13 @@ fn may_open(intent: &BootIntent, claims: &Claims, peer: IpAddr) -> Result<(), St
     ))
 }
 
-/// Why a token that was given to one address is of no use at another. `card` is the network card that answers at the other,
-/// `own` are the machine's. Where nobody here gave the first address, the machine may have another by now: its card shows
+/// Why a token that was given to one address is of no use at another. `answers` is what answers ARP at the other, `own` are
+/// the machine's cards. Where nobody here gave the first address, the machine may have another by now: its card shows
 /// so, and where no card can be seen it has to wait.
 pub(super) fn bound_elsewhere(
     claims: &Claims,
     peer: IpAddr,
-    card: Option<MacAddress>,
+    answers: Answers,
     own: &[MacAddress],
     now: i64,
 ) -> Result<(), Refused> {
@@ -229,9 +243,9 @@ pub(super) fn bound_elsewhere(
         return Ok(());
     };
     let reason = format!("this boot's token was given to {address}, and this call comes from {peer}");
-    match (claims.first, card) {
-        (true, Some(card)) if own.contains(&card) => Ok(()),
-        (true, None) => match claims.others_wait(now) {
+    match (claims.first, answers) {
+        (true, Answers::Card(card)) if own.contains(&card) => Ok(()),
+        (true, Answers::Unseen) => match claims.others_wait(now) {
             None => Ok(()),
             // The agent asks again for as long as its token is good.
             Some(left) => {

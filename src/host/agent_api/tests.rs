@@ -481,9 +481,56 @@ async fn of_nobodys_body_a_byte_is_read_and_of_a_hosts_no_more_than_its_calls_ne
 
 /// The kernel's neighbour table says that this card answers at every address.
 fn answers(last: Option<u8>) -> crate::boot::neighbour::Neighbours {
-    use futures::FutureExt;
+    use crate::boot::neighbour::Answers;
     let card = last.map(|last| crate::api::MacAddress([2, 0, 0, 0, 0, last]));
-    Arc::new(move |_| async move { card }.boxed())
+    says(card.map_or(Answers::Unseen, Answers::Card))
+}
+
+fn says(answers: crate::boot::neighbour::Answers) -> crate::boot::neighbour::Neighbours {
+    use futures::FutureExt;
+    Arc::new(move |_| async move { answers }.boxed())
+}
+
+/// Whoever answers no ARP, or by another card than before, goes on with nobody's session.
+#[tokio::test]
+async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
+    use crate::boot::neighbour::Answers;
+    let mut site = Site::new(&[StepAction::WriteImage]).await;
+    let card = |last| Answers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    let now: Arc<std::sync::Mutex<Answers>> = Arc::new(std::sync::Mutex::new(Answers::Nobody));
+    let seen = Arc::clone(&now);
+    let neighbours: crate::boot::neighbour::Neighbours = Arc::new(move |_| {
+        use futures::FutureExt;
+        let answers = *seen.lock().unwrap();
+        async move { answers }.boxed()
+    });
+    site.router = site.sessions.clone().with_neighbours(neighbours).router();
+    // The index is told anew of the host when its intent changes.
+    let inspected = || {
+        let mut host = site.index.by_name("default", "h").expect("known").as_ref().clone();
+        host.macs = vec![MAC.parse().unwrap(), crate::api::MacAddress([2, 0, 0, 0, 0, 2])];
+        site.index.insert(host);
+    };
+    inspected();
+    let token = site.tokens.mint_at(&site.uid, 7, Some([10, 0, 0, 5].into())).unwrap();
+    let (status, answer) = site.open_by(&[MAC], NODE, &token).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("no network card answers ARP at 10.0.0.5"), "{answer}");
+    *now.lock().unwrap() = card(1);
+    let (status, answer) = site.open_by(&[MAC], NODE, &token).await;
+    assert_eq!(status, 200, "{answer}");
+    let session = answer["session"].as_str().unwrap().to_owned();
+    let is_open = || {
+        let host = site.index.by_name("default", "h").expect("known");
+        host.intent.as_ref().is_some_and(|intent| intent.session_open)
+    };
+    site.until("the index knows of the session", is_open).await;
+    inspected();
+    for (answers, expected) in [(card(2), 204), (card(0x66), 403), (Answers::Nobody, 403), (Answers::Unseen, 204)] {
+        *now.lock().unwrap() = answers;
+        let (status, answer) = site.call(NODE, &session, "POST", "event", json!({ "step": "7.1", "phase": "a" })).await;
+        assert_eq!(status, expected, "{answers:?}: {answer}");
+    }
 }
 
 #[tokio::test]
@@ -523,24 +570,26 @@ async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
 fn a_token_of_who_asked_first_goes_with_the_machine_and_with_nobody_else() {
     use super::session::bound_elsewhere;
     use crate::api::MacAddress;
+    use crate::boot::neighbour::Answers;
     use crate::boot::{Claims, TokenBinding};
     let (mac, other) = (MacAddress([2, 0, 0, 0, 0, 1]), MacAddress([2, 0, 0, 0, 0, 9]));
     let (own, at): (_, std::net::Ipv4Addr) = ([mac], [10, 0, 0, 5].into());
     let elsewhere = [10, 0, 0, 6];
     // what it is bound to, who calls, the card there, seconds since it was made, the answer
-    type Row = (TokenBinding, [u8; 4], Option<MacAddress>, i64, Option<u16>);
-    let rows: [Row; 11] = [
-        (TokenBinding::Nowhere, elsewhere, None, 0, None),
-        (TokenBinding::Leased(at), [10, 0, 0, 5], Some(other), 0, None),
-        (TokenBinding::Leased(at), elsewhere, Some(mac), 1_000, Some(403)),
-        (TokenBinding::Leased(at), elsewhere, None, 1_000, Some(403)),
-        (TokenBinding::First(at), [10, 0, 0, 5], None, 0, None),
-        (TokenBinding::First(at), elsewhere, Some(mac), 0, None),
-        (TokenBinding::First(at), elsewhere, Some(other), 0, Some(403)),
-        (TokenBinding::First(at), elsewhere, Some(other), 1_000, Some(403)),
-        (TokenBinding::First(at), elsewhere, None, 0, Some(503)),
-        (TokenBinding::First(at), elsewhere, None, 119, Some(503)),
-        (TokenBinding::First(at), elsewhere, None, 120, None),
+    type Row = (TokenBinding, [u8; 4], Answers, i64, Option<u16>);
+    let rows: [Row; 12] = [
+        (TokenBinding::Nowhere, elsewhere, Answers::Unseen, 0, None),
+        (TokenBinding::Leased(at), [10, 0, 0, 5], Answers::Card(other), 0, None),
+        (TokenBinding::Leased(at), elsewhere, Answers::Card(mac), 1_000, Some(403)),
+        (TokenBinding::Leased(at), elsewhere, Answers::Unseen, 1_000, Some(403)),
+        (TokenBinding::First(at), [10, 0, 0, 5], Answers::Unseen, 0, None),
+        (TokenBinding::First(at), elsewhere, Answers::Card(mac), 0, None),
+        (TokenBinding::First(at), elsewhere, Answers::Card(other), 0, Some(403)),
+        (TokenBinding::First(at), elsewhere, Answers::Card(other), 1_000, Some(403)),
+        (TokenBinding::First(at), elsewhere, Answers::Unseen, 0, Some(503)),
+        (TokenBinding::First(at), elsewhere, Answers::Unseen, 119, Some(503)),
+        (TokenBinding::First(at), elsewhere, Answers::Unseen, 120, None),
+        (TokenBinding::First(at), elsewhere, Answers::Nobody, 120, Some(403)),
     ];
     for (bound, peer, card, after, wanted) in rows {
         let plain =

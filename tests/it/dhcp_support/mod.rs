@@ -630,9 +630,14 @@ fn serve() {
             }
             Some(("card", address)) => {
                 let address = address.parse().expect("an address");
-                let card = runtime.block_on(neighbour::kernel(networks.clone())(address));
-                assert_eq!(neighbour::cached(networks.clone())(address), card, "asked the other way");
-                card.map_or_else(|| "none".to_owned(), |card| card.to_string())
+                neighbour::cached(networks.clone())(address).map_or_else(|| "none".to_owned(), |card| card.to_string())
+            }
+            Some(("answers", address)) => {
+                let address = address.parse().expect("an address");
+                match runtime.block_on(neighbour::kernel(networks.clone())(address)) {
+                    neighbour::Answers::Card(card) => card.to_string(),
+                    other => format!("{other:?}"),
+                }
             }
             Some(("rank", address)) => format!("{:?}", ranks(address.parse().expect("an address"))),
             Some(("explain", mac)) => leases.explain(mac.parse().expect("a MAC address"), &hosts),
