@@ -16,6 +16,8 @@
 //! *Much of one caller.* What was done always has its line, and nothing keeps a caller from doing much. So a caller has a
 //! share of the log (`volume`), and further lines are written into files beside it, where they roll away only each other.
 //!
+//! *A disk with little room* gets hardly any more of one caller (`room`).
+//!
 //! *A slow disk.* Lines wait in a queue (`queue`), of which one caller has a part only, so who makes many wait waits alone.
 //!
 //! Backups, which hold every key, are in it. Not in it: other reads, reviews, callers who show nothing, and what is written beside the API: DHCP leases.
@@ -43,11 +45,13 @@ use super::tls::{Peer, Refused};
 mod attempt_limit;
 mod file;
 mod queue;
+mod room;
 mod volume;
 
 use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
 use file::Log;
 use queue::{Line, Message, PLACES, Place, Queue};
+use room::Room;
 use volume::{LineOwner, Volumes};
 
 /// How long a change waits for its place, and the end for the last line.
@@ -91,6 +95,7 @@ impl AuditOptions {
 #[derive(Clone, Debug)]
 pub struct Audit {
     queue: Queue,
+    room: Option<Room>,
     // std's lock: held to count only.
     limits: Arc<Mutex<CallerLimits>>,
 }
@@ -122,16 +127,17 @@ impl Audit {
     /// When the file cannot be opened.
     pub fn start(options: AuditOptions) -> io::Result<Self> {
         let (bytes, busy) = (options.bytes(), Log::open(options.busy())?);
+        let room = Room::new(options.path.parent().unwrap_or(&options.path))?;
         let log = Log::open(options)?;
         let (queue, lines) = mpsc::channel(PLACES);
-        tokio::spawn(file::write(log, busy, lines));
-        let audit = Self::on(queue, PATIENCE, bytes);
+        tokio::spawn(file::write(log, busy, room.clone(), lines));
+        let audit = Self { room: Some(room), ..Self::on(queue, PATIENCE, bytes) };
         tokio::spawn(tell_what_was_left_out(audit.queue.messages.downgrade(), Arc::clone(&audit.limits)));
         Ok(audit)
     }
 
     fn on(queue: mpsc::Sender<Message>, patience: Duration, bytes: u64) -> Self {
-        Self { queue: Queue::new(queue, patience), limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
+        Self { queue: Queue::new(queue, patience), room: None, limits: Arc::new(Mutex::new(CallerLimits::of(bytes))) }
     }
 
     /// Tells of a request that came with a proof which proved nothing, as far as the ration goes.
@@ -286,6 +292,7 @@ struct Event<'e> {
 pub(super) struct Pending {
     place: Option<Place>,
     limits: Arc<Mutex<CallerLimits>>,
+    room: Option<Room>,
     /// As whom it counts; nobody: Slipway itself, whose refused requests all have their line.
     caller: Option<String>,
     received: Timestamp,
@@ -549,6 +556,7 @@ impl Pending {
         Ok(Self {
             place: Some(place),
             limits: Arc::clone(&audit.limits),
+            room: audit.room.clone(),
             caller,
             received,
             verb,
@@ -614,7 +622,9 @@ impl Pending {
             },
         };
         if let Some(line) = line(&event) {
-            let is_beyond = lock(&self.limits).volumes.is_beyond(Instant::now(), self.whose(), line.len());
+            let little_room = self.room.as_ref().is_some_and(Room::is_little);
+            let (now, whose) = (Instant::now(), self.whose());
+            let is_beyond = lock(&self.limits).volumes.is_beyond(now, whose, line.len(), little_room);
             place.put(line, is_beyond);
         }
     }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::AuditOptions;
 use super::queue::{Line, Message};
+use super::room::{RING, Room};
 
 /// Lines written at once.
 const BATCH: usize = 512;
@@ -22,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The writer: takes lines until it is told to end, those beyond their writers' shares into a log of their own. It gives up
 /// no line while it lives.
-pub(super) async fn write(mut log: Log, mut busy: Log, mut lines: mpsc::Receiver<Message>) {
+pub(super) async fn write(mut log: Log, mut busy: Log, room: Room, mut lines: mpsc::Receiver<Message>) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut sync_at: Option<Instant> = None;
     loop {
@@ -62,8 +63,16 @@ pub(super) async fn write(mut log: Log, mut busy: Log, mut lines: mpsc::Receiver
             lines.flat_map(|Line { text, .. }| text.iter().copied()).collect()
         };
         let (text, beyond) = (text_of(false), text_of(true));
-        log = blocking(log, move |log| log.write(&text)).await;
-        busy = blocking(busy, move |log| log.write(&beyond)).await;
+        let looks = room.clone();
+        log = blocking(log, move |log| {
+            looks.look();
+            log.write(&text)?;
+            log.held = looks.reserve(&log.file, log.size, log.held);
+            Ok(())
+        })
+        .await;
+        let is_little = room.is_little();
+        busy = blocking(busy, move |log| log.write_beyond(&beyond, is_little)).await;
         // Only now may their callers have others in their places.
         drop(lines_taken);
         sync_at.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
@@ -112,6 +121,8 @@ pub(super) struct Log {
     is_cut: bool,
     /// Whether lines were written since it was synced.
     is_dirty: bool,
+    /// Up to where blocks of the file are its own.
+    held: u64,
 }
 
 impl Log {
@@ -120,7 +131,7 @@ impl Log {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         let (file, size, is_cut) = open(&options.path)?;
-        Ok(Self { options, file, size, is_cut, is_dirty: false })
+        Ok(Self { options, file, size, is_cut, is_dirty: false, held: 0 })
     }
 
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
@@ -139,11 +150,54 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                // What was written in part is taken back, so that the next try writes it whole.
+                // What was written in part is taken back, so that the next try writes it whole. With it goes what was reserved.
                 self.file.set_len(self.size)?;
+                self.held = self.size;
                 Err(error)
             }
         }
+    }
+
+    /// Writes lines that are beyond their callers' shares. While the disk has little room, they are a ring: each roll away only
+    /// earlier ones of their kind, and when the disk has none at all, the last ones go at once.
+    fn write_beyond(&mut self, text: &[u8], is_little: bool) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        if is_little {
+            self.remove_older()?;
+            if self.size + text.len() as u64 > RING {
+                self.file.set_len(0)?;
+                (self.size, self.is_cut) = (0, false);
+            }
+        }
+        match self.write(text) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                let bytes = text.len();
+                tracing::error!(%error, bytes, "lines of callers who write much to the audit log are lost: its disk is full");
+                Ok(())
+            }
+            written => written,
+        }
+    }
+
+    fn remove_older(&self) -> io::Result<()> {
+        for number in 1..=self.options.max_files {
+            match fs::remove_file(self.at(number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of the file that was set aside so many files ago.
+    fn at(&self, number: usize) -> PathBuf {
+        let mut name = self.options.path.clone().into_os_string();
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -157,17 +211,11 @@ impl Log {
     /// `audit.log` becomes `audit.log.1`, and so on; the oldest goes.
     fn set_aside(&mut self) -> io::Result<()> {
         self.sync()?;
+        // What is reserved is the next file's.
+        self.file.set_len(self.size)?;
         let path = &self.options.path;
-        let at = |number: usize| match number {
-            0 => path.clone(),
-            number => {
-                let mut name = path.clone().into_os_string();
-                name.push(format!(".{number}"));
-                PathBuf::from(name)
-            }
-        };
         for number in (0..self.options.max_files).rev() {
-            match fs::rename(at(number), at(number + 1)) {
+            match fs::rename(self.at(number), self.at(number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -176,6 +224,7 @@ impl Log {
             fs::remove_file(path)?;
         }
         (self.file, self.size, self.is_cut) = open(path)?;
+        self.held = 0;
         Ok(())
     }
 }
@@ -216,6 +265,24 @@ mod tests {
         assert_eq!(read("audit.log.1").as_deref(), Some("five six\n"));
         assert_eq!(read("audit.log.2").as_deref(), Some("four\n"));
         assert_eq!(read("audit.log.3"), None);
+    }
+
+    #[test]
+    fn lines_beyond_a_share_are_a_ring_while_there_is_little_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::open(options(folder.path(), 2 * RING)).unwrap();
+        let line = |letter: u8| [vec![letter; RING as usize / 2 - 1], vec![b'\n']].concat();
+        for letter in *b"abcdef" {
+            log.write_beyond(&line(letter), false).unwrap();
+        }
+        let files = || fs::read_dir(folder.path().join("logs")).unwrap().count();
+        let first = || fs::read(folder.path().join("logs/audit.log")).unwrap()[0];
+        assert_eq!((files(), first()), (2, b'e'));
+        for (letter, oldest) in [(b'g', b'g'), (b'h', b'g'), (b'i', b'i')] {
+            log.write_beyond(&line(letter), true).unwrap();
+            assert_eq!((files(), first()), (1, oldest), "{letter}");
+        }
+        assert_eq!(fs::metadata(folder.path().join("logs/audit.log")).unwrap().len(), RING / 2);
     }
 
     #[test]

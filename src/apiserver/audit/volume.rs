@@ -9,6 +9,8 @@ use tokio::time::Instant;
 const PART: u64 = 16;
 /// That of what Slipway itself writes of one object, which may be what a machine makes it write, is this part of it.
 const PART_OF_OBJECT: u64 = 16;
+/// While the disk has little room, shares are this part of what they are.
+const PART_OF_LITTLE: u64 = 256;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Callers and objects that are counted one by one. When they are more, further ones share a share.
 const COUNTED: usize = 16_384;
@@ -44,13 +46,13 @@ impl Volumes {
         Self { share: log / PART, written: HashMap::new() }
     }
 
-    /// Whether a line goes beyond its writer's share. If not it is counted.
-    pub fn is_beyond(&mut self, now: Instant, whose: LineOwner, bytes: usize) -> bool {
+    /// Whether a line goes beyond its writer's share, which is small while the disk has little room. If not it is counted.
+    pub fn is_beyond(&mut self, now: Instant, whose: LineOwner, bytes: usize, little_room: bool) -> bool {
         let whose = self.counted(now, whose);
         let (share, bytes) = (share_of(self.share, &whose), bytes as u64);
         let written = self.written.entry(whose).or_insert(Written { bytes: 0, at: now });
         let sum = left(*written, share, now).saturating_add(bytes);
-        if sum > share {
+        if sum > if little_room { share / PART_OF_LITTLE } else { share } {
             return true;
         }
         *written = Written { bytes: sum, at: now };
@@ -97,7 +99,7 @@ mod tests {
         let start = Instant::now();
         let mut volumes = Volumes::of(16_000);
         let mut lines = |whose: fn() -> LineOwner, at: Duration| {
-            (0..10_000).take_while(|_| !volumes.is_beyond(start + at, whose(), 10)).count()
+            (0..10_000).take_while(|_| !volumes.is_beyond(start + at, whose(), 10, false)).count()
         };
         for (whose, at, wanted) in [
             ((|| caller("a")) as fn() -> LineOwner, Duration::ZERO, 100),
@@ -113,16 +115,27 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_small_while_there_is_little_room() {
+        let now = Instant::now();
+        let mut volumes = Volumes::of(16 * 256 * 100);
+        let mut lines = |whose: fn() -> LineOwner, little_room| {
+            (0..10_000).take_while(|_| !volumes.is_beyond(now, whose(), 10, little_room)).count()
+        };
+        assert_eq!((lines(|| caller("a"), true), lines(|| object("a"), true)), (10, 0));
+        assert_eq!((lines(|| caller("a"), false), lines(|| caller("a"), true)), (2550, 0));
+    }
+
+    #[test]
     fn not_more_are_counted_than_a_bound_and_who_has_made_it_good_is_forgotten() {
         let start = Instant::now();
         let mut volumes = Volumes::of(16_000);
         for number in 0..COUNTED * 2 {
-            volumes.is_beyond(start, caller(&number.to_string()), 10);
+            volumes.is_beyond(start, caller(&number.to_string()), 10, false);
         }
         assert_eq!(volumes.written.len(), COUNTED + 1);
-        assert!(volumes.is_beyond(start, caller("new"), 10), "the others have had their share");
-        assert!(!volumes.is_beyond(start, caller("7"), 10));
-        assert!(!volumes.is_beyond(start + DAY * 2, caller("new"), 10));
+        assert!(volumes.is_beyond(start, caller("new"), 10, false), "the others have had their share");
+        assert!(!volumes.is_beyond(start, caller("7"), 10, false));
+        assert!(!volumes.is_beyond(start + DAY * 2, caller("new"), 10, false));
         assert_eq!(volumes.written.len(), 1);
     }
 }
