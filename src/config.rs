@@ -391,7 +391,12 @@ pub struct EngineConfig {
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { kubeconfig: None, context: None, namespace: "default".into(), lease: Span(Duration::from_secs(15)) }
+        Self {
+            kubeconfig: None,
+            context: None,
+            namespace: "slipway-system".into(),
+            lease: Span(Duration::from_secs(15)),
+        }
     }
 }
 

@@ -146,7 +146,7 @@ const OF_METRICS: &[Right] = &[
 
 const ROLE: &str = "\
 # What the user of engine.kubeconfig may do in the API server that keeps the objects, and no more.
-# `slipway crds --rbac` prints it. The user is \"slipway\"; the Lease is in the namespace \"default\", as engine.namespace says.
+# `slipway crds --rbac` prints it. The user is \"slipway\"; the Lease is in the namespace \"slipway-system\", as engine.namespace says.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -169,11 +169,16 @@ subjects:
     kind: User
     name: slipway
 ---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: slipway-system
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: slipway-lease
-  namespace: default
+  namespace: slipway-system
 rules:
   - apiGroups: [coordination.k8s.io]
     resources: [leases]
@@ -187,7 +192,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   name: slipway-lease
-  namespace: default
+  namespace: slipway-system
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role

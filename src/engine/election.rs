@@ -10,9 +10,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Longest duration of somebody else's lease that is respected, and the shortest: no appliance has a shorter one, and what is
-/// missing or garbled must not make two leaders.
-const DURATION_MAX: Duration = Duration::from_secs(3600);
+/// Longest duration of somebody else's lease that is respected, and the shortest: no appliance has a longer or a shorter one
+/// (`engine.lease`), and what is missing or garbled must not make two leaders.
+const DURATION_MAX: Duration = Duration::from_secs(300);
 const DURATION_MIN: Duration = Duration::from_secs(5);
 
 /// How long is what, all from the lease's duration.
@@ -201,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_hostile_duration_is_bounded() {
         let forever = Record { duration: Duration::from_secs(u64::from(u32::MAX)), ..record("b", 0, 0) };
-        assert_eq!(plays(&[(0, Some(forever.clone())), (3600, Some(forever))]), [None, Some(1)]);
+        assert_eq!(plays(&[(0, Some(forever.clone())), (300, Some(forever))]), [None, Some(1)]);
         let none = Some(Record { duration: Duration::ZERO, ..record("b", 0, 0) });
         assert_eq!(plays(&[(0, none.clone()), (4, none.clone()), (5, none)]), [None, None, Some(1)]);
     }

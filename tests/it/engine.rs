@@ -191,7 +191,7 @@ impl Rack {
     }
 
     fn leases(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), "default")
+        Api::namespaced(self.client.clone(), "slipway-system")
     }
 
     async fn holder(&self) -> String {

@@ -68,7 +68,7 @@ async fn what_was_written_past_admission_is_judged_where_it_is_acted_on() {
     let tables = format!("{}[engine]\nkubeconfig = {own_file:?}\n", site.tables());
     let appliance = Appliance::with_data(data.clone(), &tables).await;
     let admin = hostile::client(&kubeconfig, None).await;
-    let leases = kube::Api::<k8s_openapi::api::coordination::v1::Lease>::namespaced(admin, "default");
+    let leases = kube::Api::<k8s_openapi::api::coordination::v1::Lease>::namespaced(admin, "slipway-system");
     until("the appliance leads", async || leases.get_opt("slipway").await.unwrap()).await;
     let log = || appliance.log();
     let acting = hostile::Acting { data, boot: appliance.boot, api: appliance.address, log: &log };
