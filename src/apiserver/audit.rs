@@ -678,7 +678,7 @@ mod tests {
     async fn without_a_place_for_its_line_no_change_is_begun() {
         let (queue, _lines) = mpsc::channel(1);
         let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
-        let place = audit.queue.reserve(None).await.ok().expect("a place");
+        let place = audit.queue.reserve(None).await.expect("a place");
         assert_eq!(audit.queue.reserve(Some("a")).await.err().map(|error| error.code.as_u16()), Some(503));
         drop(place);
         assert!(audit.queue.reserve(Some("a")).await.is_ok());
