@@ -6,7 +6,6 @@
 //! nobody's. It takes no more than a forged ARP answer to deceive this as well; a switch that binds MAC addresses to its ports
 //! keeps that from arriving.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,12 +20,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
 use crate::api::MacAddress;
-use crate::netlink;
-
-/// How long an answer of the kernel's is believed where each packet asks.
-const FRESH: Duration = Duration::from_secs(1);
-/// Answers remembered; more addresses of known hosts than these do not ask within a second.
-const MOST_REMEMBERED: usize = 4096;
+use crate::netlink::{self, Remembered};
 
 /// How long is waited for an answer to ARP: machines answer within milliseconds, and the kernel asks once a second.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -76,16 +70,27 @@ pub fn another_card(address: Ipv4Addr, answers: Answers, own: &[MacAddress]) -> 
     }
 }
 
-/// The kernel's neighbour table on these networks' interfaces.
+/// The kernel's neighbour table on these networks' interfaces. Which card answers is remembered for a second.
 pub fn kernel(networks: Vec<(Ipv4Network, String)>) -> Neighbours {
+    let remembered = Arc::new(Mutex::new(Remembered::default()));
     Arc::new(move |address| {
         let interface = networks.iter().find(|(subnet, _)| subnet.contains(address)).map(|(_, name)| name.clone());
+        let remembered = Arc::clone(&remembered);
         async move {
             let Some(interface) = interface else { return Answers::Unseen };
-            wait_for_answer(&interface, address).await.unwrap_or_else(|error| {
+            let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = lock().get(&address, Instant::now());
+            if let Some(known) = known {
+                return known;
+            }
+            let answers = wait_for_answer(&interface, address).await.unwrap_or_else(|error| {
                 tracing::warn!(%address, %error, "cannot read the neighbour table: whose address it is cannot be seen");
                 Answers::Unseen
-            })
+            });
+            if answers != Answers::Nobody {
+                lock().put(address, answers, Instant::now());
+            }
+            answers
         }
         .boxed()
     })
@@ -150,36 +155,16 @@ pub fn provoke(address: Ipv4Addr) -> io::Result<()> {
 
 /// As [`kernel`], remembered for a second.
 pub fn cached(networks: Vec<(Ipv4Network, String)>) -> Cards {
-    let (look, remembered) = (kernel_lookup(networks), Mutex::new(NeighbourCache::default()));
+    let (look, remembered) = (kernel_lookup(networks), Mutex::new(Remembered::default()));
     Arc::new(move |address| {
         let lock = || remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().get(address, Instant::now());
+        let known = lock().get(&address, Instant::now());
         known.unwrap_or_else(|| {
             let card = look(address);
             lock().put(address, card, Instant::now());
             card
         })
     })
-}
-
-/// What the kernel said of late.
-#[derive(Debug, Default)]
-struct NeighbourCache(HashMap<Ipv4Addr, (Instant, Option<MacAddress>)>);
-
-impl NeighbourCache {
-    fn get(&self, address: Ipv4Addr, now: Instant) -> Option<Option<MacAddress>> {
-        let (since, card) = self.0.get(&address)?;
-        (now.saturating_duration_since(*since) < FRESH).then_some(*card)
-    }
-
-    fn put(&mut self, address: Ipv4Addr, card: Option<MacAddress>, now: Instant) {
-        if self.0.len() >= MOST_REMEMBERED {
-            self.0.retain(|_, (since, _)| now.saturating_duration_since(*since) < FRESH);
-        }
-        if self.0.len() < MOST_REMEMBERED {
-            self.0.insert(address, (now, card));
-        }
-    }
 }
 
 fn kernel_lookup(networks: Vec<(Ipv4Network, String)>) -> impl Fn(Ipv4Addr) -> Option<MacAddress> + Send + Sync {
@@ -278,25 +263,6 @@ mod tests {
         for odd in [&[][..], &[1; 5], &[1; 20]] {
             assert_eq!(card_in(Reachable, odd), Option::None, "no Ethernet");
         }
-    }
-
-    #[test]
-    fn an_answer_is_remembered_for_a_second_and_no_more_than_so_many_are() {
-        let (mut remembered, begin) = (NeighbourCache::default(), Instant::now());
-        let address = |number: usize| Ipv4Addr::from_bits(0x0a00_0000 + number as u32);
-        remembered.put(address(0), None, begin);
-        remembered.put(address(1), Some(mac(1)), begin);
-        for (number, after, wanted) in [(0, 0, Some(None)), (1, 999, Some(Some(mac(1)))), (1, 1000, None), (2, 0, None)]
-        {
-            let known = remembered.get(address(number), begin + Duration::from_millis(after));
-            assert_eq!(known, wanted, "{number} after {after} ms");
-        }
-        for number in 0..2 * MOST_REMEMBERED {
-            remembered.put(address(number), None, begin);
-        }
-        assert_eq!(remembered.0.len(), MOST_REMEMBERED);
-        remembered.put(address(7), Some(mac(7)), begin + FRESH);
-        assert_eq!((remembered.0.len(), remembered.get(address(7), begin + FRESH)), (1, Some(Some(mac(7)))));
     }
 
     #[tokio::test]

@@ -2,19 +2,35 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Instant;
 
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink;
+use crate::netlink::{self, Remembered};
 
 /// Whether what is sent to an address stays in this box: it is one of its own, or of a whole network that it takes for its own
-/// (`ip route add local`, an address of `lo` with a shorter prefix).
+/// (`ip route add local`, an address of `lo` with a shorter prefix). What the kernel said is believed for a second.
 ///
 /// # Errors
 ///
 /// When the kernel cannot be asked.
 pub(super) fn is_local(address: IpAddr) -> io::Result<bool> {
+    static REMEMBERED: LazyLock<Mutex<Remembered<IpAddr, bool>>> = LazyLock::new(Mutex::default);
+    let lock = || REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock().get(&address, Instant::now());
+    known.map_or_else(
+        || {
+            let is_local = ask(address)?;
+            lock().put(address, is_local, Instant::now());
+            Ok(is_local)
+        },
+        Ok,
+    )
+}
+
+fn ask(address: IpAddr) -> io::Result<bool> {
     let mut message = RouteMessage::default();
     let (family, prefix, destination) = match address {
         IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
