@@ -107,9 +107,8 @@ impl NewStore {
         files
             .end()
             .map_err(said_of)
-            .and_then(|base| {
-                disk.turn_to(base, &Group::default()).map_err(|(NotAnew::Given(reason) | NotAnew::Torn(reason))| reason)
-            })
+            .and_then(|base| base.finish(&Group::default()).map_err(said_of))
+            .and_then(|new| disk.turn_to(new).map_err(|(NotAnew::Given(reason) | NotAnew::Torn(reason))| reason))
             .and_then(|()| disk.settle())
             .map_err(|reason| OpenError { path: options.path, reason })
     }

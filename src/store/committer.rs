@@ -231,6 +231,9 @@ impl Committer {
 
     /// Has the database written anew when it takes too much of the disk for what is in it.
     fn tidy(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
+        if let Err(not) = self.disk.give_up_when_low() {
+            return went_on(not);
+        }
         if self.disk.is_due() || self.held.len() >= QUEUE {
             self.complete()?;
             if !self.held.is_empty() {

@@ -100,7 +100,7 @@ pub(super) struct NewBase {
 impl NewBase {
     /// Begins its journal with what was changed since. All of it is on disk when this returns. The base gets its name last:
     /// without one, it was not finished.
-    fn finish(self, since: &Group) -> Result<Files, Refusal> {
+    pub fn finish(self, since: &Group) -> Result<Files, Refusal> {
         let Self { folder, base } = self;
         let mut journal = Journal::create(&folder.join(JOURNAL), base.digest)?;
         if !since.is_empty() {
@@ -115,7 +115,7 @@ impl NewBase {
 }
 
 /// The files of a generation.
-struct Files {
+pub(super) struct Files {
     folder: PathBuf,
     base: Base,
     journal: Journal,
@@ -415,7 +415,7 @@ impl Disk {
         let size = live as u64;
         let begun = self.begin_rewriting().and_then(|files| {
             let room = room_aside(size, self.bytes() + size);
-            Rewriting::begin(files, moment, Arc::clone(&self.sealer), (size, room), wake)
+            Rewriting::begin(files, moment, Arc::clone(&self.sealer), (size, room), self.space.is_low(), wake)
                 .map_err(|error| format!("cannot start its thread: {error}"))
         });
         match begun {
@@ -451,11 +451,31 @@ impl Disk {
         })
     }
 
+    /// Gives up writing it anew when the disk has become low since that was begun: what is written meanwhile needs the room.
+    pub fn give_up_when_low(&mut self) -> Result<(), NotAnew> {
+        self.space.look();
+        if !self.space.is_low() || self.rewriting.as_ref().is_none_or(Rewriting::began_low) {
+            return Ok(());
+        }
+        // Its thread has ended when this returns.
+        self.rewriting = None;
+        Err(self.put_off("the disk became full meanwhile".to_owned()))
+    }
+
     /// Waits until it is written anew and lets that take its place; says how long all of it took.
     pub fn complete(&mut self) -> Result<Duration, NotAnew> {
         let Some(rewriting) = self.rewriting.take() else { return Ok(Duration::ZERO) };
-        let (before, began) = (self.bytes(), rewriting.began());
-        let outcome = rewriting.end().map_err(NotAnew::Given).and_then(|(base, since)| self.turn_to(base, &since));
+        let (before, began, began_low) = (self.bytes(), rewriting.began(), rewriting.began_low());
+        let outcome = rewriting.end().map_err(NotAnew::Given).and_then(|(base, since)| {
+            let mut new = base.finish(&since).map_err(|refusal| NotAnew::Given(said_of(refusal)))?;
+            // Without it, whoever fills the disk now stops the database.
+            match new.journal.reserve(self.space.reserve()) {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull && !began_low => {
+                    Err(NotAnew::Given("the disk became full meanwhile".to_owned()))
+                }
+                _ => self.turn_to(new),
+            }
+        });
         match outcome {
             Ok(()) => {
                 self.retry = None;
@@ -482,9 +502,8 @@ impl Disk {
     }
 
     /// Lets the next generation take the place of this one.
-    pub fn turn_to(&mut self, new: NewBase, since: &Group) -> Result<(), NotAnew> {
-        let files = new.finish(since).map_err(|refusal| NotAnew::Given(said_of(refusal)))?;
-        let former = std::mem::replace(&mut self.files, files);
+    pub fn turn_to(&mut self, new: Files) -> Result<(), NotAnew> {
+        let former = std::mem::replace(&mut self.files, new);
         self.generation += 1;
         self.reserves = true;
         self.settle_witness().map_err(NotAnew::Torn)?;

@@ -122,6 +122,8 @@ pub(super) struct Rewriting {
     thread: Option<JoinHandle<Result<NewBase, Refusal>>>,
     progress: Arc<Progress>,
     began: Instant,
+    /// Whether the disk had little room then: it is to give some back.
+    began_low: bool,
     /// What it will take of the disk, in bytes.
     size: u64,
     /// What it may grow by together with the database as it is, in bytes, when it was begun.
@@ -132,7 +134,7 @@ pub(super) struct Rewriting {
 
 impl Rewriting {
     /// Begins it. `size` is what it will take of the disk, in bytes, `room` by how many bytes it and the database as it is may
-    /// grow together; `wake` is called when it is at its end.
+    /// grow together, `began_low` whether the disk has little room already; `wake` is called when it is at its end.
     ///
     /// # Errors
     ///
@@ -142,6 +144,7 @@ impl Rewriting {
         moment: Moment,
         sealer: Arc<Sealer>,
         (size, room): (u64, u64),
+        began_low: bool,
         wake: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
@@ -172,7 +175,7 @@ impl Rewriting {
             outcome
         })?;
         let (since, since_bytes, began) = (Group::default(), 0, Instant::now());
-        Ok(Self { thread: Some(thread), progress, began, size, room, since, since_bytes })
+        Ok(Self { thread: Some(thread), progress, began, began_low, size, room, since, since_bytes })
     }
 
     /// Whether it is to take its place now: it is written, or has to wait for nothing more.
@@ -182,6 +185,10 @@ impl Rewriting {
 
     pub fn began(&self) -> Instant {
         self.began
+    }
+
+    pub fn began_low(&self) -> bool {
+        self.began_low
     }
 
     /// Bytes of the disk that it will still take.
@@ -256,6 +263,7 @@ mod tests {
             thread: None,
             progress: Arc::default(),
             began: Instant::now(),
+            began_low: false,
             size: 0,
             room: 10 << 20,
             since: Group::default(),

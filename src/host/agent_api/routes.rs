@@ -83,7 +83,16 @@ impl FromRequestParts<Sessions> for Who {
             let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
             return Ok(Self::Visitor(discovery.clone(), visit, peer));
         }
-        Ok(Self::Host(sessions.authenticate(&parts.headers).await?))
+        Ok(Self::Host(Caller::from_request_parts(parts, sessions).await?))
+    }
+}
+
+impl FromRequestParts<Sessions> for Caller {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, sessions: &Sessions) -> Result<Self, Refused> {
+        let peer = parts.extensions.get::<Peer>().map_or(NOBODY, |Peer(address)| address.ip());
+        sessions.authenticate(&parts.headers, peer).await
     }
 }
 
@@ -104,7 +113,7 @@ impl Sessions {
     }
 
     /// The session that the bearer token stands for, if it is still the current one.
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refused> {
+    async fn authenticate(&self, headers: &HeaderMap, peer: IpAddr) -> Result<Caller, Refused> {
         let refuse = |reason: &str| Refused(StatusCode::UNAUTHORIZED, reason.to_owned());
         let token = bearer(headers).ok_or_else(|| refuse("no session"))?;
         let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
@@ -117,7 +126,7 @@ impl Sessions {
                 return Err(refuse("this session has ended: the host was given another boot intent"));
             }
         }
-        self.still_here(&claims, &host).await?;
+        self.still_here(&claims, &host, peer).await?;
         self.metrics().agents().called(&host.uid, Instant::now());
         let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
         Ok(Caller { namespace, name, uid, generation: claims.generation })
@@ -154,14 +163,12 @@ struct After {
 
 async fn next_step(
     State(sessions): State<Sessions>,
-    headers: HeaderMap,
+    who: Who,
     Query(After { after }): Query<After>,
 ) -> Result<Response, Refused> {
-    let step = if let Some((discovery, visit)) = sessions.visitor(&headers) {
-        discovery.next_step(&visit).await?
-    } else {
-        let caller = sessions.authenticate(&headers).await?;
-        sessions.next_step(&caller, &after).await?
+    let step = match who {
+        Who::Visitor(discovery, visit, _) => discovery.next_step(&visit).await?,
+        Who::Host(caller) => sessions.next_step(&caller, &after).await?,
     };
     Ok(step.map_or_else(|| StatusCode::NO_CONTENT.into_response(), |step| Json(step).into_response()))
 }
@@ -233,19 +240,19 @@ async fn log(State(sessions): State<Sessions>, who: Who, body: Body) -> Result<S
 
 async fn manifest(
     State(sessions): State<Sessions>,
+    _caller: Caller,
     headers: HeaderMap,
     Path(digest): Path<String>,
 ) -> Result<Response, Refused> {
-    sessions.authenticate(&headers).await?;
     Ok(serve::serve_manifest(&sessions.0.library, &digest, &headers).await)
 }
 
 async fn chunk(
     State(sessions): State<Sessions>,
+    caller: Caller,
     headers: HeaderMap,
     Path(sha256): Path<String>,
 ) -> Result<Response, Refused> {
-    let caller = sessions.authenticate(&headers).await?;
     let host = format!("{}/{}", caller.namespace, caller.name);
     let place = sessions.0.downloads.acquire(download_scheduler::DownloadClient::Host(host), Rank::Known).await;
     let place = place.map_err(|error| Refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;

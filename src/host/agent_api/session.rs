@@ -155,9 +155,10 @@ impl Sessions {
         }
     }
 
-    /// Whether a session is still used by the machine that opened it, as far as the card at its address says.
-    pub(super) async fn still_here(&self, claims: &Claims, host: &BootHost) -> Result<(), Refused> {
+    /// Whether a session is still used by the machine that opened it, as far as its address and the card there say.
+    pub(super) async fn still_here(&self, claims: &Claims, host: &BootHost, peer: IpAddr) -> Result<(), Refused> {
         let Some(address) = claims.address.filter(|_| !claims.first) else { return Ok(()) };
+        bound_elsewhere(claims, peer, Answers::Unseen, &host.macs, Timestamp::now().as_second())?;
         let answers = self.neighbour(Some(address)).await;
         // Of a host that was not inspected yet further cards are known from the machine's own word alone.
         if answers.card().is_some() && host.macs.len() < 2 {

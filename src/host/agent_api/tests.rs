@@ -531,6 +531,10 @@ async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
         let (status, answer) = site.call(NODE, &session, "POST", "event", json!({ "step": "7.1", "phase": "a" })).await;
         assert_eq!(status, expected, "{answers:?}: {answer}");
     }
+    let (status, answer) =
+        site.call("10.0.0.6", &session, "POST", "event", json!({ "step": "7.1", "phase": "a" })).await;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("was given to 10.0.0.5"), "{answer}");
 }
 
 #[tokio::test]
