@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::disk::{Disk, NewFiles, NotAnew, said_of};
+use super::disk::{Disk, NotAnew};
+use super::files::Refusal;
+use super::generation_files::NewFiles;
 use super::group::{Group, TreeName};
 use super::record::{self, Identity};
 use super::types::TableItem;
@@ -106,8 +108,8 @@ impl NewStore {
         let Self { options, mut disk, files, .. } = self;
         files
             .end()
-            .map_err(said_of)
-            .and_then(|base| base.finish(&Group::default()).map_err(said_of))
+            .map_err(Refusal::said)
+            .and_then(|base| base.finish(&Group::default()).map_err(Refusal::said))
             .and_then(|new| disk.turn_to(new).map_err(|(NotAnew::Given(reason) | NotAnew::Torn(reason))| reason))
             .and_then(|()| disk.settle())
             .map_err(|reason| OpenError { path: options.path, reason })

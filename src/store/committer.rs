@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{io, thread};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::TableEntry;
 use super::content::Loaded;
-use super::disk::{Disk, NOT_ANEW, NotAnew};
+use super::disk::{CRAMPED, Disk, NOT_ANEW, NotAnew, OVERGROWN};
 use super::group::Group;
 use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::rewriting::{Cost, Moment};
+use super::writer::Writer;
 use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
 
 /// Requests of one group.
 const GROUP: usize = 256;
 
 /// Bytes of one group after which it takes no more requests.
-const GROUP_BYTES: usize = 4 << 20;
+const GROUP_BYTES: usize = 2 << 20;
 
 /// Revisions reserved at a time for objects in memory.
 const BLOCK: u64 = 1 << 16;
@@ -137,6 +138,12 @@ pub(super) struct Committer {
     /// Whether the objects of a resource are on disk, of those that have or had any.
     durable: HashMap<Arc<str>, bool>,
     writer: Writer,
+    /// What is in the database but for history, in bytes, as it is on disk.
+    lasting: usize,
+    /// Whether the disk has no room to write it anew if it grew as it was last to.
+    is_cramped: bool,
+    /// Whether it takes more of the disk than it may, and cannot be written anew now.
+    is_overgrown: bool,
     /// Changes that wait until the database is written anew: three times what is in it could be exceeded.
     held: VecDeque<Request>,
 }
@@ -145,18 +152,21 @@ impl Committer {
     /// The committer of a database just opened, and what it shares with the handles.
     pub fn new(disk: Disk, loaded: Loaded) -> (Self, Arc<Shared>) {
         let Loaded { index, reserved, memory, .. } = loaded;
-        let revision = index.revision();
+        let (revision, live, lasting) = (index.revision(), index.disk_bytes(), index.lasting_bytes());
         let filled = index.counts().into_iter().filter(|(_, count)| *count > 0);
         let durable = filled.map(|(resource, _)| (resource, true)).collect();
         let shared = Arc::new(Shared::new(index));
         let committer = Self {
             shared: Arc::clone(&shared),
-            disk,
             revision,
             reserved,
             memory,
             durable,
             writer: Writer::default(),
+            is_cramped: false,
+            is_overgrown: disk.is_overgrown(live),
+            lasting,
+            disk,
             held: VecDeque::new(),
         };
         (committer, shared)
@@ -229,8 +239,25 @@ impl Committer {
         }
     }
 
-    /// Has the database written anew when it takes too much of the disk for what is in it.
+    /// Has the database written anew when it takes too much of the disk for what is in it, and knows what may be done when that
+    /// cannot be.
     fn tidy(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
+        let outcome = self.write_anew(own);
+        let (live_bytes, lasting) = {
+            let index = self.shared.read();
+            (index.disk_bytes(), index.lasting_bytes())
+        };
+        let is_overgrown = self.disk.is_overgrown(live_bytes);
+        if is_overgrown && !self.is_overgrown {
+            let disk_bytes = self.disk.bytes();
+            tracing::error!(live_bytes, disk_bytes, "{OVERGROWN}");
+        }
+        self.lasting = lasting;
+        self.is_overgrown = is_overgrown;
+        outcome
+    }
+
+    fn write_anew(&mut self, own: &mpsc::WeakSender<Request>) -> Result<(), String> {
         if let Err(not) = self.disk.give_up_when_low() {
             return went_on(not);
         }
@@ -370,7 +397,7 @@ impl Committer {
         let made = value.map(|value| self.writer.make(&identity, revision, value, limit)).transpose()?;
         let sizes = [&made, &current].map(|object| object.as_deref().map_or(0, record::size));
         // The object and its event, which has the former self.
-        let fits = !durable || self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
+        let fits = !durable || !self.is_overgrown && self.disk.has_room(pending.bytes + sizes[0] + sizes[1]);
         #[cfg(test)]
         let fits = fits && !(durable && self.shared.full.load(std::sync::atomic::Ordering::Relaxed));
         let low = durable && (self.disk.is_low() || !fits);
@@ -384,7 +411,7 @@ impl Committer {
             if let Some(crowded) = self.shared.read().crowded(&identity.namespace, more, made.is_ending()) {
                 return Err(crowded);
             }
-            if !fits || (low && grows(current.as_deref(), made)) {
+            if !fits || (grows(current.as_deref(), made) && !self.may_grow(low, pending.bytes + sizes[0])) {
                 return Err(WriteError::Full);
             }
         }
@@ -426,6 +453,17 @@ impl Committer {
         pending.index.events.push(Logged { revision, event, deleted, stored, since: Instant::now() });
         pending.overlay.insert(identity, made);
         Ok(result)
+    }
+
+    /// Whether the database may grow by so many bytes.
+    fn may_grow(&mut self, is_low: bool, bytes: usize) -> bool {
+        let is_cramped = !self.disk.has_room_anew(self.lasting + bytes);
+        if is_cramped && !self.is_cramped && !is_low {
+            let (free_bytes, live_bytes) = (self.disk.free(), self.lasting);
+            tracing::error!(free_bytes, live_bytes, "{CRAMPED}");
+        }
+        self.is_cramped = is_cramped;
+        !is_low && !is_cramped
     }
 
     fn is_unreadable(&self, identity: &Identity) -> bool {
@@ -486,7 +524,8 @@ impl Committer {
             reply.send(Ok(())).ok();
         }
         // On a full disk nothing may be written, and yet there may be room by now to write everything anew.
-        if self.disk.is_low() || is_durable || self.disk.is_due() { self.tidy(own) } else { Ok(()) }
+        let is_in_need = self.is_overgrown || self.disk.is_low();
+        if is_durable || is_in_need || self.disk.is_due() { self.tidy(own) } else { Ok(()) }
     }
 }
 
@@ -522,67 +561,6 @@ fn judge(expect: Expect, current: Option<Arc<Object>>, deletes: bool) -> Result<
         }
         (Expect::Absent | Expect::Any, None) if deletes => Err(WriteError::NotFound),
         _ => Ok(current),
-    }
-}
-
-/// Writes the texts of objects.
-///
-/// Texts live long, and there are many. So each is written here first and then kept in memory of just its size.
-#[derive(Default)]
-pub(super) struct Writer {
-    text: Vec<u8>,
-}
-
-/// What the writer keeps between texts, in bytes.
-const TEXT_KEPT: usize = 64 << 10;
-
-impl Writer {
-    /// The object with its revision, as text; one that is being deleted may have up to `limit` bytes.
-    fn make(
-        &mut self,
-        identity: &Identity,
-        revision: u64,
-        mut value: Value,
-        limit: usize,
-    ) -> Result<Arc<Object>, WriteError> {
-        set_revision(&mut value, revision);
-        let is_ending = !value["metadata"]["deletionTimestamp"].is_null();
-        let limit = if is_ending { limit } else { OBJECT_LIMIT };
-        let json = self.write(&value)?;
-        if json.len() > limit {
-            return Err(WriteError::TooLarge { size: json.len(), limit });
-        }
-        let Identity { resource, namespace, name } = identity.clone();
-        Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
-    }
-
-    /// The object at another revision: the last self of one that was deleted then.
-    pub fn move_to(&mut self, object: &Object, revision: u64) -> Result<Arc<Object>, WriteError> {
-        let mut value = object.value();
-        set_revision(&mut value, revision);
-        let json = self.write(&value)?;
-        let (resource, namespace, name) = (Arc::clone(&object.resource), object.namespace.clone(), object.name.clone());
-        Object::new(resource, namespace, name, revision, json).map(Arc::new).map_err(unwritable)
-    }
-
-    fn write(&mut self, value: &Value) -> Result<&[u8], WriteError> {
-        self.text.clear();
-        self.text.shrink_to(TEXT_KEPT);
-        // Writing a `Value` to memory does not fail: its keys are strings.
-        serde_json::to_writer(&mut self.text, value).map_err(unwritable)?;
-        Ok(&self.text)
-    }
-}
-
-fn unwritable(_: serde_json::Error) -> WriteError {
-    WriteError::Malformed("it cannot be written as JSON")
-}
-
-fn set_revision(value: &mut Value, revision: u64) {
-    let Some(fields) = value.as_object_mut() else { return };
-    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(serde_json::Map::new()));
-    if let Some(metadata) = metadata.as_object_mut() {
-        metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
     }
 }
 

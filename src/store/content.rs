@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::committer::Writer;
 use super::group::{TreeName, key};
 use super::index::{Index, Logged};
 use super::record::{self, DecodeError, Former, Identity, StoredEvent, number};
 use super::seal::Sealer;
+use super::writer::Writer;
 use super::{Object, StoreEvent};
 
 /// Events by resource, oldest first.

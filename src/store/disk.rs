@@ -4,10 +4,9 @@
 //! its place when it has grown too far beyond what is in it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,28 +14,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::StoreOptions;
-use super::base::{self, Base, BaseWriter};
+use super::bounds;
 use super::content::{Content, Loaded};
 use super::files::{Refusal, lock, make_private_folder, sync_folders};
-use super::frames;
-use super::generation::{self, BASE, Choice};
+use super::generation::{self, Choice};
+use super::generation_files::{Files, NewFiles};
 use super::group::{Group, key};
-use super::journal::Journal;
 use super::legacy;
 use super::rewriting::{Cost, Moment, Rewriting};
 use super::seal::Sealer;
-use super::space::Space;
+use super::space::{self, Space};
 use super::witness::{self, Said, Statement, Witness};
-
-/// What base and journal may take of the disk beyond twice what is in them, in bytes: sled writes whole segments of half a
-/// mebibyte, and what is small need not be written anew for little.
-const SLACK: u64 = 4 << 20;
-
-/// The same when the disk is low.
-const LOW_SLACK: u64 = 3 << 20;
-
-/// The same while it is written anew aside, beyond three times what is in it: half empty segments of two journals are more.
-const SLACK_ASIDE: u64 = 2 * SLACK;
 
 /// What must be free beyond its size for changes to go on meanwhile, in bytes: they must not meet a full disk.
 const FREE_ASIDE: u64 = 128 << 20;
@@ -44,8 +32,8 @@ const FREE_ASIDE: u64 = 128 << 20;
 /// Room for the last that is written, in bytes: sled may begin two segments for a group.
 const LAST: u64 = 1 << 20;
 
-/// How long to wait after a rewriting that failed, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// How long to wait after a rewriting that failed, at first and at most. Not longer: what grows may have to wait for it.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 
 /// What is said of a database without its witness.
 pub(super) const UNWITNESSED: &str = "the witness of the database is lost; what is in the database belongs together, but \
@@ -54,8 +42,13 @@ pub(super) const UNWITNESSED: &str = "the witness of the database is lost; what 
 /// What the log says when the database takes more of the disk than it should.
 pub(super) const NOT_ANEW: &str = "the database cannot be written anew to take less of the disk";
 
-const UNFINISHED: &str = "base.new";
-const JOURNAL: &str = "journal";
+/// What it says when that is so for long.
+pub(super) const OVERGROWN: &str = "the database takes more than three times what is in it, and the disk has no room to write \
+    it anew: make room on the disk, or delete objects; nothing else is written until then";
+
+/// What it says when something is refused so that it does not come to that.
+pub(super) const CRAMPED: &str = "the disk has too little room for the database, which takes twice what is in it while it is \
+    written anew: nothing can be made or grow until there is more, or something is deleted";
 
 /// Why a database was not written anew.
 pub(super) enum NotAnew {
@@ -63,110 +56,6 @@ pub(super) enum NotAnew {
     Given(String),
     /// Which of the two is the one is not known: nothing may be written any more. Opening finds out.
     Torn(String),
-}
-
-/// The files of a generation that is being made.
-pub(super) struct NewFiles {
-    folder: PathBuf,
-    /// What is to be in it.
-    pub base: BaseWriter,
-}
-
-impl NewFiles {
-    fn begin(folder: PathBuf) -> io::Result<Self> {
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        let base = BaseWriter::create(&folder.join(UNFINISHED))?;
-        Ok(Self { folder, base })
-    }
-
-    /// Ends the base; what is in it is on disk when this returns.
-    pub fn end(self) -> Result<NewBase, Refusal> {
-        let Self { folder, base } = self;
-        let base = base.finish().map_err(|error| Refusal::io("write the base", &error))?;
-        Ok(NewBase { folder, base })
-    }
-}
-
-/// The base of a generation that is being made. It has no name yet.
-pub(super) struct NewBase {
-    folder: PathBuf,
-    base: Base,
-}
-
-impl NewBase {
-    /// Begins its journal with what was changed since. All of it is on disk when this returns. The base gets its name last:
-    /// without one, it was not finished.
-    pub fn finish(self, since: &Group) -> Result<Files, Refusal> {
-        let Self { folder, base } = self;
-        let mut journal = Journal::create(&folder.join(JOURNAL), base.digest)?;
-        if !since.is_empty() {
-            let since = since.encode().map_err(|error| Refusal::io("encode the changes since", &error))?;
-            journal.append(&since).map_err(|error| Refusal::Other(format!("cannot write its journal: {error}")))?;
-        }
-        fs::rename(folder.join(UNFINISHED), folder.join(BASE))
-            .and_then(|()| sync_folders(&folder))
-            .map_err(|error| Refusal::io("name the base", &error))?;
-        Ok(Files { folder, base, journal })
-    }
-}
-
-/// The files of a generation.
-pub(super) struct Files {
-    folder: PathBuf,
-    base: Base,
-    journal: Journal,
-}
-
-impl Files {
-    /// Opens them and reads all of it. `seen` is where the journal was at least.
-    fn open(folder: PathBuf, seen: Option<Statement>) -> Result<(Self, Content), String> {
-        // sled asserts what it believes of its files, so damage can also be a panic.
-        catch_unwind(AssertUnwindSafe(|| {
-            let mut content = Content::default();
-            let base = base::read(&folder.join(BASE), |tree, key, value| content.put(tree, key, Some(value)))?;
-            let journal = Journal::open(&folder.join(JOURNAL), base.digest, |mark, mut group| {
-                if seen.is_some_and(|seen| seen.mark.sequence == mark.sequence && seen.mark != mark) {
-                    return Err("it is not the one that its witness saw".to_owned());
-                }
-                if group.is_empty() {
-                    return Ok(());
-                }
-                frames::read(&mut group, |tree, key, value| content.put(tree, key, value))
-                    .map_err(|error| format!("a group of its journal cannot be read: {error}"))
-            })?;
-            Self { folder, base, journal }.compare(seen).map(|files| (files, content))
-        }))
-        .unwrap_or_else(|_| Err("sled gave up reading it".into()))
-        .map_err(said_of)
-    }
-
-    /// Refuses a journal that does not reach as far as it did.
-    fn compare(self, seen: Option<Statement>) -> Result<Self, Refusal> {
-        let here = self.journal.mark().sequence;
-        match seen {
-            Some(Statement { mark, revision, .. }) if mark.sequence > here => {
-                Err(format!("its newest {} writes are missing (up to revision {revision})", mark.sequence - here)
-                    .into())
-            }
-            _ => Ok(self),
-        }
-    }
-
-    /// Bytes that they take of the disk.
-    fn bytes(&self) -> u64 {
-        self.base.bytes + self.journal.disk_bytes()
-    }
-
-    /// Closes and removes them.
-    fn remove(self) -> io::Result<()> {
-        let Self { folder, journal, .. } = self;
-        drop(journal);
-        fs::remove_dir_all(folder)
-    }
 }
 
 /// The open database. Used by the committer's thread alone.
@@ -208,8 +97,8 @@ impl Disk {
             Choice::New => begin(path)?,
             // It is read, and written in today's form below.
             Choice::OldLayout => match catch_unwind(|| legacy::read(path)) {
-                Ok(read) => (0, None, read.map_err(said_of)?),
-                Err(_) => return Err(damaged("sled gave up reading it")),
+                Ok(read) => (0, None, read.map_err(Refusal::said)?),
+                Err(_) => return Err(Refusal::from("sled gave up reading it").said()),
             },
             Choice::Generation(generation) => {
                 let seen = match said {
@@ -270,7 +159,7 @@ impl Disk {
                     .map_err(|refusal| {
                         // The room that it took is needed to try again.
                         fs::remove_dir_all(&folder).ok();
-                        said_of(refusal)
+                        refusal.said()
                     })?;
                 (1, files)
             }
@@ -321,24 +210,59 @@ impl Disk {
 
     /// Whether nothing may grow, because the disk is nearly full.
     pub fn is_low(&mut self) -> bool {
-        self.space.look();
+        self.look();
         self.space.is_low()
     }
 
-    /// Whether there is room for a group of so many bytes, and for what gives room back after it.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    /// Asks how much is free. When there is room again, what failed for want of it need not wait.
+    fn look(&mut self) {
+        let was_low = self.space.is_low();
         self.space.look();
+        if was_low && !self.space.is_low() {
+            self.retry = None;
+        }
+    }
+
+    /// Whether there is room for a group of so many bytes, and for what gives room back after it. If so, that room is the
+    /// journal's own, so that it is still there when the group is written.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        self.look();
+        let needed = self.space.reserve() / 2 + space::taken_by(bytes);
+        let more = needed.saturating_sub(self.files.journal.reserved());
         let promised = self.rewriting.as_ref().map_or(0, Rewriting::will_take);
-        self.space.has_room(bytes, promised)
+        self.space.has_room(more + promised) && self.owns(needed)
     }
 
     /// Whether there is room for a group of so many bytes that gives room back, or is needed to live with a full disk; some
     /// of the journal's own is left after the latter.
     pub fn has_last_room(&mut self, bytes: usize, gives_back: bool) -> bool {
-        self.space.look();
         let half = self.space.reserve() / 2;
         let left = if gives_back { LAST.min(half) } else { half };
-        self.space.free() + self.files.journal.reserved() >= left + 3 * bytes as u64
+        self.owns(left + space::taken_by(bytes))
+    }
+
+    /// Whether the journal has so many bytes of the disk for itself, or could take them: what is free now may be somebody
+    /// else's before it is written.
+    fn owns(&mut self, bytes: u64) -> bool {
+        let reserved = self.files.journal.reserved();
+        if reserved >= bytes {
+            return true;
+        }
+        if self.reserves {
+            match self.files.journal.reserve(bytes) {
+                Ok(()) => return true,
+                Err(error) if is_full(&error) => return false,
+                Err(error) => self.reserves_nothing(&error),
+            }
+        }
+        self.look();
+        self.space.free() + reserved >= bytes
+    }
+
+    /// The file system cannot keep room for a file.
+    fn reserves_nothing(&mut self, error: &io::Error) {
+        self.reserves = false;
+        tracing::warn!(%error, "cannot reserve room for the database: others that fill the disk can stop it");
     }
 
     /// Has the journal take room for itself again.
@@ -350,10 +274,15 @@ impl Disk {
         } else if self.reserves
             && journal.reserved() <= wanted / 4 * 3
             && let Err(error) = journal.reserve(wanted)
+            && !is_full(&error)
         {
-            self.reserves = false;
-            tracing::warn!(%error, "cannot reserve room for the database: others that fill the disk can stop it");
+            self.reserves_nothing(&error);
         }
+    }
+
+    /// What was free when it was last looked, in bytes.
+    pub fn free(&self) -> u64 {
+        self.space.free()
     }
 
     /// What base and journal take of the disk, in bytes.
@@ -397,16 +326,24 @@ impl Disk {
     }
 
     /// Whether base and journal take so much more of the disk than the `live` bytes in them that they should be written
-    /// anew, and can be: twice as much, so that three times is not exceeded while both are there, but for an eighth of it, which is
-    /// for changes meanwhile.
+    /// anew, and can be.
     pub fn is_bloated(&mut self, live: usize) -> bool {
-        let live = live as u64;
-        let slack = if self.space.is_low() { LOW_SLACK } else { SLACK };
-        if self.bytes() <= 2 * live - live / 8 + slack || self.retry.is_some_and(|(from, _)| Instant::now() < from) {
-            return false;
-        }
-        self.space.look();
-        live + live / 16 + LOW_SLACK < self.space.free()
+        self.look();
+        let (taken, free, live) = (self.bytes(), self.space.free(), live as u64);
+        bounds::is_worth_it(taken, live, free, self.space.is_low())
+            && bounds::needed_anew(live) < free
+            && self.retry.is_none_or(|(from, _)| Instant::now() >= from)
+    }
+
+    /// Whether it takes more of the disk than it may for `live` bytes, and there is no room to write it anew, or soon would not
+    /// be.
+    pub fn is_overgrown(&self, live: usize) -> bool {
+        self.rewriting.is_none() && bounds::is_overgrown(self.bytes(), live as u64, self.space.free())
+    }
+
+    /// Whether it can still be written anew when there are `lasting` bytes in it, and the history of what changes quickly.
+    pub fn has_room_anew(&self, lasting: usize) -> bool {
+        bounds::has_room_anew(self.space.free() + self.bytes(), lasting, self.space.spare(bounds::SPARE))
     }
 
     /// Begins to write all that is in it into a new generation. `live` is what that takes, in bytes; `wake` is called when
@@ -414,7 +351,7 @@ impl Disk {
     pub fn begin(&mut self, moment: Moment, live: usize, wake: impl FnOnce() + Send + 'static) -> Result<(), NotAnew> {
         let size = live as u64;
         let begun = self.begin_rewriting().and_then(|files| {
-            let room = room_aside(size, self.bytes() + size);
+            let room = bounds::room_aside(size, self.bytes() + size);
             Rewriting::begin(files, moment, Arc::clone(&self.sealer), (size, room), self.space.is_low(), wake)
                 .map_err(|error| format!("cannot start its thread: {error}"))
         });
@@ -446,14 +383,14 @@ impl Disk {
     /// much could be exceeded.
     pub fn has_room_aside(&self, live: usize, others: Cost, change: Cost) -> bool {
         self.rewriting.as_ref().is_none_or(|rewriting| {
-            let left = room_aside(live as u64, self.bytes() + rewriting.bytes());
+            let left = bounds::room_aside(live as u64, self.bytes() + rewriting.bytes());
             rewriting.has_room(left, others, change)
         })
     }
 
     /// Gives up writing it anew when the disk has become low since that was begun: what is written meanwhile needs the room.
     pub fn give_up_when_low(&mut self) -> Result<(), NotAnew> {
-        self.space.look();
+        self.look();
         if !self.space.is_low() || self.rewriting.as_ref().is_none_or(Rewriting::began_low) {
             return Ok(());
         }
@@ -467,10 +404,10 @@ impl Disk {
         let Some(rewriting) = self.rewriting.take() else { return Ok(Duration::ZERO) };
         let (before, began, began_low) = (self.bytes(), rewriting.began(), rewriting.began_low());
         let outcome = rewriting.end().map_err(NotAnew::Given).and_then(|(base, since)| {
-            let mut new = base.finish(&since).map_err(|refusal| NotAnew::Given(said_of(refusal)))?;
+            let mut new = base.finish(&since).map_err(|refusal| NotAnew::Given(refusal.said()))?;
             // Without it, whoever fills the disk now stops the database.
             match new.journal.reserve(self.space.reserve()) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull && !began_low => {
+                Err(error) if is_full(&error) && !began_low => {
                     Err(NotAnew::Given("the disk became full meanwhile".to_owned()))
                 }
                 _ => self.turn_to(new),
@@ -526,22 +463,9 @@ fn note(meta: &mut BTreeMap<Vec<u8>, Bytes>, group: &Group) {
     }
 }
 
-/// What may still be taken of the disk while it is written anew, in bytes, with `live` bytes in it and `taken` of the disk.
-fn room_aside(live: u64, taken: u64) -> u64 {
-    (3 * live + SLACK_ASIDE).saturating_sub(taken)
-}
-
-/// What the operator is told.
-pub(super) fn said_of(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Damaged(reason) => damaged(&reason),
-        Refusal::Other(reason) => reason,
-    }
-}
-
-/// What the operator is told of damage.
-fn damaged(reason: &str) -> String {
-    format!("the database is damaged: {reason}; restore a backup")
+/// Whether somebody took the last of the disk, or of what its user may have of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Opens a generation, if need be with the room that is kept for that.
@@ -554,6 +478,7 @@ fn open_files(
     let folder = generation::folder(path, generation);
     Files::open(folder.clone(), seen)
         .or_else(|reason| if space.give_all() { Files::open(folder, seen) } else { Err(reason) })
+        .map_err(Refusal::said)
 }
 
 /// Makes the first database: its generation, its files and nothing in it.
@@ -562,7 +487,7 @@ fn begin(path: &Path) -> Result<(u64, Option<Files>, Content), String> {
         .map_err(|error| Refusal::io("make the database", &error))
         .and_then(NewFiles::end)
         .and_then(|base| base.finish(&Group::default()))
-        .map_err(said_of)?;
+        .map_err(Refusal::said)?;
     Ok((1, Some(files), Content::default()))
 }
 

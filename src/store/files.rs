@@ -77,6 +77,14 @@ impl Refusal {
         };
         Self::Other(format!("cannot {what}: {error}{advice}"))
     }
+
+    /// What the operator is told.
+    pub fn said(self) -> String {
+        match self {
+            Self::Damaged(reason) => format!("the database is damaged: {reason}; restore a backup"),
+            Self::Other(reason) => reason,
+        }
+    }
 }
 
 /// Opens sled; once more with nothing but its log when it finds damage.

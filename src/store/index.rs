@@ -126,6 +126,8 @@ pub(super) struct Resource {
     event_bytes: usize,
     /// Bytes of all that on disk.
     disk_bytes: usize,
+    /// And of its events alone.
+    event_disk_bytes: usize,
     /// Whether its objects are in memory only.
     published: bool,
     /// What each of its objects takes besides its text, in bytes.
@@ -142,6 +144,7 @@ impl Resource {
             events: VecDeque::new(),
             event_bytes: 0,
             disk_bytes: 0,
+            event_disk_bytes: 0,
             published: false,
             each: OBJECT_WEIGHT,
             trimmed: 0,
@@ -214,6 +217,7 @@ impl Resource {
     fn push(&mut self, logged: Logged) {
         self.event_bytes += logged.bytes();
         self.disk_bytes += logged.disk_bytes();
+        self.event_disk_bytes += logged.disk_bytes();
         self.events.push_back(logged);
     }
 
@@ -228,6 +232,7 @@ impl Resource {
         }
         self.event_bytes -= logged.bytes();
         self.disk_bytes -= logged.disk_bytes();
+        self.event_disk_bytes -= logged.disk_bytes();
         self.trimmed = self.trimmed.max(logged.revision);
     }
 
@@ -434,6 +439,11 @@ impl Index {
         self.resources.values().map(|resource| resource.disk_bytes).sum::<usize>()
             + self.table_bytes
             + unreadable.sum::<usize>()
+    }
+
+    /// Bytes of it that are there as long as nobody deletes them: history is there for a moment.
+    pub fn lasting_bytes(&self) -> usize {
+        self.disk_bytes() - self.resources.values().map(|resource| resource.event_disk_bytes).sum::<usize>()
     }
 
     pub fn resource(&self, resource: &str) -> Option<&Resource> {

@@ -11,7 +11,7 @@
 //! # One writer
 //!
 //! One thread, the committer (`committer.rs`), makes all changes. It takes what has queued up (at most 256 requests or
-//! 4 MiB), judges each against the index and the requests before it, puts the group on disk, then publishes it to the
+//! 2 MiB), judges each against the index and the requests before it, puts the group on disk, then publishes it to the
 //! index and the watches, and last of all answers. The slower the disk, the larger the groups: this is group commit,
 //! without a timer.
 //!
@@ -31,8 +31,8 @@
 //! Opening reads the base, then the journal, in order, and has everything in memory; nothing is read from disk after that.
 //! When base and journal take about twice the disk that their content needs, the next generation is written from memory and
 //! takes the place of the last (`disk.rs`), with what was changed meanwhile in its journal (`rewriting.rs`). No more is taken at
-//! any time than three times what is there, and some MiB, so changes for which that leaves no room wait until it is done; more
-//! only as long as there is no room for the next generation. When the disk has little room, all changes wait.
+//! any time than three times what is there, and some MiB (`bounds.rs`), so changes for which that leaves no room wait until it is
+//! done. When the disk has little room, all changes wait, and nothing may grow beyond what lets it be written anew.
 //!
 //! The log is an undo log: an event keeps what was there *before* it. What came after it is the former self in the next
 //! event of that object or, for the last event, the object itself. So a creation writes its JSON once and a change
@@ -59,9 +59,9 @@
 //!   witness, is refused. A database that is gone altogether is known by its key file, which is elsewhere.
 //! * The data file never shrinks, and what is free in it is found slowly. So it holds only what changed lately.
 //! * It cannot be opened on a full disk, and a write that the disk refuses ends it. So some room is kept for opening
-//!   (`space.rs`) and some that only the journal can use (`journal.rs`), and before all is used up, nothing may grow any
-//!   more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the history of the resource instead of
-//!   writing events.
+//!   (`space.rs`) and some that only the journal can use (`journal.rs`), which has it before a group is taken. Before all is
+//!   used up, nothing may grow any more, and then nothing change ([`WriteError::Full`]). Deleting goes on, and ends the
+//!   history of the resource instead of writing events.
 //! * An error of the disk is remembered inside sled and all later writes fail. So after the first failed write
 //!   the store is read-only, says so to [`Store::failed`], and the process is expected to end and be
 //!   started again: opening reads back every acknowledged write.
@@ -94,12 +94,14 @@
 
 mod backup;
 mod base;
+mod bounds;
 mod committer;
 mod content;
 mod disk;
 mod files;
 mod frames;
 mod generation;
+mod generation_files;
 mod group;
 mod index;
 mod journal;
@@ -119,6 +121,7 @@ mod text;
 mod types;
 mod watch;
 mod witness;
+mod writer;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -14,8 +14,8 @@ use bytes::Bytes;
 
 use super::Object;
 use super::base::BaseWriter;
-use super::disk::{NewBase, NewFiles, said_of};
 use super::files::Refusal;
+use super::generation_files::{NewBase, NewFiles};
 use super::group::{Group, LOG, META, TreeName, key};
 use super::index::Index;
 use super::record::{self, Former, Identity};
@@ -219,7 +219,7 @@ impl Rewriting {
         let since = std::mem::take(&mut self.since);
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(Ok(base))) => Ok((base, since)),
-            Some(Ok(Err(refusal))) => Err(said_of(refusal)),
+            Some(Ok(Err(refusal))) => Err(refusal.said()),
             Some(Err(_)) | None => Err("the thread that writes it panicked".to_owned()),
         }
     }

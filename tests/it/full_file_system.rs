@@ -4,19 +4,21 @@
 //! The file system is a tmpfs in a mount namespace of the test's own, the machine's network a pair of interfaces in a
 //! network namespace of its own.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams, ResourceExt};
 use serde_json::json;
 use slipway::api::MacAddress;
 use slipway::api::metal3::BareMetalHost;
@@ -34,6 +36,10 @@ const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const STRANGER: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 /// Bytes of a thing that takes room, random so that it cannot be packed.
 const LARGE: usize = 20_000;
+/// Bytes of the largest things.
+const LARGEST: usize = 700_000;
+/// How often the disk becomes full while they are written.
+const ROUNDS: usize = 8;
 
 /// The network, the small file system, and then this test again, in there.
 const SCRIPT: &str = "set -e
@@ -299,4 +305,144 @@ async fn a_full_file_system_is_lived_with_and_left() {
         return meet_a_full_disk(Path::new(&folder)).await;
     }
     on_a_small_disk("full_file_system::a_full_file_system_is_lived_with_and_left", "96m").await;
+}
+
+/// A large object, and the mark that is on it.
+fn large(name: &str) -> (ConfigMap, String) {
+    // So that it cannot be packed.
+    let noise: Vec<u8> = (0..LARGEST / 8).flat_map(|_| rand::random::<u64>().to_le_bytes()).collect();
+    let mark = rand::random::<u64>().to_string();
+    let object = json!({
+        "metadata": {"name": name, "annotations": {"mark": mark}},
+        "binaryData": {"noise": k8s_openapi::ByteString(noise)},
+    });
+    (serde_json::from_value(object).unwrap(), mark)
+}
+
+/// Writes and deletes large objects of its own until it is told to stop, and counts what is refused. Gives back which there
+/// are, with their marks.
+async fn write_large(
+    client: Client,
+    writer: usize,
+    refused: Arc<AtomicUsize>,
+    stop: CancellationToken,
+) -> HashMap<String, String> {
+    let all = Api::<ConfigMap>::default_namespaced(client);
+    let mut there = HashMap::new();
+    for turn in 0.. {
+        if stop.is_cancelled() {
+            break;
+        }
+        let name = format!("w{writer}-{}", turn % 12);
+        let (object, mark) = large(&name);
+        let is_there = there.contains_key(&name);
+        let outcome = match (is_there, turn % 4) {
+            (true, 3) => all.delete(&name, &DeleteParams::default()).await.map(|_| None),
+            (true, _) => all.replace(&name, &PostParams::default(), &object).await.map(|_| Some(mark)),
+            (false, _) => all.create(&PostParams::default(), &object).await.map(|_| Some(mark)),
+        };
+        match outcome {
+            Ok(Some(mark)) => drop(there.insert(name, mark)),
+            Ok(None) => drop(there.remove(&name)),
+            Err(kube::Error::Api(status)) if status.code == 507 => drop(refused.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => panic!("{name}, turn {turn}: {error}"),
+        }
+    }
+    there
+}
+
+async fn become_full_while_large_objects_are_written(folder: &Path) {
+    let mut appliance = Appliance::with_data(folder.join("data"), "").await;
+    let _tell = Tell(appliance.folder().join("log"));
+    let client = appliance.client().await;
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let write = |writer| write_large(client.clone(), writer, refused.clone(), stop.clone());
+    let writers: Vec<_> = (0..5).map(|writer| tokio::spawn(write(writer))).collect();
+    let all = Api::<ConfigMap>::default_namespaced(client.clone());
+    for round in 0..ROUNDS {
+        let small = || map(&format!("round-{round}"));
+        until("there is room", async || all.create(&PostParams::default(), &small()).await.ok()).await;
+        let mut filler = Filler::new(folder);
+        // Anywhere between two groups, and while the database is written anew.
+        tokio::time::sleep(Duration::from_millis(rand::random_range(300..1500))).await;
+        let before = refused.load(Ordering::Relaxed);
+        // What the database gives back meanwhile is taken, too.
+        until("nothing grows any more", async || {
+            tokio::task::block_in_place(|| filler.fill());
+            (refused.load(Ordering::Relaxed) >= before + 5).then_some(())
+        })
+        .await;
+        assert!(appliance.runs(), "round {round}");
+        filler.remove();
+    }
+    stop.cancel();
+    let mut expected = HashMap::new();
+    for writer in writers {
+        expected.extend(writer.await.unwrap());
+    }
+    appliance.restart(true).await;
+    let all = Api::<ConfigMap>::default_namespaced(appliance.client().await);
+    let there = all.list_metadata(&ListParams::default()).await.unwrap();
+    let there: HashMap<_, _> = there
+        .into_iter()
+        .filter_map(|object| Some((object.name_any(), object.annotations().get("mark")?.clone())))
+        .collect();
+    assert_eq!(there, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_disk_becomes_full_while_large_objects_are_written() {
+    if let Ok(folder) = std::env::var(FOLDER) {
+        slipway::appliance::install_tls_provider();
+        return become_full_while_large_objects_are_written(Path::new(&folder)).await;
+    }
+    on_a_small_disk("full_file_system::the_disk_becomes_full_while_large_objects_are_written", "400m").await;
+}
+
+async fn be_what_fills_the_disk(folder: &Path) {
+    let mut appliance = Appliance::with_data(folder.join("data"), "").await;
+    let _tell = Tell(appliance.folder().join("log"));
+    let client = appliance.client().await;
+    let all = Api::<ConfigMap>::default_namespaced(client.clone());
+    let mut names = (0..).map(|number| format!("m{number}"));
+    let mut there = Vec::new();
+    let refused = loop {
+        let name = names.next().unwrap();
+        match all.create(&PostParams::default(), &large(&name).0).await {
+            Ok(_) => there.push(name),
+            Err(kube::Error::Api(status)) => break status,
+            Err(error) => panic!("{name}: {error}"),
+        }
+    };
+    assert!(refused.code == 507 && there.len() > 15, "{} objects, then {refused:?}", there.len());
+    // Each of them three times, which is more than the disk has.
+    for turn in 0..3 {
+        for name in &there {
+            let replaced = all.replace(name, &PostParams::default(), &large(name).0).await;
+            replaced.unwrap_or_else(|error| panic!("turn {turn}, {name}: {error}"));
+        }
+    }
+    for name in there.drain(..4) {
+        all.delete(&name, &DeleteParams::default()).await.unwrap();
+    }
+    for name in names.take(3) {
+        all.create(&PostParams::default(), &large(&name).0).await.unwrap();
+        there.push(name);
+    }
+    appliance.restart(true).await;
+    let all = Api::<ConfigMap>::default_namespaced(appliance.client().await);
+    let found = all.list_metadata(&ListParams::default()).await.unwrap();
+    let found = found.iter().map(ResourceExt::name_any).collect::<BTreeSet<_>>();
+    assert_eq!(found, there.into_iter().collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_fills_the_disk_with_objects_can_still_change_them() {
+    if let Ok(folder) = std::env::var(FOLDER) {
+        slipway::appliance::install_tls_provider();
+        return be_what_fills_the_disk(Path::new(&folder)).await;
+    }
+    on_a_small_disk("full_file_system::who_fills_the_disk_with_objects_can_still_change_them", "120m").await;
 }
