@@ -215,6 +215,10 @@ async fn begin(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<(Option<apiserver::audit::Audit>, Rest)> {
     let Prepared { kinds, shares, log } = prepared;
+    if !config.networks.is_empty() {
+        boot::neighbour_table::make_room(config.networks.iter().map(|network| u64::from(network.subnet.size())).sum())
+            .await;
+    }
     let api_listener = listen(config.api.listen, "API").await?;
     let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
     let files = boot::BootFiles::new(&config.data_dir.boot());

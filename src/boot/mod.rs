@@ -20,6 +20,7 @@ pub mod live;
 pub mod media;
 mod metrics;
 pub mod neighbour;
+pub mod neighbour_table;
 pub mod script;
 pub mod token;
 

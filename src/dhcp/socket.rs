@@ -1,9 +1,9 @@
 //! The sockets of one interface.
 //!
-//! One UDP socket bound to the interface takes what arrives there and nothing else. Broadcasts leave by it with the
-//! server's own address as source. Clients on the link get a frame from a packet socket, which needs no entry in the
-//! neighbour table; where there is no link layer, a datagram. Answers to relays have a socket of their own: what waits for
-//! ARP in the kernel takes room in its send buffer only.
+//! One UDP socket bound to the interface takes what arrives there and nothing else. Clients on the link get a frame from a
+//! packet socket, which needs no entry in the neighbour table, of which there may be none left, even for a broadcast; where
+//! there is no link layer, a datagram. Answers to relays have a socket of their own: what waits for ARP in the kernel takes
+//! room in its send buffer only.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -287,7 +287,7 @@ impl Sockets {
         let message = [IoSlice::new(&reply.message)];
         let (mac, to, without_frame) = match reply.to {
             Destination::Address(to) => return send_udp(&self.to_relays, *server, to, &message, None),
-            Destination::Broadcast => return send_udp(&self.udp, *server, broadcast, &message, None),
+            Destination::Broadcast => (MacAddress([0xff; 6]), broadcast, broadcast),
             Destination::Client { mac, to } => (mac, to, to),
             Destination::Hardware { mac, address } => (mac, SocketAddrV4::new(address, 68), broadcast),
         };

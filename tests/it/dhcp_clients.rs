@@ -54,6 +54,16 @@ fn every_client_gets_the_same_address_for_a_known_machine() {
     assert!(lab.ask(&format!("explain {MAC}")).contains("stays its own"));
 }
 
+/// A stranger can fill it, and the kernel wants an entry for broadcasts as well.
+#[test]
+fn a_broadcast_answer_takes_no_entry_of_the_neighbour_table() {
+    let Some(lab) = lab(Options { network: POOL, macs: &[MAC], ..Options::default() }) else { return };
+    // With the broadcast flag.
+    assert!(lab.udhcpc(0, &["-B"]).is_some());
+    let table = lab.neighbours();
+    assert!(!table.contains("255.255.255.255"), "{table}");
+}
+
 #[test]
 fn a_lease_is_renewed_released_and_outlives_the_server() {
     let options = Options { network: POOL, macs: &[MAC], ..Options::default() };

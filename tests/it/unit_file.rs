@@ -60,12 +60,12 @@ fn the_units_files_are_enough_for_the_connections_that_the_page_promises() {
 }
 
 #[test]
-fn the_service_is_no_root_and_has_the_rights_of_its_ports_only() {
-    let ports = ["CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_RAW"];
+fn the_service_is_no_root_and_has_the_rights_of_its_ports_and_of_a_full_disk_only() {
+    let rights = ["CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SYS_RESOURCE"];
     for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
         let mut has: Vec<&str> = value(key).split_whitespace().collect();
         has.sort_unstable();
-        assert_eq!(has, ports, "{key}");
+        assert_eq!(has, rights, "{key}");
     }
     assert_eq!((value("User"), value("NoNewPrivileges"), value("UMask")), ("slipway", "yes", "0077"));
     assert_eq!(values("SystemCallFilter"), ["@system-service", "~@privileged @resources"]);

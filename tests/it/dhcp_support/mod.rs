@@ -306,6 +306,12 @@ impl Lab {
         must(&[&["-n", &server][..], arguments].concat());
     }
 
+    /// All entries of the server's neighbour table.
+    pub fn neighbours(&self) -> String {
+        let output = Command::new("ip").args(["-n", &self.server_name(), "neigh", "show", "nud", "all"]).output();
+        String::from_utf8_lossy(&output.expect("ip runs").stdout).into_owned()
+    }
+
     pub fn ip_client(&self, index: usize, arguments: &[&str]) {
         let client = self.client_name(index);
         must(&[&["-n", &client][..], arguments].concat());
