@@ -409,6 +409,10 @@ pub struct SessionStatus {
     /// Whether it made a call after it was opened. Until then the machine may open it again: the answer may be lost.
     #[serde(default)]
     pub used: bool,
+    /// Network cards that the machine may answer by beside the host's: those that it said it has, where nobody else says which
+    /// it has, since it was not inspected yet or is to be inspected anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<String>,
 }
 
 /// How far the step under way is.

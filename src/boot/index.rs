@@ -40,6 +40,13 @@ pub struct BootHost {
     pub ownership: Ownership,
 }
 
+impl BootHost {
+    /// Whether its machine's agent reported which network cards it has.
+    pub fn was_inspected(&self) -> bool {
+        self.macs.len() > 1 || self.ownership.record.as_ref().is_some_and(|record| !record.cards.is_empty())
+    }
+}
+
 /// How firmly a host has its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {

@@ -44,12 +44,11 @@ pub(super) fn another(host: &BareMetalHost, intent: &BootIntent, own: &BTreeSet<
     })
 }
 
-/// The network cards that a host's machine may answer by: those that the host has. Of one that was not inspected yet, or
-/// is inspected anew, the further ones are known from its own word alone; it answers by any of them (arp(7), arp_ignore).
-pub(super) fn cards(host: &BootHost, intent: &BootIntent, call: &OpenSession) -> Vec<MacAddress> {
+/// The network cards that a host's machine may answer by beside those that the host has. Of one that was not inspected yet, or
+/// is inspected anew, they are known from its own word alone; it answers by any of them (arp(7), arp_ignore).
+pub(super) fn further_cards(host: &BootHost, intent: &BootIntent, call: &OpenSession) -> Vec<MacAddress> {
     let inspects = intent.spec.steps.iter().any(|step| step.action == StepAction::Inspect);
-    let said = if inspects || host.macs.len() < 2 { addresses(call) } else { BTreeSet::new() };
-    host.macs.iter().copied().chain(said).collect()
+    if inspects || !host.was_inspected() { addresses(call).into_iter().collect() } else { Vec::new() }
 }
 
 /// Why a machine is nobody's: another host has one of its addresses as its boot address. It is named to its own namespace only.

@@ -119,14 +119,17 @@ impl Sessions {
         let claims = self.0.tokens.verify_session(token).map_err(|error| refuse(&error.to_string()))?;
         let host = self.0.index.by_uid(&claims.uid).ok_or_else(|| refuse("the host is gone"))?;
         let remembered = self.0.intents.follow(&host.namespace, &host.name).borrow().clone();
-        if !remembered.is_some_and(|intent| session::is_current(&intent, &claims)) {
-            // The memory may be a moment behind a session that was just opened: the API has the last word.
-            let stored = self.api(&host.namespace).get_opt(&host.name).await?;
-            if !stored.is_some_and(|intent| session::is_current(&intent, &claims)) {
-                return Err(refuse("this session has ended: the host was given another boot intent"));
+        let cards = match remembered.and_then(|intent| session::cards_of(&intent, &claims)) {
+            Some(cards) => cards,
+            None => {
+                // The memory may be a moment behind a session that was just opened: the API has the last word.
+                let stored = self.api(&host.namespace).get_opt(&host.name).await?;
+                stored
+                    .and_then(|intent| session::cards_of(&intent, &claims))
+                    .ok_or_else(|| refuse("this session has ended: the host was given another boot intent"))?
             }
-        }
-        self.still_here(&claims, &host, peer).await?;
+        };
+        self.still_here(&claims, &host, &cards, peer).await?;
         self.metrics().agents().called(&host.uid, Instant::now());
         let (namespace, name, uid) = (host.namespace.clone(), host.name.clone(), host.uid.clone());
         Ok(Caller { namespace, name, uid, generation: claims.generation })

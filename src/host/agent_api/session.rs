@@ -102,8 +102,9 @@ impl Sessions {
                 return Err(refuse("the boot intent is that of a former host of this name".into()));
             }
             may_open(&intent, &claims, peer).map_err(&refuse)?;
+            let cards = agent_identity::further_cards(&host, &intent, call);
             if let Some(address) = claims.address.filter(|_| !claims.first) {
-                let own = agent_identity::cards(&host, &intent, call);
+                let own = [&host.macs[..], &cards].concat();
                 another_card(address, answers, &own).map_or(Ok(()), |reason| Err(refuse(reason)))?;
             }
             if let Some(reason) = self.another_machine(&host, &intent, call).await? {
@@ -121,6 +122,7 @@ impl Sessions {
                 opened: Some(now.clone()),
                 last_seen: Some(now),
                 used: false,
+                cards: cards.iter().map(ToString::to_string).collect(),
             };
             // Results and log of an earlier boot end here.
             let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
@@ -155,16 +157,20 @@ impl Sessions {
         }
     }
 
-    /// Whether a session is still used by the machine that opened it, as far as its address and the card there say.
-    pub(super) async fn still_here(&self, claims: &Claims, host: &BootHost, peer: IpAddr) -> Result<(), Refused> {
+    /// Whether a session is still used by the machine that opened it, as far as its address and the card there say. It may
+    /// answer by the host's cards and by these.
+    pub(super) async fn still_here(
+        &self,
+        claims: &Claims,
+        host: &BootHost,
+        cards: &[MacAddress],
+        peer: IpAddr,
+    ) -> Result<(), Refused> {
         let Some(address) = claims.address.filter(|_| !claims.first) else { return Ok(()) };
         bound_elsewhere(claims, peer, Answers::Unseen, &host.macs, Timestamp::now().as_second())?;
         let answers = self.neighbour(Some(address)).await;
-        // Of a host that was not inspected yet further cards are known from the machine's own word alone.
-        if answers.card().is_some() && host.macs.len() < 2 {
-            return Ok(());
-        }
-        another_card(address, answers, &host.macs).map_or(Ok(()), |reason| Err(Refused(StatusCode::FORBIDDEN, reason)))
+        let own = [&host.macs[..], cards].concat();
+        another_card(address, answers, &own).map_or(Ok(()), |reason| Err(Refused(StatusCode::FORBIDDEN, reason)))
     }
 
     /// Whether a token may be used from here; the machine has these network cards.
@@ -258,7 +264,13 @@ pub(super) fn bound_elsewhere(
     }
 }
 
-pub(super) fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
+/// The network cards beside the host's that go with a session; nothing when it has ended.
+pub(super) fn cards_of(intent: &BootIntent, claims: &Claims) -> Option<Vec<MacAddress>> {
+    let session = intent.status.as_ref()?.session.as_ref().filter(|_| is_current(intent, claims))?;
+    Some(session.cards.iter().filter_map(|card| card.parse().ok()).collect())
+}
+
+fn is_current(intent: &BootIntent, claims: &Claims) -> bool {
     let session = intent.status.as_ref().and_then(|status| status.session.as_ref());
     intent.spec.generation == claims.generation
         && intent.spec.target == BootTarget::Ramdisk

@@ -537,6 +537,56 @@ async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
     assert!(answer["reason"].as_str().unwrap().contains("was given to 10.0.0.5"), "{answer}");
 }
 
+/// Also where the host has one card only, or none was inspected: the machine said at the beginning which it has.
+#[tokio::test]
+async fn a_session_goes_on_by_the_cards_that_it_was_opened_with() {
+    use crate::boot::neighbour::Answers;
+    let card = |last| Answers::Card(crate::api::MacAddress([2, 0, 0, 0, 0, last]));
+    let second = "02:00:00:00:00:02";
+    // what is done, whether an agent reported the host's one card, and where it goes on afterwards
+    type Row = (StepAction, bool, &'static [(u8, u16)]);
+    let rows: [Row; 3] = [
+        (StepAction::WriteImage, true, &[(1, 204), (2, 403), (0x66, 403)]),
+        (StepAction::WriteImage, false, &[(1, 204), (2, 204), (0x66, 403)]),
+        (StepAction::Inspect, true, &[(1, 204), (2, 204), (0x66, 403)]),
+    ];
+    for (action, was_inspected, calls) in rows {
+        let mut site = Site::new(&[action]).await;
+        let now = Arc::new(std::sync::Mutex::new(card(1)));
+        let seen = Arc::clone(&now);
+        let neighbours: crate::boot::neighbour::Neighbours = Arc::new(move |_| {
+            use futures::FutureExt;
+            let answers = *seen.lock().unwrap();
+            async move { answers }.boxed()
+        });
+        site.router = site.sessions.clone().with_neighbours(neighbours).router();
+        let know = || {
+            let mut host = site.index.by_name("default", "h").expect("known").as_ref().clone();
+            let record = crate::api::slipway::Registration::default();
+            let record = host.ownership.record.get_or_insert(record);
+            record.cards = was_inspected.then(|| (MAC.to_owned(), 1)).into_iter().collect();
+            site.index.insert(host);
+        };
+        know();
+        let token = site.tokens.mint_at(&site.uid, 7, Some([10, 0, 0, 5].into())).unwrap();
+        let (status, answer) = site.open_by(&[MAC, second], NODE, &token).await;
+        assert_eq!(status, 200, "{answer}");
+        let session = answer["session"].as_str().unwrap().to_owned();
+        let is_open = || {
+            let host = site.index.by_name("default", "h").expect("known");
+            host.intent.as_ref().is_some_and(|intent| intent.session_open)
+        };
+        site.until("the index knows of the session", is_open).await;
+        know();
+        for (last, expected) in calls {
+            *now.lock().unwrap() = card(*last);
+            let event = json!({ "step": "7.1", "phase": "a" });
+            let (status, answer) = site.call(NODE, &session, "POST", "event", event).await;
+            assert_eq!(status, *expected, "{action:?} {was_inspected} {last}: {answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_session_is_for_a_machine_that_answers_by_a_card_of_the_hosts() {
     const OTHER: &str = "02:00:00:00:00:66";
