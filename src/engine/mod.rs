@@ -7,6 +7,7 @@
 //! * several appliances may work with one API server, so one is elected ([`election`], [`leader`]) and the others
 //!   wait; who loses the lead can write nothing any more ([`Fence`]).
 
+mod answers;
 pub mod election;
 pub mod fence;
 pub mod leader;
@@ -24,6 +25,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use tokio::sync::watch;
 
+use answers::BoundedAnswers;
 pub use fence::Fence;
 use scrape::MetricsEndpoint;
 
@@ -64,6 +66,7 @@ pub enum EngineError {
 pub struct External {
     config: Config,
     file: String,
+    answers: BoundedAnswers,
     client: Client,
 }
 
@@ -94,9 +97,11 @@ impl External {
             .map_err(|source| EngineError::Kubeconfig { file: file.clone(), source })?;
         // API servers name the manager of fields, and callers in their audit log, by it.
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
-        let client = Client::try_from(config.clone())
+        let answers = BoundedAnswers::default();
+        let builder = ClientBuilder::try_from(config.clone())
             .map_err(|source| EngineError::Client { file: file.clone(), source: Box::new(source) })?;
-        Ok(Some(Self { config, file, client }))
+        let client = builder.with_layer(&answers).build();
+        Ok(Some(Self { config, file, answers, client }))
     }
 
     /// As `https://10.0.0.1:6443`.
@@ -117,7 +122,7 @@ impl External {
     pub fn fenced(&self, fence: Fence) -> Result<Client, EngineError> {
         let builder = ClientBuilder::try_from(self.config.clone())
             .map_err(|source| EngineError::Client { file: self.file.clone(), source: Box::new(source) })?;
-        Ok(builder.with_layer(&fence.layer()).build())
+        Ok(builder.with_layer(&self.answers).with_layer(&fence.layer()).build())
     }
 
     /// Returns when every kind is served there.

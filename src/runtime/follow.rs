@@ -75,8 +75,9 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let (mut pause, mut error) = (PAUSE, String::new());
-    for _ in 0..TRIES {
-        let params = ListParams { limit: Some(PAGE), continue_token: rest.clone(), ..ListParams::default() };
+    for tried in 0..TRIES {
+        // The page may have been too long to be read.
+        let params = ListParams { limit: Some(PAGE >> tried), continue_token: rest.clone(), ..ListParams::default() };
         error = match timeout(DEADLINE, api.list(&params)).await {
             Ok(Ok(list)) => {
                 let revision = list.metadata.resource_version.unwrap_or_default();

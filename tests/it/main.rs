@@ -30,6 +30,7 @@ mod dhcp_clients;
 mod dhcp_support;
 mod disk_full;
 mod engine;
+mod engine_answers;
 mod engine_hostile;
 mod full_file_system;
 mod heads;
