@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use slipway::store::{Change, Expect, Store, StoreOptions};
+use slipway::store::{Expect, Mutation, Store, StoreOptions};
 use tokio::task::JoinSet;
 
 const HOSTS: &str = "metal3.io/baremetalhosts";
 const TIME: Duration = Duration::from_secs(2);
 
-fn object(text: &str, name: String) -> Change {
+fn object(text: &str, name: String) -> Mutation {
     let value: Value = json!({"metadata": {"namespace": "ns", "name": name}, "spec": text});
-    Change { resource: HOSTS.into(), namespace: "ns".to_owned(), name, expect: Expect::Any, value: Some(value) }
+    Mutation { resource: HOSTS.into(), namespace: "ns".to_owned(), name, expect: Expect::Any, value: Some(value) }
 }
 
 /// Runs the writers for a while; acknowledged writes a second of objects and of entries.
@@ -85,7 +85,7 @@ fn main() {
         }
         for step in 0..5000 {
             // In memory: as many as a rack has leases.
-            let view = Change { resource: "slipway.dev/views".into(), ..object("view", format!("view-{step}")) };
+            let view = Mutation { resource: "slipway.dev/views".into(), ..object("view", format!("view-{step}")) };
             store.publish(view).await.expect("a view");
         }
         let start = Instant::now();

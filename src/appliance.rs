@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::api::{Keep, Kind, MacAddress};
+use crate::api::{Kind, MacAddress, StoragePolicy};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
 use crate::boot::{self, HostIndex, Tokens};
@@ -298,7 +298,7 @@ async fn begin(
             for kind in declared().filter(|kind| kind.memory() > 0) {
                 store.add_weight(&kind.storage(), kind.memory());
             }
-            let in_memory = |kind: &&Arc<apiserver::Resource>| kind.keep == Keep::View;
+            let in_memory = |kind: &&Arc<apiserver::Resource>| kind.policy == StoragePolicy::View;
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
             audit = Some(log);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
-use crate::api::{self, Declared, Keep, Kind};
+use crate::api::{self, Declared, Kind, StoragePolicy};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
 use crate::config::Config;
@@ -123,7 +123,7 @@ pub fn declared() -> impl Iterator<Item = Declared> {
 /// The kinds that Slipway's own controllers act on. A Kubernetes API server that keeps the objects must have these; those
 /// of Cluster API are its own there, and must not be replaced.
 pub fn acted_on() -> Vec<Kind> {
-    kinds().into_iter().filter(|kind| kind.older.is_none()).collect()
+    kinds().into_iter().filter(|kind| kind.also_served.is_none()).collect()
 }
 
 /// What the user of `engine.kubeconfig` may do in another API server: roles and bindings, as YAML.
@@ -206,7 +206,7 @@ subjects:
 /// Task.
 fn tasks() -> Module {
     Module {
-        kinds: vec![Declared::one::<TaskView>(Keep::View)],
+        kinds: vec![Declared::one::<TaskView>(StoragePolicy::View)],
         rights: &[Right {
             group: "slipway.dev",
             resources: &["tasks"],

@@ -49,7 +49,7 @@ pub enum PlanError {
 
 /// What the machine's network shall be. Links come before those that are made of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct NetworkPlan {
     /// The links.
     pub links: Vec<Link>,
 }
@@ -60,7 +60,7 @@ pub struct Link {
     /// Its `id` in the document.
     pub id: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: LinkType,
     /// 576 to 9216.
     pub mtu: Option<u32>,
     /// Addresses with their prefixes.
@@ -73,12 +73,12 @@ pub struct Link {
 
 /// What a link is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LinkType {
     /// The network card with this address.
     Card(MacAddress),
     /// A bond.
     Bond {
-        /// Its links, by place in [`Plan::links`].
+        /// Its links, by place in [`NetworkPlan::links`].
         of: Vec<usize>,
         /// The kernel's number of its mode, 0 to 6.
         mode: u8,
@@ -91,7 +91,7 @@ pub enum Kind {
     },
     /// A VLAN.
     Vlan {
-        /// The link it is on, by place in [`Plan::links`].
+        /// The link it is on, by place in [`NetworkPlan::links`].
         on: usize,
         /// 1 to 4094.
         id: u16,
@@ -109,7 +109,7 @@ pub struct Route {
     pub via: Option<IpAddr>,
 }
 
-impl Plan {
+impl NetworkPlan {
     /// Reads a document, JSON or YAML. Empty text is no plan.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl Plan {
                 let Some(of) = names.iter().map(|name| self.place(name)).collect::<Option<Vec<usize>>>() else {
                     return Ok(None);
                 };
-                if of.iter().any(|at| !matches!(self.links[*at].kind, Kind::Card(_))) {
+                if of.iter().any(|at| !matches!(self.links[*at].kind, LinkType::Card(_))) {
                     return Err(wrong("a bond is made of network cards".into()));
                 }
                 let mode = text(link, "bond_mode").unwrap_or_else(|| "active-backup".into());
@@ -204,21 +204,21 @@ impl Plan {
                     Some(_) => return Err(wrong("bond_xmit_hash_policy is not known".into())),
                 };
                 let miimon = number(link, "bond_miimon").unwrap_or(100).clamp(10, 10_000);
-                Kind::Bond { of, mode, miimon, hash, mac: mac("ethernet_mac_address")? }
+                LinkType::Bond { of, mode, miimon, hash, mac: mac("ethernet_mac_address")? }
             }
             "vlan" => {
                 let under = text(link, "vlan_link").ok_or_else(|| wrong("vlan_link is missing".into()))?;
                 let Some(on) = self.place(&under) else { return Ok(None) };
-                if matches!(self.links[on].kind, Kind::Vlan { .. }) {
+                if matches!(self.links[on].kind, LinkType::Vlan { .. }) {
                     return Err(wrong("a VLAN is on a network card or a bond".into()));
                 }
                 let tag = number(link, "vlan_id").filter(|tag| (1..=4094).contains(tag));
                 let tag = tag.ok_or_else(|| wrong("vlan_id must be 1 to 4094".into()))?;
-                Kind::Vlan { on, id: tag as u16, mac: mac("vlan_mac_address")? }
+                LinkType::Vlan { on, id: tag as u16, mac: mac("vlan_mac_address")? }
             }
             other if PHYSICAL.contains(&other) => {
                 let mac = mac("ethernet_mac_address")?;
-                Kind::Card(mac.ok_or_else(|| wrong("ethernet_mac_address is missing".into()))?)
+                LinkType::Card(mac.ok_or_else(|| wrong("ethernet_mac_address is missing".into()))?)
             }
             _ => return Err(wrong("its type is not phy, bond or vlan".into())),
         };
@@ -238,7 +238,7 @@ impl Plan {
         let wrong = |what: String| PlanError::Value(format!("network {name:?}: {what}"));
         let under = text(network, "link").ok_or_else(|| wrong("link is missing".into()))?;
         let at = self.place(&under).ok_or_else(|| wrong(format!("there is no link {under:?}")))?;
-        if self.links.iter().any(|link| matches!(&link.kind, Kind::Bond { of, .. } if of.contains(&at))) {
+        if self.links.iter().any(|link| matches!(&link.kind, LinkType::Bond { of, .. } if of.contains(&at))) {
             return Err(wrong(format!("link {under:?} is part of a bond: the bond has the address")));
         }
         let type_ = text(network, "type").unwrap_or_default();

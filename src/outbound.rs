@@ -327,7 +327,7 @@ mod tests {
 
     use http::HeaderValue;
 
-    use super::client::{Client, Settings};
+    use super::client::{Client, ClientSettings};
     use super::*;
 
     fn allowed(entries: &[&str]) -> Vec<Allowed> {
@@ -448,7 +448,7 @@ mod tests {
                 .expect("versions")
                 .with_root_certificates(rustls::RootCertStore::empty())
                 .with_no_client_auth();
-            Client::new(Settings {
+            Client::new(ClientSettings {
                 guard: Some(guard.clone()),
                 port,
                 addresses: Vec::new(),

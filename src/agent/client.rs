@@ -34,8 +34,8 @@ const MAX_REASON: usize = 500;
 
 /// Pauses and deadlines.
 #[derive(Clone, Debug)]
-pub struct Timing {
-    /// Pause before the first retry; it doubles up to [`Timing::retry_most`].
+pub struct ClientTiming {
+    /// Pause before the first retry; it doubles up to [`ClientTiming::retry_most`].
     pub retry_least: Duration,
     /// Longest pause between retries.
     pub retry_most: Duration,
@@ -55,7 +55,7 @@ pub struct Timing {
     pub stalled: Duration,
 }
 
-impl Default for Timing {
+impl Default for ClientTiming {
     fn default() -> Self {
         Self {
             retry_least: Duration::from_millis(500),
@@ -104,7 +104,7 @@ impl CallError {
 
 /// Calls to the appliance. Cheap to clone; clones share connections and the session.
 #[derive(Clone)]
-pub struct Client {
+pub struct ApplianceClient {
     shared: Arc<Shared>,
 }
 
@@ -123,7 +123,7 @@ struct Shared {
     egress: Egress,
     server: Url,
     tls: rustls::ClientConfig,
-    timing: Timing,
+    timing: ClientTiming,
     route: Mutex<Route>,
     bearer: Mutex<Option<SecretString>>,
     outage: Mutex<Option<Outage>>,
@@ -142,7 +142,7 @@ struct Route {
     http: reqwest::Client,
 }
 
-impl Client {
+impl ApplianceClient {
     /// A client for the appliance at `server` whose CA certificate has the SHA-256 `ca`. Calls go out by one of
     /// `interfaces`, the first being the best; the routing table decides while that list is empty.
     ///
@@ -152,16 +152,16 @@ impl Client {
         server: Url,
         ca: [u8; 32],
         interfaces: watch::Receiver<Vec<String>>,
-        timing: Timing,
+        timing: ClientTiming,
     ) -> Result<Self, CallError> {
         Self::leaving_by(server, ca, Egress::Interfaces(interfaces), timing)
     }
 
-    /// As [`Client::new`], with calls that leave the machine as `egress` says.
+    /// As [`ApplianceClient::new`], with calls that leave the machine as `egress` says.
     ///
     /// # Errors
     /// When the HTTP client cannot be made from these.
-    pub fn leaving_by(server: Url, ca: [u8; 32], egress: Egress, timing: Timing) -> Result<Self, CallError> {
+    pub fn leaving_by(server: Url, ca: [u8; 32], egress: Egress, timing: ClientTiming) -> Result<Self, CallError> {
         let tls = tls::client_config(ca).map_err(|error| local(&error))?;
         let interface = egress.interfaces().into_iter().next();
         let http = http_client(&tls, &egress, interface.as_deref())?;
@@ -178,7 +178,7 @@ impl Client {
     }
 
     /// Pauses and deadlines.
-    pub fn timing(&self) -> &Timing {
+    pub fn timing(&self) -> &ClientTiming {
         &self.shared.timing
     }
 
@@ -233,7 +233,7 @@ impl Client {
         self.send(request.body(piece.to_owned())).await.map(drop)
     }
 
-    /// The manifest of an image, retried as [`Client::retry`] does.
+    /// The manifest of an image, retried as [`ApplianceClient::retry`] does.
     ///
     /// # Errors
     /// [`CallError`].
@@ -254,7 +254,7 @@ impl Client {
         .await
     }
 
-    /// The stored bytes of a chunk, not yet checked, retried as [`Client::retry`] does.
+    /// The stored bytes of a chunk, not yet checked, retried as [`ApplianceClient::retry`] does.
     ///
     /// # Errors
     /// [`CallError`].
@@ -266,8 +266,8 @@ impl Client {
         .await
     }
 
-    /// Makes a call until it is answered, with growing pauses, at most for [`Timing::unreachable`] (for
-    /// [`Timing::untrusted`] when the server's certificate is wrong). `what` is wanted, for the console.
+    /// Makes a call until it is answered, with growing pauses, at most for [`ClientTiming::unreachable`] (for
+    /// [`ClientTiming::untrusted`] when the server's certificate is wrong). `what` is wanted, for the console.
     ///
     /// # Errors
     /// The last error when time is up; at once any that another try would not change, and when the session ends.

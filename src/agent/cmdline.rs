@@ -10,7 +10,7 @@ use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 /// What this boot is for.
 #[derive(Clone, Debug)]
-pub struct Boot {
+pub struct BootParameters {
     /// `https://address:port` of the appliance; the host is an IP address, there is no resolver in the ramdisk.
     pub server: Url,
     /// SHA-256 of the DER of the appliance's CA certificate.
@@ -35,7 +35,7 @@ pub enum BootError {
     Ca,
 }
 
-impl Boot {
+impl BootParameters {
     /// Reads `/proc/cmdline`. Where a key stands more than once the last one holds. A MAC address that cannot
     /// be read (iPXE leaves the variable empty on some firmware) counts as unknown.
     ///
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn reads_the_keys_in_any_order_and_the_last_one_holds() {
-        let boot = Boot::parse(&format!(
+        let boot = BootParameters::parse(&format!(
             "console=ttyS0 \"dyndbg=file a b\" slipway.token=old slipway.mac=52:54:00:12:34:56 slipway.ca={CA} \
              slipway.server=https://172.22.0.1:8443 slipway.token=new-token quiet\n"
         ))
@@ -126,16 +126,17 @@ mod tests {
 
     #[test]
     fn an_address_of_ip_version_six_and_no_mac_will_do() {
-        let boot =
-            Boot::parse(&format!("slipway.token=t slipway.mac= slipway.ca={CA} slipway.server=https://[fd00::1]:8443"))
-                .unwrap();
+        let boot = BootParameters::parse(&format!(
+            "slipway.token=t slipway.mac= slipway.ca={CA} slipway.server=https://[fd00::1]:8443"
+        ))
+        .unwrap();
         assert_eq!(boot.address(), Some("fd00::1".parse().unwrap()));
         assert_eq!(boot.mac, None);
     }
 
     #[test]
     fn each_fault_is_named() {
-        let parse = |text: &str| Boot::parse(text).map(|_| ()).unwrap_err();
+        let parse = |text: &str| BootParameters::parse(text).map(|_| ()).unwrap_err();
         assert_eq!(parse("quiet"), BootError::Missing(CMDLINE_TOKEN));
         assert_eq!(parse("slipway.token="), BootError::Missing(CMDLINE_TOKEN));
         assert_eq!(parse("slipway.token=t"), BootError::Missing(CMDLINE_SERVER));

@@ -27,12 +27,12 @@ use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::SubscriberExt;
 
-use client::{Client, Timing};
-use cmdline::Boot;
+use client::{ApplianceClient, ClientTiming};
+use cmdline::BootParameters;
 use init::Down;
 use log::{Consoles, Log};
 
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 use crate::protocol::{ARGS_FILE, NETWORK_FILE, OpenSession};
 use net::{Network, Wanted};
 use session::SessionEnd;
@@ -136,7 +136,7 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
     let cmdline = ["/proc/cmdline", &format!("/{ARGS_FILE}")]
         .map(|path| std::fs::read_to_string(path).unwrap_or_default())
         .join(" ");
-    let boot = match Boot::parse(&cmdline) {
+    let boot = match BootParameters::parse(&cmdline) {
         Ok(boot) => boot,
         Err(error) => return Verdict::because("THIS MACHINE WAS STARTED WITHOUT ORDERS", &error.to_string()),
     };
@@ -164,7 +164,7 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
         uuid: inventory::smbios::uuid(root),
         uefi: init::booted_by_uefi(root),
     };
-    let client = match Client::new(boot.server.clone(), boot.ca, network.order(), Timing::default()) {
+    let client = match ApplianceClient::new(boot.server.clone(), boot.ca, network.order(), ClientTiming::default()) {
         Ok(client) => client,
         Err(error) => return fault(&error.to_string()),
     };
@@ -174,16 +174,20 @@ async fn agent(log: Log, consoles: Consoles) -> Verdict {
 }
 
 /// The network data that came with the ramdisk, if any did.
-fn read_plan(root: &Path) -> Result<Option<Plan>, String> {
+fn read_plan(root: &Path) -> Result<Option<NetworkPlan>, String> {
     let path = root.join(NETWORK_FILE);
     match std::fs::read(&path) {
-        Ok(text) => Plan::parse(&text).map_err(|error| error.to_string()),
+        Ok(text) => NetworkPlan::parse(&text).map_err(|error| error.to_string()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }
 
-async fn bring_up(boot: &Boot, appliance: Option<Ipv4Addr>, plan: Option<Plan>) -> Result<Network, String> {
+async fn bring_up(
+    boot: &BootParameters,
+    appliance: Option<Ipv4Addr>,
+    plan: Option<NetworkPlan>,
+) -> Result<Network, String> {
     let wanted = Wanted { root: "/".into(), mac: boot.mac, appliance, plan };
     let network = Network::start(wanted).map_err(|error| format!("netlink: {error}"))?;
     match network.ready(GRACE, NO_INTERFACE, NO_ADDRESS).await {
@@ -192,7 +196,7 @@ async fn bring_up(boot: &Boot, appliance: Option<Ipv4Addr>, plan: Option<Plan>) 
     }
 }
 
-fn verdict(end: SessionEnd, boot: &Boot, consoles: &Consoles) -> Verdict {
+fn verdict(end: SessionEnd, boot: &BootParameters, consoles: &Consoles) -> Verdict {
     let server = &boot.server;
     let at_once = |down| Verdict { down, say: Vec::new(), wait: Duration::ZERO };
     match end {

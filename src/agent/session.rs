@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{CallError, Client};
+use super::client::{ApplianceClient, CallError};
 use super::log::Log;
 use crate::api::metal3::HardwareDetails;
 use crate::protocol::{Action, Event, FoundBmc, MAX_LOG, OpenSession, Session, Step, StepOutcome};
@@ -90,11 +90,11 @@ impl Progress {
 }
 
 /// A step to be done.
-pub struct Job {
+pub struct StepJob {
     /// What to do. Never `reboot`, `power-off` or `collect-logs`: the session does these itself.
     pub action: Action,
     /// The appliance, for the image.
-    pub client: Client,
+    pub client: ApplianceClient,
     /// Where to tell how far it is.
     pub progress: Progress,
     /// When cancelled, no disk may be touched any more.
@@ -110,13 +110,13 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why the step failed.
-    async fn run(&self, job: Job) -> Result<Done, StepError>;
+    async fn run(&self, job: StepJob) -> Result<Done, StepError>;
     /// The kernel's messages, for `collect-logs`.
     fn kernel_log(&self) -> Vec<String>;
 }
 
 /// Opens a session and does its steps until it ends. Returns in bounded time once the appliance stops answering.
-pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> SessionEnd {
+pub async fn run(client: ApplianceClient, hello: &OpenSession, executor: Arc<dyn Executor>, log: &Log) -> SessionEnd {
     let opened = client.retry("a session", || client.open(hello)).await;
     let session = match opened {
         Ok(session) => session,
@@ -139,7 +139,7 @@ pub async fn run(client: Client, hello: &OpenSession, executor: Arc<dyn Executor
 /// Sends the log to the appliance as it grows. Cheap to clone; clones go on where another stopped.
 #[derive(Clone)]
 struct LogShipper {
-    client: Client,
+    client: ApplianceClient,
     log: Log,
     /// Lines sent. Locked while a piece is on its way, so that no line goes twice.
     sent: Arc<tokio::sync::Mutex<u64>>,
@@ -187,7 +187,7 @@ impl From<CallError> for SessionEnd {
 }
 
 struct Runner<'a> {
-    client: Client,
+    client: ApplianceClient,
     session: Session,
     executor: Arc<dyn Executor>,
     log: &'a Log,
@@ -287,7 +287,7 @@ impl Runner<'_> {
         let cancel = CancellationToken::new();
         // Whatever ends this function also ends the step.
         let guard = cancel.clone().drop_guard();
-        let job = Job {
+        let job = StepJob {
             action: step.action.clone(),
             client: self.client.clone(),
             progress: Progress { sender: Arc::new(sender) },

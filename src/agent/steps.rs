@@ -9,7 +9,7 @@ use base64::Engine;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
+use super::client::ApplianceClient;
 use super::disk::write::{ChunkSource, SourceError};
 use super::disk::{DiskError, bootentry, config, device_path, erase, hints, write};
 use super::drivers::{self, Activity};
@@ -18,7 +18,7 @@ use super::inventory::{self, Observed, disks, nics};
 use super::kexec;
 use super::log::kernel_messages;
 use super::net::Network;
-use super::session::{Done, Executor, Job, Progress, StepError};
+use super::session::{Done, Executor, Progress, StepError, StepJob};
 use crate::api::MacAddress;
 use crate::api::metal3::{AutomatedCleaningMode, RootDeviceHints, Storage};
 use crate::protocol::{Action, Session};
@@ -89,7 +89,7 @@ impl Node {
         Ok(Done { message, inventory: Some(hardware), bmc })
     }
 
-    async fn erase(&self, mode: AutomatedCleaningMode, job: &Job) -> Result<Done, StepError> {
+    async fn erase(&self, mode: AutomatedCleaningMode, job: &StepJob) -> Result<Done, StepError> {
         if mode == AutomatedCleaningMode::Disabled {
             return Ok(Done::new("cleaning is disabled, nothing was erased"));
         }
@@ -107,7 +107,7 @@ impl Node {
         &self,
         digest: &str,
         hints: Option<&RootDeviceHints>,
-        client: &Client,
+        client: &ApplianceClient,
         progress: &Progress,
     ) -> Result<Done, StepError> {
         let disk = self.root_disk(hints, progress).await?;
@@ -171,7 +171,7 @@ impl Node {
         Ok(Done::new(format!("starting {kernel} without the firmware")))
     }
 
-    async fn act(&self, job: &Job) -> Result<Done, StepError> {
+    async fn act(&self, job: &StepJob) -> Result<Done, StepError> {
         let progress = &job.progress;
         match &job.action {
             Action::Inspect => self.inspect(progress).await,
@@ -205,7 +205,7 @@ impl Executor for Node {
         }
     }
 
-    async fn run(&self, job: Job) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
         tokio::select! {
             biased;
             () = job.cancel.cancelled() => Err(StepError("cancelled".into())),
@@ -247,7 +247,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// Chunks from the appliance. The client has tried for as long as it is worth trying.
-struct ApplianceChunks(Client);
+struct ApplianceChunks(ApplianceClient);
 
 #[async_trait]
 impl ChunkSource for ApplianceChunks {

@@ -9,14 +9,14 @@ pub mod metal3;
 pub mod slipway;
 
 pub(crate) mod bounded;
+mod conversion;
 pub(crate) mod definitions;
 #[cfg(test)]
 pub(crate) mod generated;
 mod mac;
-mod shape;
 
+pub use conversion::Convert;
 pub use mac::{MacAddress, MacAddressError};
-pub use shape::Shape;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 /// How the objects of a kind are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum StoragePolicy {
     /// On disk; clients may write them.
     Durable,
     /// On disk; clients may read and delete them, only Slipway's own rooms write them.
@@ -39,8 +39,8 @@ pub enum Keep {
 #[derive(Clone, Debug)]
 pub struct Declared {
     name: &'static str,
-    keep: Keep,
-    older: Option<Older>,
+    policy: StoragePolicy,
+    also_served: Option<ServedVersion>,
     complete: Option<Complete>,
     belongs_to_host: bool,
     memory: usize,
@@ -50,11 +50,11 @@ pub struct Declared {
 
 impl Declared {
     /// A kind with one version.
-    pub fn one<T: CustomResourceExt>(keep: Keep) -> Self {
+    pub fn one<T: CustomResourceExt>(policy: StoragePolicy) -> Self {
         Self {
             name: T::crd_name(),
-            keep,
-            older: None,
+            policy,
+            also_served: None,
             complete: None,
             belongs_to_host: false,
             memory: 0,
@@ -64,12 +64,15 @@ impl Declared {
     }
 
     /// A kind that is stored as `New` and served as `Old` too.
-    pub fn both<New: CustomResourceExt, Old: CustomResourceExt>(keep: Keep, older: Older) -> Self {
+    pub fn both<New: CustomResourceExt, Old: CustomResourceExt>(
+        policy: StoragePolicy,
+        also_served: ServedVersion,
+    ) -> Self {
         Self {
-            older: Some(older),
+            also_served: Some(also_served),
             #[cfg(test)]
             generate: generated::both::<New, Old>,
-            ..Self::one::<New>(keep)
+            ..Self::one::<New>(policy)
         }
     }
 
@@ -116,22 +119,22 @@ pub struct Kind {
     /// Names, schema, printer columns and subresources.
     pub crd: CustomResourceDefinition,
     /// How its objects are kept.
-    pub keep: Keep,
+    pub policy: StoragePolicy,
     /// The version that is served beside the stored one.
-    pub older: Option<Older>,
+    pub also_served: Option<ServedVersion>,
     /// What is filled in that a schema's defaults cannot say. Asked in every version.
     pub complete: Option<Complete>,
 }
 
 /// A version of a kind that is served and not stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Older {
+pub struct ServedVersion {
     /// Its name.
     pub version: &'static str,
     /// Stored version to this one.
-    pub down: Shape,
+    pub from_storage: Convert,
     /// This version to the stored one.
-    pub up: Shape,
+    pub to_storage: Convert,
 }
 
 /// Fills in what a client left out.
@@ -139,8 +142,8 @@ pub type Complete = fn(&mut Value);
 
 impl Kind {
     /// A kind whose versions, when it has several, differ in name only.
-    pub fn new(crd: CustomResourceDefinition, keep: Keep) -> Self {
-        Self { crd, keep, older: None, complete: None }
+    pub fn new(crd: CustomResourceDefinition, policy: StoragePolicy) -> Self {
+        Self { crd, policy, also_served: None, complete: None }
     }
 }
 
@@ -150,8 +153,8 @@ pub fn define(declared: impl IntoIterator<Item = Declared>) -> Vec<Kind> {
     let define = |one: Declared| Kind {
         // The test of the written definitions would have missed it.
         crd: written.remove(one.name).unwrap_or_default(),
-        keep: one.keep,
-        older: one.older,
+        policy: one.policy,
+        also_served: one.also_served,
         complete: one.complete,
     };
     declared.into_iter().map(define).collect()

@@ -519,7 +519,7 @@ impl Pending {
         // A kind that somebody defined in a group of reviews is no review.
         let is_review = || {
             let resource = registry.find(&target.group, &target.version, &target.plural);
-            resource.is_some_and(|resource| resource.keep == crate::api::Keep::Review)
+            resource.is_some_and(|resource| resource.policy == crate::api::StoragePolicy::Review)
         };
         if !has_line(verb, target, is_review(), identity.is_in_process()) {
             return Ok(None);

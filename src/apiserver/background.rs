@@ -26,9 +26,9 @@ use super::registry::Registry;
 use super::resource::Resource;
 use super::status::ApiError;
 use super::{ApiServer, Identity, events, meta};
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 use crate::runtime::Task;
-use crate::store::{Change, Expect, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// A sweep is made at least this often.
 const EVERY: Duration = Duration::from_secs(300);
@@ -214,7 +214,7 @@ impl ApiServer {
         options: &DeleteOptions,
         round: &mut Round,
     ) -> Result<Outcome, ApiError> {
-        if resource.keep == Keep::View {
+        if resource.policy == StoragePolicy::View {
             return Ok(Outcome::Done);
         }
         let meta = object.metadata();
@@ -266,7 +266,7 @@ impl ApiServer {
         if !ends && round.no_room.is_some() {
             return Ok(Outcome::NoRoom);
         }
-        let change = Change {
+        let change = Mutation {
             resource: Arc::clone(&resource.storage),
             namespace: object.namespace.clone(),
             name: object.name.clone(),
@@ -372,7 +372,7 @@ impl ApiServer {
         if held {
             return self.rewrite(namespaces, namespace, round, |now| *now = value.clone()).await;
         }
-        let change = Change {
+        let change = Mutation {
             resource: Arc::clone(&namespaces.storage),
             namespace: String::new(),
             name: namespace.name.clone(),
@@ -435,7 +435,7 @@ impl ApiServer {
             if began.elapsed() >= EVENTS_TIME {
                 return;
             }
-            let removal = |event: &Arc<Object>| Change {
+            let removal = |event: &Arc<Object>| Mutation {
                 resource: Arc::clone(&event.resource),
                 namespace: event.namespace.clone(),
                 name: event.name.clone(),

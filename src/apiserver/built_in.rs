@@ -9,7 +9,7 @@ use super::registry::Registry;
 use super::resource::{APIEXTENSIONS, Conversion, CoreKind, Document, Resource, core_schema_name};
 use super::schema::Schema;
 use super::{auth, core_kinds, crd, events};
-use crate::api::{Keep, Kind};
+use crate::api::{Kind, StoragePolicy};
 
 /// The core kinds and these.
 ///
@@ -77,7 +77,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
             namespaced: true,
             status: false,
             columns: events::columns,
-            conversion: Some(Conversion::Shape { from_stored: events::to_new, to_stored: events::to_core }),
+            conversion: Some(Conversion::Convert { from_stored: events::to_new, to_stored: events::to_core }),
             prepare: None,
         },
         CoreKind {
@@ -133,7 +133,7 @@ fn core_resources() -> Result<(Vec<Resource>, BTreeMap<String, Document>), Regis
             categories: if core.group == APIEXTENSIONS { vec!["api-extensions".into()] } else { Vec::new() },
             namespaced: core.namespaced,
             // There are no services. Clients list them all the same (`kubectl cluster-info`).
-            keep: if core.kind == "Service" { Keep::View } else { auth::kinds::keep(core.group) },
+            policy: if core.kind == "Service" { StoragePolicy::View } else { auth::kinds::storage_policy(core.group) },
             status: core.status,
             core: true,
             schema: Schema::compile(&schema).map_err(|error| fail(error.to_string()))?,

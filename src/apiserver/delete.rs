@@ -14,8 +14,8 @@ use super::status::{ApiError, FieldError, FieldFault};
 
 use super::request_context::RequestContext;
 use super::{AdmissionRequest, ApiServer, Identity, Operation, meta};
-use crate::api::Keep;
-use crate::store::{Change, Expect, Object, WriteError};
+use crate::api::StoragePolicy;
+use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// Namespaces that stay.
 pub(super) const PERMANENT_NAMESPACES: [&str; 2] = ["default", "kube-system"];
@@ -237,7 +237,7 @@ impl ApiServer {
                         .map_err(|error| ApiError::internal(error.to_string()))?;
                 return Ok(Deleted::Held(Arc::new(marked)));
             }
-            let change = Change {
+            let change = Mutation {
                 resource: Arc::clone(&resource.storage),
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
@@ -287,7 +287,7 @@ impl ApiServer {
             ));
         }
         tracing::warn!(resource = resource.plural, object = %crate::log::named(namespace, name), "deleting an object that cannot be read");
-        let change = Change {
+        let change = Mutation {
             resource: Arc::clone(&resource.storage),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -390,7 +390,7 @@ pub(super) async fn delete_collection(
 }
 
 fn require_deletable(context: &RequestContext<'_>) -> Result<(), ApiError> {
-    if context.resource.keep == Keep::View && !context.identity.is_in_process() {
+    if context.resource.policy == StoragePolicy::View && !context.identity.is_in_process() {
         return Err(context.read_only());
     }
     Ok(())

@@ -17,7 +17,7 @@ use super::registry::Registry;
 use super::request::accepted;
 use super::resource::Resource;
 use super::status::ApiError;
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 
 /// Names of a resource's views, such as `log`.
 pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<String>;
@@ -175,7 +175,7 @@ pub(super) fn resources(registry: &Registry, views: Views, group: &str, version:
             "kind": resource.kind,
             "verbs": resource.verbs(),
         });
-        if resource.keep != Keep::Review {
+        if resource.policy != StoragePolicy::Review {
             entry["storageVersionHash"] = storage_hash(resource).into();
         }
         if !resource.short_names.is_empty() {

@@ -27,7 +27,7 @@ use super::{
     audit, backup, blocking, body, delete, discovery, exchange_memory, guarded, inflight, list, list_body, metrics,
     read, response_memory, scale, tls, watch, write,
 };
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 
 /// Bytes of a stored object's text that count as one value, while nobody has counted them.
 const VALUE_BYTES: usize = 10;
@@ -383,12 +383,14 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
     let subresource = context.target.subresource.as_deref();
     let scale = subresource == Some("scale");
     match verb {
-        _ if subresource == Some("token") || context.resource.keep == Keep::Review => {
+        _ if subresource == Some("token") || context.resource.policy == StoragePolicy::Review => {
             if verb != "create" {
                 return Err(ApiError::method_not_allowed(NOT_ALLOWED));
             }
-            match context.resource.keep {
-                Keep::Review => auth::reviews::answer(context, &body).await.map(|answer| auth::reviews::send(&answer)),
+            match context.resource.policy {
+                StoragePolicy::Review => {
+                    auth::reviews::answer(context, &body).await.map(|answer| auth::reviews::send(&answer))
+                }
                 _ => auth::reviews::make_token(context, &body).await,
             }
         }

@@ -61,7 +61,7 @@ pub(super) fn resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
             short_names: names.short_names.clone().unwrap_or_default(),
             categories: names.categories.clone().unwrap_or_default(),
             namespaced: spec.scope == "Namespaced",
-            keep: kind.keep,
+            policy: kind.policy,
             status: version.subresources.as_ref().is_some_and(|sub| sub.status.is_some()),
             scale: version.subresources.as_ref().and_then(|sub| sub.scale.as_ref()).map(scale),
             selectable: version.selectable_fields.iter().flatten().map(|field| field.json_path.clone()).collect(),
@@ -73,10 +73,7 @@ pub(super) fn resources(kind: &Kind) -> Result<Vec<Resource>, RegistryError> {
             columns: columns(version.additional_printer_columns.as_deref().unwrap_or_default())
                 .map_err(|error| fail(error.to_string()))?,
             storage: format!("{}/{}", spec.group, names.plural).into(),
-            conversion: kind
-                .older
-                .filter(|older| older.version == version.name)
-                .map(|older| Conversion::Kept { down: older.down, up: older.up }),
+            conversion: kind.also_served.filter(|also| also.version == version.name).map(Conversion::Kept),
             prepare: None,
             complete: kind.complete,
             deprecation: (version.deprecated == Some(true)).then(|| deprecation(spec, version)),

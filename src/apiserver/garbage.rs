@@ -17,7 +17,7 @@ use super::owner_graph::{Key, PendingChecks, is_held_for_dependents, owners};
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::ApiError;
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 use crate::store::Object;
 
 /// Objects that are looked at together.
@@ -308,7 +308,7 @@ impl ApiServer {
         let [_, version, kind, name, uid] = &key;
         let Some(resource) = registry.find_kind(version, kind) else { return Owner::Unknown };
         // What is only shown here is there again a while after each start.
-        if matches!(resource.keep, Keep::View | Keep::Review) {
+        if matches!(resource.policy, StoragePolicy::View | StoragePolicy::Review) {
             return Owner::Unknown;
         }
         // What lies in no namespace cannot name an owner that does: which one would it be?

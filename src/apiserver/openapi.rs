@@ -15,7 +15,7 @@ use super::registry::Registry;
 use super::request::accepted;
 use super::resource::Resource;
 use super::status::{ApiError, json_response};
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 
 mod gnostic;
 mod send;
@@ -246,7 +246,7 @@ fn schemas(resource: &Resource) -> Vec<(String, Value)> {
     let name = resource.schema_name();
     let mut schema = resource.openapi.value();
     schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
-    if resource.keep == Keep::Review {
+    if resource.policy == StoragePolicy::Review {
         return vec![(name, schema)];
     }
     let list = json!({
@@ -390,7 +390,7 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
     let item_parameters: Value = std::iter::once(path_parameter("name")).chain(namespace()).collect();
     item.insert("parameters".into(), item_parameters.clone());
     paths.insert(base.clone(), Value::Object(collection));
-    if resource.keep == Keep::Review {
+    if resource.policy == StoragePolicy::Review {
         return;
     }
     if &*resource.storage == super::auth::accounts::STORAGE {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kube::core::Version;
 
 use super::resource::{Document, Resource};
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 
 /// Every resource that is served at one time. It never changes: kinds that come or go at run time make a new one.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Registry {
     /// One entry for each stored resource, in the version it is stored in.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let mut seen = std::collections::HashSet::new();
-        let kept = |r: &&Arc<Resource>| r.stores && r.keep != Keep::Review;
+        let kept = |r: &&Arc<Resource>| r.stores && r.policy != StoragePolicy::Review;
         self.resources.iter().filter(kept).filter(move |r| seen.insert(Arc::clone(&r.storage)))
     }
 

@@ -9,7 +9,7 @@ use super::columns::Column;
 use super::schema::Schema;
 use super::status::{FieldError, Named};
 use super::versions;
-use crate::api::{Complete, Keep, Shape};
+use crate::api::{Complete, ServedVersion, StoragePolicy};
 
 /// Group of CustomResourceDefinitions.
 pub(super) const APIEXTENSIONS: &str = "apiextensions.k8s.io";
@@ -29,19 +29,14 @@ const VERBS_VIEW: [&str; 3] = ["get", "list", "watch"];
 #[derive(Debug)]
 pub enum Conversion {
     /// The forms differ in shape.
-    Shape {
+    Convert {
         /// Stored form to served version.
         from_stored: fn(&Value) -> Value,
         /// Served version to stored form.
         to_stored: fn(Value) -> Value,
     },
     /// The forms differ in shape, and neither can say all that the other can.
-    Kept {
-        /// Stored form to served version, as well as it goes.
-        down: Shape,
-        /// Served version to stored form, as well as it goes.
-        up: Shape,
-    },
+    Kept(ServedVersion),
     /// Only `apiVersion` differs (strategy `None` of a CustomResourceDefinition), and objects that were stored under
     /// an older schema get the defaults that came later.
     Version {
@@ -75,7 +70,7 @@ pub struct Resource {
     /// Whether objects live in namespaces.
     pub namespaced: bool,
     /// How objects are kept.
-    pub keep: Keep,
+    pub policy: StoragePolicy,
     /// Whether there is a status subresource.
     pub status: bool,
     /// Whether this is a Kubernetes core kind, with its typed habits: nulls are dropped, strategic merge patches
@@ -161,12 +156,12 @@ impl Resource {
 
     /// Verbs that clients over the network have.
     pub fn verbs(&self) -> &'static [&'static str] {
-        match self.keep {
-            Keep::Durable if &*self.storage == "/namespaces" => &VERBS_NAMESPACE,
-            Keep::Durable => &VERBS,
-            Keep::Internal => &VERBS_INTERNAL,
-            Keep::View => &VERBS_VIEW,
-            Keep::Review => &VERBS_REVIEW,
+        match self.policy {
+            StoragePolicy::Durable if &*self.storage == "/namespaces" => &VERBS_NAMESPACE,
+            StoragePolicy::Durable => &VERBS,
+            StoragePolicy::Internal => &VERBS_INTERNAL,
+            StoragePolicy::View => &VERBS_VIEW,
+            StoragePolicy::Review => &VERBS_REVIEW,
         }
     }
 
@@ -183,8 +178,8 @@ impl Resource {
     /// The object as this version serves it.
     pub(super) fn served(&self, mut stored: Value) -> Value {
         match &self.conversion {
-            Some(Conversion::Shape { from_stored, .. }) => from_stored(&stored),
-            Some(Conversion::Kept { down, up }) => versions::from_stored(&stored, &self.version, *down, *up),
+            Some(Conversion::Convert { from_stored, .. }) => from_stored(&stored),
+            Some(Conversion::Kept(version)) => versions::from_stored(&stored, version),
             Some(Conversion::Version { .. }) => {
                 stored["apiVersion"] = self.api_version().into();
                 // Those that there is no room for are left out: it is read rather in part than not at all.
@@ -198,8 +193,8 @@ impl Resource {
     /// The stored form of an object of this version.
     pub(super) fn to_stored(&self, mut value: Value) -> Value {
         match &self.conversion {
-            Some(Conversion::Shape { to_stored, .. }) => to_stored(value),
-            Some(Conversion::Kept { down, up }) => versions::to_stored(value, &self.version, *down, *up),
+            Some(Conversion::Convert { to_stored, .. }) => to_stored(value),
+            Some(Conversion::Kept(version)) => versions::to_stored(value, version),
             Some(Conversion::Version { stored }) => {
                 value["apiVersion"] = stored.as_str().into();
                 value

@@ -9,7 +9,7 @@ use super::from_definition::RegistryError;
 use super::server::ApiServer;
 use super::{auth, built_in, delete, health, meta};
 use crate::api::Kind;
-use crate::store::{Change, Expect, Store, WriteError};
+use crate::store::{Expect, Mutation, Store, WriteError};
 
 /// The server cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ impl ApiServer {
             "spec": {"finalizers": ["kubernetes"]},
             "status": {"phase": "Active"},
         });
-        let change = Change {
+        let change = Mutation {
             resource: "/namespaces".into(),
             namespace: String::new(),
             name: name.to_owned(),

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::api::Shape;
+use crate::api::ServedVersion;
 
 /// Annotation of a served object: what of the stored one its version cannot say.
 const OF_STORED: &str = "slipway.dev/conversion-data";
@@ -29,23 +29,23 @@ struct Lost {
 }
 
 /// The served form of a stored object.
-pub(super) fn from_stored(stored: &Value, version: &str, down: Shape, up: Shape) -> Value {
+pub(super) fn from_stored(stored: &Value, version: &ServedVersion) -> Value {
     let mut stored = stored.clone();
-    let kept = take(&mut stored, &format!("{OF_SERVED}{version}"));
-    let mut served = down(&stored);
+    let kept = take(&mut stored, &format!("{OF_SERVED}{}", version.version));
+    let mut served = (version.from_storage)(&stored);
     restore(&mut served, &kept);
-    let lost = lost(&stored, &up(&served));
+    let lost = lost(&stored, &(version.to_storage)(&served));
     put(&mut served, OF_STORED, &lost);
     served
 }
 
 /// The stored form of a served object.
-pub(super) fn to_stored(mut served: Value, version: &str, down: Shape, up: Shape) -> Value {
+pub(super) fn to_stored(mut served: Value, version: &ServedVersion) -> Value {
     let kept = take(&mut served, OF_STORED);
-    let mut stored = up(&served);
+    let mut stored = (version.to_storage)(&served);
     restore(&mut stored, &kept);
-    let lost = lost(&served, &down(&stored));
-    put(&mut stored, &format!("{OF_SERVED}{version}"), &lost);
+    let lost = lost(&served, &(version.from_storage)(&stored));
+    put(&mut stored, &format!("{OF_SERVED}{}", version.version), &lost);
     stored
 }
 
@@ -152,8 +152,10 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    const V1BETA1: ServedVersion = ServedVersion { version: "v1beta1", from_storage, to_storage };
+
     /// Parts of `cluster.x-k8s.io` Cluster in which v1beta1 and v1beta2 differ, as upstream publishes them.
-    fn down(stored: &Value) -> Value {
+    fn from_storage(stored: &Value) -> Value {
         let mut served = stored.clone();
         served["apiVersion"] = "cluster.x-k8s.io/v1beta1".into();
         if let Some(reference) = served["spec"].get_mut("infrastructureRef").and_then(Value::as_object_mut)
@@ -180,7 +182,7 @@ mod tests {
         served
     }
 
-    fn up(served: &Value) -> Value {
+    fn to_storage(served: &Value) -> Value {
         let mut stored = served.clone();
         stored["apiVersion"] = "cluster.x-k8s.io/v1beta2".into();
         if let Some(reference) = stored["spec"].get_mut("infrastructureRef").and_then(Value::as_object_mut) {
@@ -207,11 +209,11 @@ mod tests {
     }
 
     fn serve(stored: &Value) -> Value {
-        from_stored(stored, "v1beta1", down, up)
+        from_stored(stored, &V1BETA1)
     }
 
     fn store(served: Value) -> Value {
-        to_stored(served, "v1beta1", down, up)
+        to_stored(served, &V1BETA1)
     }
 
     fn new_cluster() -> Value {
@@ -316,10 +318,11 @@ mod tests {
         /// Even functions that lose nearly everything lose nothing.
         #[test]
         fn any_object_survives(spec in any_json(), status in any_json()) {
-            let nothing: Shape = |value| json!({"apiVersion": "x", "kind": value["kind"], "metadata": value["metadata"]});
+            let nothing = |value: &Value| json!({"apiVersion": "x", "kind": value["kind"], "metadata": value["metadata"]});
+            let version = ServedVersion { version: "v", from_storage: nothing, to_storage: nothing };
             let stored = json!({"apiVersion": "x", "kind": "K", "metadata": {"name": "n"}, "spec": spec, "status": status});
-            let served = from_stored(&stored, "v", nothing, nothing);
-            prop_assert_eq!(to_stored(served, "v", nothing, nothing), stored);
+            let served = from_stored(&stored, &version);
+            prop_assert_eq!(to_stored(served, &version), stored);
         }
     }
 }

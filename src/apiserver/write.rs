@@ -20,8 +20,8 @@ use super::resource::{Conversion, Resource};
 use super::status::{ApiError, FieldError};
 use super::write_strategy::{Draft, Managers, Old, RejectionStyle, Warnings, prepare};
 use super::{ApiServer, auth, blocking, crd, meta};
-use crate::api::Keep;
-use crate::store::{Change, Expect, Object, WriteError};
+use crate::api::StoragePolicy;
+use crate::store::{Expect, Mutation, Object, WriteError};
 
 /// How long a change that names no revision is tried when others write at the same time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,12 +41,14 @@ pub(super) struct Written {
 
 impl ApiServer {
     /// Makes one change, in memory for views and on disk for the rest.
-    pub(super) async fn commit(&self, resource: &Resource, change: Change) -> Result<Arc<Object>, WriteError> {
+    pub(super) async fn commit(&self, resource: &Resource, change: Mutation) -> Result<Arc<Object>, WriteError> {
         let gone = change.value.is_none();
-        let written = match resource.keep {
+        let written = match resource.policy {
             _ if crd::is_definition(resource) => self.commit_definition(change).await,
-            Keep::View => self.store().publish(change).await,
-            Keep::Durable | Keep::Internal | Keep::Review => self.store().write(change).await,
+            StoragePolicy::View => self.store().publish(change).await,
+            StoragePolicy::Durable | StoragePolicy::Internal | StoragePolicy::Review => {
+                self.store().write(change).await
+            }
         };
         if let Ok(object) = &written
             && self.owner_graph().changed(object, gone)
@@ -254,7 +256,7 @@ async fn insert(
                 None => unwritten(context, &namespace, &name, &stored),
             }
         } else {
-            let change = Change {
+            let change = Mutation {
                 resource: Arc::clone(&resource.storage),
                 namespace: namespace.clone(),
                 name: name.clone(),
@@ -398,7 +400,7 @@ async fn commit_change(
     if dry_run {
         return unwritten(context, namespace, name, &stored);
     }
-    let change = Change {
+    let change = Mutation {
         resource: Arc::clone(&context.resource.storage),
         namespace: namespace.clone(),
         name: name.clone(),

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{Ended, SHUTDOWN_DEADLINE};
 use crate::config::EngineConfig;
-use crate::engine::election::Timing;
+use crate::engine::election::ElectionTiming;
 use crate::engine::leader::{Candidate, identity};
 use crate::engine::{External, Fence};
 use crate::module::{Acting, Life};
@@ -42,7 +42,7 @@ impl Parts {
     pub(super) async fn run_while_leading(self, external: External, shutdown: CancellationToken) -> anyhow::Result<()> {
         let (tell, mut leads) = watch::channel(None);
         let settings = &self.engine;
-        let timing = Timing::of(settings.lease.0);
+        let timing = ElectionTiming::of(settings.lease.0);
         let candidate = Candidate::new(external.client(), &settings.namespace, identity(), timing, tell);
         let withdraw = CancellationToken::new();
         let mut candidacy = JoinSet::new();

@@ -44,7 +44,7 @@ const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 /// What came of a backup.
 #[derive(Debug)]
-pub struct Report {
+pub struct RestoreReport {
     /// Its first line.
     pub header: Header,
     /// Objects of each resource.
@@ -63,7 +63,7 @@ pub struct Report {
 /// # Errors
 ///
 /// When it is damaged, or the keys in it do not belong together.
-pub fn check(input: impl Read, mut each: impl FnMut(u64, u64)) -> anyhow::Result<Report> {
+pub fn check(input: impl Read, mut each: impl FnMut(u64, u64)) -> anyhow::Result<RestoreReport> {
     let mut gathered = Gathered::default();
     let header = format::read(input, |header, item| gathered.take(header, item, None, &mut each))?;
     gathered.keys(&header)?;
@@ -83,7 +83,7 @@ pub fn restore(
     folder: &Path,
     pause: bool,
     each: impl FnMut(u64, u64),
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<RestoreReport> {
     let mark = Mark::begin(folder)?;
     match fill(input, kinds, folder, pause, each) {
         Ok(report) => {
@@ -117,7 +117,7 @@ fn fill(
     folder: &Path,
     pause: bool,
     mut each: impl FnMut(u64, u64),
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<RestoreReport> {
     let data = DataDir(folder.to_owned());
     // Private before the first key is in it.
     DirBuilder::new().recursive(true).mode(0o700).create(data.pki()).context("pki")?;
@@ -138,7 +138,7 @@ fn fill(
         config = Some(path);
     }
     give_to_owner(folder).with_context(|| format!("cannot give what is in {} to its owner", folder.display()))?;
-    Ok(Report { config, ..gathered.report(header) })
+    Ok(RestoreReport { config, ..gathered.report(header) })
 }
 
 /// Kinds that a backup may have objects of.
@@ -251,9 +251,9 @@ impl Gathered {
         Ok(watched)
     }
 
-    fn report(self, header: Header) -> Report {
+    fn report(self, header: Header) -> RestoreReport {
         let Self { resources, paused, under_way, .. } = self;
-        Report { header, resources, paused, under_way, config: None }
+        RestoreReport { header, resources, paused, under_way, config: None }
     }
 }
 

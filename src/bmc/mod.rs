@@ -26,9 +26,9 @@ use crate::outbound::Refused;
 
 pub use address::{AddressError, BmcAddress, BootInterface, Capabilities, Driver};
 pub use metrics::Metrics;
-pub use probe::Report;
+pub use probe::ProbeReport;
 pub use registry::Registry;
-pub use settings::Settings;
+pub use settings::BmcSettings;
 
 /// User and password of a BMC.
 #[derive(Clone, Debug)]
@@ -219,7 +219,7 @@ pub trait Bmc: Send + Sync {
         Err(BmcError::Unsupported { peer: "this address".into(), what: "set a URL to boot from".into() })
     }
     /// What the controller is and can do. Changes nothing.
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         Err(BmcError::Unsupported { peer: "this address".into(), what: "say what it is".into() })
     }
 }

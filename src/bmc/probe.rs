@@ -7,7 +7,7 @@ use super::{Health, PowerState};
 /// What a controller says of itself and its machine. What it does not say is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct ProbeReport {
     /// `Redfish 1.15.0` or `IPMI 2.0`.
     pub protocol: String,
     /// Maker of the machine; by IPMI the controller's enterprise number.
@@ -100,7 +100,7 @@ pub fn health(health: Health) -> Option<&'static str> {
     }
 }
 
-impl Report {
+impl ProbeReport {
     /// For people: one line for each thing that is known.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("Protocol", self.protocol.clone())];

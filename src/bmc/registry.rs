@@ -15,7 +15,7 @@ use super::ipmi::IpmiBmc;
 use super::locate::locate;
 use super::redfish::{self, RedfishBmc};
 use super::{
-    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
+    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, ProbeReport,
 };
 
 /// Connections that nobody used for so long are let go: of hosts that are gone, and of former passwords.
@@ -30,7 +30,7 @@ const LOG_OUT: Duration = Duration::from_secs(60);
 /// All connections to one `host:port` share one lock, so that a BMC sees one exchange at a time, and systems behind
 /// one Redfish service share one login.
 pub struct Registry {
-    settings: Arc<Settings>,
+    settings: Arc<BmcSettings>,
     tls: redfish::Configs,
     inner: Mutex<Inner>,
     #[cfg(test)]
@@ -104,13 +104,13 @@ fn same(a: &Credentials, b: &Credentials) -> bool {
 
 impl Default for Registry {
     fn default() -> Self {
-        Self::new(Settings::default())
+        Self::new(BmcSettings::default())
     }
 }
 
 impl Registry {
     /// An empty registry.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: BmcSettings) -> Self {
         Self {
             settings: Arc::new(settings),
             tls: redfish::Configs::default(),
@@ -279,7 +279,7 @@ impl Host {
         places: &[SocketAddr],
         credentials: &Credentials,
         verify: bool,
-        (settings, tls): (&Arc<Settings>, &redfish::Configs),
+        (settings, tls): (&Arc<BmcSettings>, &redfish::Configs),
     ) -> Arc<dyn Bmc> {
         // An account whose password changed is not tried again with the old one.
         self.connections.retain(|c| {
@@ -350,7 +350,7 @@ impl Bmc for Unusable {
     async fn inventory(&self) -> Result<crate::api::metal3::HardwareDetails, BmcError> {
         Err(BmcError::Address(self.0.clone()))
     }
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         Err(BmcError::Address(self.0.clone()))
     }
 }

@@ -12,7 +12,7 @@ use crate::outbound::Guard;
 
 /// Times, bounds and shared data of all BMC connections.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct BmcSettings {
     /// How long one IPMI request waits for its answer before it is sent again. 2 s by default.
     pub ipmi_timeout: Duration,
     /// How often an IPMI request is sent before the BMC counts as silent. 4 by default, at least 1.
@@ -49,7 +49,7 @@ pub struct Settings {
     pub metrics: Metrics,
 }
 
-impl Default for Settings {
+impl Default for BmcSettings {
     fn default() -> Self {
         Self {
             ipmi_timeout: Duration::from_secs(2),

@@ -157,7 +157,7 @@ fn credentials(password: &str) -> Credentials {
 
 #[test]
 fn the_registry_gives_the_same_connection_and_stays_bounded() {
-    let registry = Registry::new(Settings { max_connections: 3, ..Settings::default() });
+    let registry = Registry::new(BmcSettings { max_connections: 3, ..BmcSettings::default() });
     let address = |n: u8| BmcAddress::parse(&format!("192.0.2.{n}")).unwrap();
     let first = registry.connect(&address(1), &credentials("a"), true);
     assert!(Arc::ptr_eq(&first, &registry.connect(&address(1), &credentials("a"), true)));
@@ -179,7 +179,7 @@ fn the_registry_gives_the_same_connection_and_stays_bounded() {
 
 #[test]
 fn no_secret_is_printed() {
-    let settings = Settings { ipmi_kg: Some("hidden-key".to_string().into()), ..Settings::default() };
+    let settings = BmcSettings { ipmi_kg: Some("hidden-key".to_string().into()), ..BmcSettings::default() };
     let text = format!("{:?} {settings:?} {:?}", credentials("hidden-word"), login("hidden-word"));
     assert!(!text.contains("hidden"), "{text}");
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// Kind and mode of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryType {
     /// A folder, mode 0755.
     Folder,
     /// A file with these permission bits.
@@ -31,7 +31,7 @@ impl<W: Write> Archive<W> {
     }
 
     /// Appends an entry; folders before what is in them. `path` has no leading slash.
-    pub fn add(&mut self, path: &str, kind: Kind, data: &[u8]) -> io::Result<()> {
+    pub fn add(&mut self, path: &str, kind: EntryType, data: &[u8]) -> io::Result<()> {
         self.inode += 1;
         let inode = self.inode;
         self.entry(path, kind, inode, data)
@@ -39,16 +39,16 @@ impl<W: Write> Archive<W> {
 
     /// Ends the archive and gives the writer back.
     pub fn finish(mut self) -> io::Result<W> {
-        self.entry("TRAILER!!!", Kind::File(0), 0, &[])?;
+        self.entry("TRAILER!!!", EntryType::File(0), 0, &[])?;
         Ok(self.out)
     }
 
-    fn entry(&mut self, path: &str, kind: Kind, inode: u32, data: &[u8]) -> io::Result<()> {
+    fn entry(&mut self, path: &str, kind: EntryType, inode: u32, data: &[u8]) -> io::Result<()> {
         let (mode, links, major, minor) = match kind {
-            Kind::Folder => (0o040_755, 2, 0, 0),
-            Kind::File(0) => (0, 1, 0, 0),
-            Kind::File(permissions) => (0o100_000 | permissions, 1, 0, 0),
-            Kind::Device { major, minor } => (0o020_600, 1, major, minor),
+            EntryType::Folder => (0o040_755, 2, 0, 0),
+            EntryType::File(0) => (0, 1, 0, 0),
+            EntryType::File(permissions) => (0o100_000 | permissions, 1, 0, 0),
+            EntryType::Device { major, minor } => (0o020_600, 1, major, minor),
         };
         let size = u32::try_from(data.len()).map_err(|_| io::Error::other(format!("{path}: larger than 4 GiB")))?;
         // Inode, mode, uid, gid, links, mtime, size, device, special device, name length with its NUL, check.
@@ -78,10 +78,10 @@ mod tests {
 
     fn sample() -> Vec<u8> {
         let mut archive = Archive::new(Vec::new());
-        archive.add("dev", Kind::Folder, &[]).expect("added");
-        archive.add("dev/console", Kind::Device { major: 5, minor: 1 }, &[]).expect("added");
-        archive.add("init", Kind::File(0o755), b"hello").expect("added");
-        archive.add("lib/a", Kind::File(0o644), &[7; 4096]).expect("added");
+        archive.add("dev", EntryType::Folder, &[]).expect("added");
+        archive.add("dev/console", EntryType::Device { major: 5, minor: 1 }, &[]).expect("added");
+        archive.add("init", EntryType::File(0o755), b"hello").expect("added");
+        archive.add("lib/a", EntryType::File(0o644), &[7; 4096]).expect("added");
         archive.finish().expect("finished")
     }
 

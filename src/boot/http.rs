@@ -34,7 +34,7 @@ use tracing::{error, info, warn};
 use crate::api::MacAddress;
 use crate::image;
 use crate::log::named;
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 use crate::ration::Rank;
 
 use super::cached::Cached;
@@ -145,7 +145,7 @@ impl BootServerConfig {
     }
 
     /// This appliance's address as a machine with this network reaches it. `local` is the one that its BMC reached.
-    pub(super) fn address_for(&self, plan: Option<&Plan>, local: IpAddr) -> IpAddr {
+    pub(super) fn address_for(&self, plan: Option<&NetworkPlan>, local: IpAddr) -> IpAddr {
         let planned = || plan.and_then(|plan| plan.addresses().find_map(|one| local_address_to(one.ip())));
         self.advertise.or_else(planned).or(self.own).unwrap_or(local)
     }
@@ -620,5 +620,4 @@ impl From<MintError> for ErrorResponse {
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cpio::{Archive, Kind};
+use super::cpio::{Archive, EntryType};
 use crate::protocol::{ARGS_FILE, NETWORK_FILE};
 
 /// Bytes of each boot loader's configuration.
@@ -101,7 +101,7 @@ pub fn padded(what: &'static str, text: &str, length: u64) -> Result<Vec<u8>, To
 /// The archive for one machine, as long as its region: the kernel passes over zeros at its end.
 pub fn archive(parameters: &BootParameters, length: u64) -> Result<Vec<u8>, TooLong> {
     let mut archive = Archive::new(Vec::new());
-    let mut add = |name: &str, data: &[u8]| archive.add(name, Kind::File(0o400), data);
+    let mut add = |name: &str, data: &[u8]| archive.add(name, EntryType::File(0o400), data);
     let written = (|| {
         if !parameters.args.is_empty() {
             add(ARGS_FILE, parameters.args.as_bytes())?;

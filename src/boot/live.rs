@@ -309,5 +309,4 @@ fn unpacked(library: &Library, chunk: &Chunk) -> io::Result<Bytes> {
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
 mod tests;

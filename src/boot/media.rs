@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 
 use crate::api::slipway::BootTarget;
 use crate::log::named;
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 use crate::protocol::{CMDLINE_CA, CMDLINE_MAC, CMDLINE_SERVER, CMDLINE_TOKEN};
 
 use super::http::{ConnInfo, ErrorResponse, ServerState};
@@ -89,8 +89,8 @@ impl BootFiles {
 /// What the token of a machine with this network data is bound to: the one fixed address that it names. Of several, or of
 /// none, nobody here knows which one the machine will call from.
 pub(super) fn bound_by(network: &[u8]) -> TokenBinding {
-    let plan = Plan::parse(network).ok().flatten();
-    let mut fixed = plan.iter().flat_map(Plan::addresses).map(|one| one.ip());
+    let plan = NetworkPlan::parse(network).ok().flatten();
+    let mut fixed = plan.iter().flat_map(NetworkPlan::addresses).map(|one| one.ip());
     match (fixed.next(), fixed.next()) {
         (Some(IpAddr::V4(address)), None) => TokenBinding::First(address),
         _ => TokenBinding::Nowhere,
@@ -217,7 +217,7 @@ async fn boot_parameters(
         warn!(host = %named(&host.namespace, &host.name), reason, "cannot use the host's network data: its medium is refused");
         ErrorResponse::new(StatusCode::CONFLICT, reason)
     })?;
-    let plan = network.as_deref().map(Plan::parse).transpose().map_err(internal)?.flatten();
+    let plan = network.as_deref().map(NetworkPlan::parse).transpose().map_err(internal)?.flatten();
     let api = SocketAddr::new(state.config.address_for(plan.as_ref(), local.ip()), state.config.api_port());
     let mut args = format!(
         "{CMDLINE_SERVER}=https://{api} {CMDLINE_CA}={} {CMDLINE_TOKEN}={}",
@@ -296,43 +296,4 @@ fn internal(error: impl std::fmt::Display) -> ErrorResponse {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges() {
-        let of = |text: &'static str| match one_range(&HeaderValue::from_static(text), 1000) {
-            Ranges::Ignored => "ignored".to_owned(),
-            Ranges::Outside => "outside".to_owned(),
-            Ranges::One(from, to) => format!("{from}-{to}"),
-        };
-        for (text, want) in [
-            ("bytes=0-0", "0-0"),
-            ("bytes=10-", "10-999"),
-            ("bytes=10-5000", "10-999"),
-            ("bytes=-10", "990-999"),
-            ("bytes=-5000", "0-999"),
-            ("bytes=999-", "999-999"),
-            ("bytes=1000-", "outside"),
-            ("bytes=-0", "outside"),
-            ("bytes=5-4", "ignored"),
-            ("bytes=0-1,5-6", "ignored"),
-            ("bytes=a-b", "ignored"),
-            ("bytes=-", "ignored"),
-            ("bytes=+1-2", "ignored"),
-            ("bytes=99999999999999999999-", "ignored"),
-            ("lines=0-1", "ignored"),
-        ] {
-            assert_eq!(of(text), want, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_way_to_an_address_names_our_own() {
-        assert_eq!(local_address_to([127, 0, 0, 9].into()), Some([127, 0, 0, 1].into()));
-    }
-}
-
-#[cfg(test)]
-#[path = "media_tests.rs"]
-mod serving_tests;
+mod tests;

@@ -10,7 +10,7 @@ use kube::Api;
 use super::client::Server;
 use super::failure::{Failure, plain};
 use super::local;
-use crate::bmc::{BmcAddress, Credentials, Registry, Report, Settings};
+use crate::bmc::{BmcAddress, BmcSettings, Credentials, ProbeReport, Registry};
 use crate::host::reconcile::credentials;
 
 /// Longest password file that is read, in bytes.
@@ -69,7 +69,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             (None, Some(secret)) => from_secret(&server, secret).await?,
             (None, None) => bail!("no credentials"),
         };
-        let registry = Registry::new(Settings::default());
+        let registry = Registry::new(BmcSettings::default());
         let report = registry.connect(&parsed, &credentials, !insecure).probe().await;
         registry.close().await;
         Ok(report?)
@@ -100,7 +100,7 @@ async fn from_secret(server: &Server, name: &str) -> anyhow::Result<Credentials>
     credentials::credentials(&secret).map_err(|reason| anyhow::anyhow!("secret {namespace}/{name}: {reason}"))
 }
 
-fn print(report: &Report, output: Output) -> anyhow::Result<()> {
+fn print(report: &ProbeReport, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Json => println!("{}", serde_json::to_string_pretty(report)?),
         Output::Yaml => print!("{}", serde_saphyr::to_string(report)?),

@@ -10,7 +10,7 @@ use super::common::ConfigFile;
 use super::failure::usage;
 use super::progress::Progress;
 use super::secret;
-use crate::backup::restore::{self, Report, UnderWay};
+use crate::backup::restore::{self, RestoreReport, UnderWay};
 use crate::backup::seal::{self, Needed, OpenError, Unlock};
 use crate::log::escaped;
 use crate::modules::kinds;
@@ -97,8 +97,8 @@ fn unlock(options: &Options, needed: Needed) -> anyhow::Result<Unlock> {
     }
 }
 
-fn tell(report: &Report, folder: Option<&Path>) {
-    let Report { header, resources, paused, under_way, config } = report;
+fn tell(report: &RestoreReport, folder: Option<&Path>) {
+    let RestoreReport { header, resources, paused, under_way, config } = report;
     let objects = format!("{} objects, {} leases and other entries", header.objects, header.entries);
     match folder {
         None => println!("the backup is whole: {objects}, at revision {} of {:.0}", header.revision, header.time),

@@ -11,7 +11,9 @@ use super::failure::{Failure, usage};
 use super::progress::Progress;
 use crate::appliance;
 use crate::config::Span;
-use crate::simulate::plan::{Appliance, BmcKind, BootMethod, Delays, Download, Faults, Goal, Plan, Probability};
+use crate::simulate::plan::{
+    Appliance, BmcKind, BootMethod, Delays, Download, Faults, Goal, Probability, SimulationPlan,
+};
 use crate::simulate::{self, report};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -148,7 +150,7 @@ fn dhcp(text: &str) -> Result<SocketAddrV4, String> {
 }
 
 impl Options {
-    fn plan(self) -> anyhow::Result<Plan> {
+    fn plan(self) -> anyhow::Result<SimulationPlan> {
         if self.bmc == BmcKind::Ipmi && self.boot.is_some_and(BootMethod::needs_redfish) {
             return Err(usage("--boot virtual-media and boot-url are ordered by Redfish: --bmc redfish"));
         }
@@ -163,7 +165,7 @@ impl Options {
             (None, None) => Appliance::Own { config: self.appliance.config },
             _ => return Err(usage("--relay and --dhcp go together")),
         };
-        Ok(Plan {
+        Ok(SimulationPlan {
             machines: self.machines as usize,
             seed: self.seed,
             bmc: self.bmc,

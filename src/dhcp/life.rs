@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use super::publish::MANAGER;
 use super::{LeaseViews, Leases, Server, ServicePorts, metrics};
 use crate::api::slipway::DHCPLease;
-use crate::api::{Declared, Keep};
+use crate::api::{Declared, StoragePolicy};
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service};
@@ -16,7 +16,7 @@ use crate::module::{Acting, KEEPS, Life, Module, Right, Service};
 /// DHCPLease.
 pub fn module() -> Module {
     Module {
-        kinds: vec![Declared::one::<DHCPLease>(Keep::View)],
+        kinds: vec![Declared::one::<DHCPLease>(StoragePolicy::View)],
         rights: &[Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" }],
     }
 }

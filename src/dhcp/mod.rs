@@ -35,13 +35,6 @@ mod socket;
 mod table;
 mod worker;
 
-#[cfg(test)]
-mod packet_tests;
-#[cfg(test)]
-mod respond_tests;
-#[cfg(test)]
-mod table_tests;
-
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};

@@ -267,3 +267,6 @@ fn walk<'a>(mut rest: &'a [u8], options: &mut Vec<(u8, &'a [u8])>) {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -541,3 +541,6 @@ impl Transaction<'_> {
         Some((text(before), text(uuid)))
     }
 }
+
+#[cfg(test)]
+mod tests;

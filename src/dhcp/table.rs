@@ -564,3 +564,6 @@ impl LeaseTable {
         self.changed.insert(address.to_bits());
     }
 }
+
+#[cfg(test)]
+mod tests;

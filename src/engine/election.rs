@@ -17,7 +17,7 @@ const DURATION_MIN: Duration = Duration::from_secs(5);
 
 /// How long is what, all from the lease's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct ElectionTiming {
     /// After this time without a renewal others may take over.
     pub lease: Duration,
     /// After this time without a renewal the holder stops by itself.
@@ -26,7 +26,7 @@ pub struct Timing {
     pub retry: Duration,
 }
 
-impl Timing {
+impl ElectionTiming {
     /// client-go's proportions: 15 s, 10 s, 2 s.
     pub fn of(lease: Duration) -> Self {
         Self { lease, renew: lease * 2 / 3, retry: lease * 2 / 15 }
@@ -61,7 +61,7 @@ pub enum Decision {
 #[derive(Clone, Debug)]
 pub struct Election {
     identity: String,
-    timing: Timing,
+    timing: ElectionTiming,
     /// What the lease said last, and when it was first seen to say so.
     seen: Option<(Record, Instant)>,
     until: Option<Instant>,
@@ -69,7 +69,7 @@ pub struct Election {
 
 impl Election {
     /// `identity` must be unique among all processes that take part.
-    pub fn new(identity: String, timing: Timing) -> Self {
+    pub fn new(identity: String, timing: ElectionTiming) -> Self {
         Self { identity, timing, seen: None, until: None }
     }
 
@@ -138,7 +138,7 @@ mod tests {
     /// What it decides at these seconds, seeing these records: `Some(holder, transitions)` when it writes.
     fn plays(looks: &[(u64, Option<Record>)]) -> Vec<Option<i32>> {
         let start = Instant::now();
-        let mut election = Election::new("a".into(), Timing::of(LEASE));
+        let mut election = Election::new("a".into(), ElectionTiming::of(LEASE));
         let look = |(second, stored): &(u64, Option<Record>)| match election.decide(
             start + Duration::from_secs(*second),
             wall(1000),
@@ -175,7 +175,7 @@ mod tests {
     async fn a_lead_ends_before_anybody_else_may_begin() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        let timing = Timing::of(LEASE);
+        let timing = ElectionTiming::of(LEASE);
         assert_eq!((timing.renew.as_secs(), timing.retry.as_secs()), (10, 2));
         let (mut a, mut b) = (Election::new("a".into(), timing), Election::new("b".into(), timing));
         let Decision::Write(first) = a.decide(at(0), wall(0), None) else { panic!() };

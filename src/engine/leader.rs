@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::election::{Decision, Election, Record, Timing};
+use super::election::{Decision, Election, ElectionTiming, Record};
 use super::fence::LeadsUntil;
 
 /// Name of the Lease.
@@ -21,7 +21,7 @@ const NAME: &str = "slipway";
 pub struct Candidate {
     leases: Api<Lease>,
     election: Election,
-    timing: Timing,
+    timing: ElectionTiming,
     tell: watch::Sender<LeadsUntil>,
 }
 
@@ -37,7 +37,7 @@ impl Candidate {
         client: Client,
         namespace: &str,
         identity: String,
-        timing: Timing,
+        timing: ElectionTiming,
         tell: watch::Sender<LeadsUntil>,
     ) -> Self {
         let leases = Api::namespaced(client, namespace);

@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 use crate::api::metal3::{BareMetalHost, DataImage, HardwareData};
 use crate::api::slipway::BootIntent;
-use crate::api::{Declared, Keep};
+use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::bmc;
 use crate::config::{BmcConfig, HostConfig};
@@ -32,10 +32,10 @@ const HOST_MEMORY: usize = 16 << 10;
 pub fn module() -> Module {
     Module {
         kinds: vec![
-            Declared::one::<BareMetalHost>(Keep::Durable).costing(HOST_MEMORY),
-            Declared::one::<HardwareData>(Keep::Durable).of_hosts(),
-            Declared::one::<DataImage>(Keep::Durable).of_hosts(),
-            Declared::one::<BootIntent>(Keep::Internal),
+            Declared::one::<BareMetalHost>(StoragePolicy::Durable).costing(HOST_MEMORY),
+            Declared::one::<HardwareData>(StoragePolicy::Durable).of_hosts(),
+            Declared::one::<DataImage>(StoragePolicy::Durable).of_hosts(),
+            Declared::one::<BootIntent>(StoragePolicy::Internal),
         ],
         rights: &[
             Right {
@@ -139,7 +139,7 @@ impl Life for Machines {
         let (client, stop) = (&acting.client, &acting.stop);
         let guard = Some(admission::bmc_addresses::guard(&self.bmc));
         let metrics = self.bmc_metrics.clone();
-        let bmcs = bmc::Registry::new(bmc::Settings { guard, metrics, ..bmc::Settings::default() });
+        let bmcs = bmc::Registry::new(bmc::BmcSettings { guard, metrics, ..bmc::BmcSettings::default() });
         let hosts = reconciler::run(
             client.clone(),
             self.directory.clone(),

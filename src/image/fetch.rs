@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ImportError;
 use super::source::{Sources, URL_MAX};
-use crate::outbound::client::{self, Client, Response, Settings};
+use crate::outbound::client::{self, Client, ClientSettings, Response};
 use crate::outbound::{Guard, refusal};
 
 /// What the appliance calls itself to the servers of images, whichever its version. Boot HTTP gives it nothing that is of
@@ -157,7 +157,7 @@ impl Fetcher {
     }
 
     fn client(&self, port: u16) -> Client {
-        Client::new(Settings {
+        Client::new(ClientSettings {
             guard: Some(self.guard.clone()),
             port,
             addresses: Vec::new(),

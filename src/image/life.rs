@@ -8,14 +8,14 @@ use prometheus_client::registry::Registry;
 use super::controller::{Images, run};
 use super::{Library, Sources, admission};
 use crate::api::slipway::Image;
-use crate::api::{Declared, Keep};
+use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 
 /// Image.
 pub fn module() -> Module {
     Module {
-        kinds: vec![Declared::one::<Image>(Keep::Durable)],
+        kinds: vec![Declared::one::<Image>(StoragePolicy::Durable)],
         rights: &[
             Right { group: "slipway.dev", resources: &["images", "images/status"], verbs: KEEPS, why: "" },
             Right {

@@ -11,8 +11,8 @@ fn card(id: &str, last: u8) -> Value {
     json!({ "id": id, "type": "phy", "ethernet_mac_address": format!("52:54:00:00:00:0{last}") })
 }
 
-fn parse(value: Value) -> Result<Plan, String> {
-    match Plan::parse(value.to_string().as_bytes()) {
+fn parse(value: Value) -> Result<NetworkPlan, String> {
+    match NetworkPlan::parse(value.to_string().as_bytes()) {
         Ok(plan) => Ok(plan.expect("a plan")),
         Err(error) => Err(error.to_string()),
     }
@@ -66,7 +66,7 @@ fn addresses_and_routes_in_every_way_they_are_written() {
             [{ "type": "dns", "address": "10.0.0.1" }] }))
         .unwrap_or_else(|error| panic!("{network}: {error}"));
         let link = &plan.links[0];
-        assert_eq!((&link.kind, link.dhcp), (&Kind::Card(MAC), false));
+        assert_eq!((&link.kind, link.dhcp), (&LinkType::Card(MAC), false));
         assert_eq!((link.addresses.as_slice(), &link.routes), (&[net(address)][..], &routes), "{network}");
     }
 }
@@ -88,18 +88,18 @@ fn bonds_and_vlans_come_after_what_they_are_made_of() {
     .expect("plan");
     let ids: Vec<&str> = plan.links.iter().map(|link| link.id.as_str()).collect();
     assert_eq!(ids, ["one", "two", "b", "v"]);
-    assert_eq!(plan.links[2].kind, Kind::Bond { of: vec![0, 1], mode: 4, miimon: 50, hash: Some(1), mac: None });
+    assert_eq!(plan.links[2].kind, LinkType::Bond { of: vec![0, 1], mode: 4, miimon: 50, hash: Some(1), mac: None });
     assert_eq!((plan.links[2].mtu, plan.links[2].dhcp), (Some(9000), true));
-    assert_eq!(plan.links[3].kind, Kind::Vlan { on: 2, id: 100, mac: Some(MAC) });
+    assert_eq!(plan.links[3].kind, LinkType::Vlan { on: 2, id: 100, mac: Some(MAC) });
     assert_eq!(plan.addresses().collect::<Vec<_>>(), [net("10.0.0.5/24")]);
 }
 
 #[test]
 fn yaml_will_do_and_nothing_is_no_plan() {
     let yaml = "links:\n- {id: a, type: phy, ethernet_mac_address: '52:54:00:00:00:01'}\nnetworks:\n- {id: n, type: ipv4_dhcp, link: a}\n";
-    assert!(Plan::parse(yaml.as_bytes()).expect("read").is_some_and(|plan| plan.links[0].dhcp));
+    assert!(NetworkPlan::parse(yaml.as_bytes()).expect("read").is_some_and(|plan| plan.links[0].dhcp));
     for none in ["", " \n", "null"] {
-        assert_eq!(Plan::parse(none.as_bytes()), Ok(None), "{none:?}");
+        assert_eq!(NetworkPlan::parse(none.as_bytes()), Ok(None), "{none:?}");
     }
 }
 
@@ -125,7 +125,7 @@ fn nothing_that_the_document_holds_is_told_of_one_that_cannot_be_used() {
             "bond_mode",
         ),
     ] {
-        let error = Plan::parse(text.as_bytes()).expect_err(&text).to_string();
+        let error = NetworkPlan::parse(text.as_bytes()).expect_err(&text).to_string();
         assert!(error.contains(told) && !error.contains("SECRET"), "{text}: {error}");
     }
 }
@@ -180,17 +180,17 @@ fn what_cannot_be_used_is_named() {
         let error = found.expect_err(part);
         assert!(error.contains(part), "{part}: {error}");
     }
-    assert_eq!(Plan::parse(&vec![b' '; MAX_NETWORK_DATA + 1]), Err(PlanError::TooLarge(MAX_NETWORK_DATA + 1)));
-    assert!(matches!(Plan::parse(b"{\"links\": ["), Err(PlanError::Document(_))));
-    assert!(matches!(Plan::parse(&[0xff]), Err(PlanError::Document(_))));
+    assert_eq!(NetworkPlan::parse(&vec![b' '; MAX_NETWORK_DATA + 1]), Err(PlanError::TooLarge(MAX_NETWORK_DATA + 1)));
+    assert!(matches!(NetworkPlan::parse(b"{\"links\": ["), Err(PlanError::Document(_))));
+    assert!(matches!(NetworkPlan::parse(&[0xff]), Err(PlanError::Document(_))));
 }
 
 proptest! {
     #[test]
     fn no_text_breaks_it(text in "\\PC{0,200}", kind in "(phy|bond|vlan|ipv4)", id in "[ab]", other in "[ab]") {
-        let _any = Plan::parse(text.as_bytes());
+        let _any = NetworkPlan::parse(text.as_bytes());
         let document = json!({ "links": [{ "id": id, "type": kind, "bond_links": [other], "vlan_link": other, "vlan_id": 5,
             "ethernet_mac_address": "52:54:00:00:00:01" }], "networks": [{ "link": "a", "type": "ipv4", "ip_address": text }] });
-        let _any = Plan::parse(document.to_string().as_bytes());
+        let _any = NetworkPlan::parse(document.to_string().as_bytes());
     }
 }

@@ -39,7 +39,7 @@ use tower::{BoxError, Service};
 use super::{Guard, lookup};
 
 /// How a client connects.
-pub struct Settings {
+pub struct ClientSettings {
     /// What judges the addresses of names; literal ones are judged by whoever asks, see [`Guard::url`].
     pub guard: Option<Guard>,
     /// Port of the URLs that are asked for.
@@ -119,8 +119,8 @@ pub struct Response {
 
 impl Client {
     /// Connects to nobody yet.
-    pub fn new(settings: Settings) -> Self {
-        let Settings { guard, port, addresses, tls, connect_timeout, proxies, keep, user_agent, most } = settings;
+    pub fn new(settings: ClientSettings) -> Self {
+        let ClientSettings { guard, port, addresses, tls, connect_timeout, proxies, keep, user_agent, most } = settings;
         let proxies = proxies.map(Arc::new);
         let meter = Arc::new(Meter { most, read: AtomicUsize::new(0) });
         let mut tcp = HttpConnector::new_with_resolver(Names { guard, port, addresses });
@@ -447,7 +447,7 @@ mod tests {
             .unwrap()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        Client::new(Settings {
+        Client::new(ClientSettings {
             guard: None,
             port,
             addresses: Vec::new(),

@@ -13,7 +13,7 @@ use super::elf::needs_interpreter;
 use super::out::Folder;
 use super::package::{PackageError, decompress, each_file};
 use super::select::{Missing, Module, Selection, aliases_file, dependencies_file, module_name, select};
-use crate::boot::cpio::{Archive, Kind};
+use crate::boot::cpio::{Archive, EntryType};
 
 /// Level of zstd: the best that needs no more memory to unpack than the window.
 const ZSTD_LEVEL: i32 = 19;
@@ -394,7 +394,7 @@ fn read_firmware(
 
 struct Entry<'a> {
     path: String,
-    kind: Kind,
+    kind: EntryType,
     data: std::borrow::Cow<'a, [u8]>,
 }
 
@@ -405,27 +405,31 @@ fn entries<'a>(
     contents: &'a BTreeMap<String, Vec<u8>>,
     firmware: &'a BTreeMap<String, Vec<u8>>,
 ) -> Vec<Entry<'a>> {
-    let mut entries: BTreeMap<String, (Kind, std::borrow::Cow<'a, [u8]>)> = BTreeMap::new();
+    let mut entries: BTreeMap<String, (EntryType, std::borrow::Cow<'a, [u8]>)> = BTreeMap::new();
     let mut add = |path: String, kind, data: std::borrow::Cow<'a, [u8]>| {
         for (at, _) in path.match_indices('/') {
-            entries.entry(path[..at].to_owned()).or_insert((Kind::Folder, [].as_slice().into()));
+            entries.entry(path[..at].to_owned()).or_insert((EntryType::Folder, [].as_slice().into()));
         }
         entries.insert(path, (kind, data));
     };
     for folder in ["dev", "proc", "sys", "run", "tmp"] {
-        add(folder.into(), Kind::Folder, [].as_slice().into());
+        add(folder.into(), EntryType::Folder, [].as_slice().into());
     }
     // The kernel opens the console for /init before anything can be mounted.
-    add("dev/console".into(), Kind::Device { major: 5, minor: 1 }, [].as_slice().into());
-    add("dev/null".into(), Kind::Device { major: 1, minor: 3 }, [].as_slice().into());
-    add("init".into(), Kind::File(0o755), executable.into());
-    add("lib/modules/modules.dep".into(), Kind::File(0o644), dependencies_file(selection).into_bytes().into());
-    add("lib/modules/modules.alias".into(), Kind::File(0o644), aliases_file(selection, modules).into_bytes().into());
+    add("dev/console".into(), EntryType::Device { major: 5, minor: 1 }, [].as_slice().into());
+    add("dev/null".into(), EntryType::Device { major: 1, minor: 3 }, [].as_slice().into());
+    add("init".into(), EntryType::File(0o755), executable.into());
+    add("lib/modules/modules.dep".into(), EntryType::File(0o644), dependencies_file(selection).into_bytes().into());
+    add(
+        "lib/modules/modules.alias".into(),
+        EntryType::File(0o644),
+        aliases_file(selection, modules).into_bytes().into(),
+    );
     for (name, data) in contents {
-        add(format!("lib/modules/{name}.ko"), Kind::File(0o644), data.as_slice().into());
+        add(format!("lib/modules/{name}.ko"), EntryType::File(0o644), data.as_slice().into());
     }
     for (name, data) in firmware {
-        add(format!("lib/firmware/{name}"), Kind::File(0o644), data.as_slice().into());
+        add(format!("lib/firmware/{name}"), EntryType::File(0o644), data.as_slice().into());
     }
     // Sorted by path: a folder comes before what is in it.
     entries.into_iter().map(|(path, (kind, data))| Entry { path, kind, data }).collect()

@@ -22,7 +22,6 @@
 
 mod jobs;
 #[cfg(test)]
-#[path = "tasks_tests.rs"]
 mod tests;
 mod view;
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::store::{Change, Expect, Store, WriteError};
+use crate::store::{Expect, Mutation, Store, WriteError};
 
 /// How long another API server may take for one view.
 const API_DEADLINE: Duration = Duration::from_secs(10);
@@ -120,8 +120,8 @@ where
     }
 }
 
-fn change(resource: &Arc<str>, name: String, value: Option<Value>) -> Change {
-    Change { resource: Arc::clone(resource), namespace: String::new(), name, expect: Expect::Any, value }
+fn change(resource: &Arc<str>, name: String, value: Option<Value>) -> Mutation {
+    Mutation { resource: Arc::clone(resource), namespace: String::new(), name, expect: Expect::Any, value }
 }
 
 /// The object; it keeps the identity of its former self.

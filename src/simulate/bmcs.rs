@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::plan::{BootMethod, Plan};
+use super::plan::{BootMethod, SimulationPlan};
 use super::rng::{Purpose, seed};
 use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
@@ -30,7 +30,7 @@ pub struct SimulatedBmc {
 /// # Errors
 /// When no port can be had for it.
 pub async fn start(
-    plan: &Plan,
+    plan: &SimulationPlan,
     number: usize,
     (redfish, way): (bool, BootMethod),
     account: Account,

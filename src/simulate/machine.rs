@@ -15,14 +15,14 @@ use super::node::{Node, hardware};
 use super::plan::{BootMethod, Delays, Download, Faults};
 use super::relay::{DhcpProgram, Identity, Relay};
 use super::rng::{Purpose, SeededRng};
-use crate::agent::client::{Client, Egress, Timing};
+use crate::agent::client::{ApplianceClient, ClientTiming, Egress};
 use crate::agent::cmdline;
 use crate::agent::log::Log;
 use crate::agent::session::{self, SessionEnd};
 use crate::api::MacAddress;
 use crate::bmc::BootDevice;
 use crate::bmc::sim::Machine;
-use crate::bmc::sim::machine::{Boot, PowerCommand};
+use crate::bmc::sim::machine::{MachineStart, PowerCommand};
 use crate::protocol::OpenSession;
 
 /// Pause before firmware that found nothing to boot begins again.
@@ -94,7 +94,7 @@ impl Simulated {
     }
 
     /// One start. Ends when the power is to change, and otherwise never.
-    async fn boot(&self, boot: Boot, network: &mut SeededRng, luck: &mut SeededRng) {
+    async fn boot(&self, boot: MachineStart, network: &mut SeededRng, luck: &mut SeededRng) {
         let rack = &self.rack;
         rack.counts.boot();
         let uuid = SeededRng::of(rack.seed, self.number, Purpose::Content).bytes(16).try_into().unwrap_or_default();
@@ -183,7 +183,7 @@ impl Simulated {
         luck: &mut SeededRng,
     ) -> PowerCommand {
         let rack = &self.rack;
-        let Ok(boot) = cmdline::Boot::parse(command_line) else { return PowerCommand::Reset };
+        let Ok(boot) = cmdline::BootParameters::parse(command_line) else { return PowerCommand::Reset };
         let address = match address {
             Some(address) => address,
             None => match rack.relay.acquire(who, DhcpProgram::System, network).await {
@@ -199,7 +199,8 @@ impl Simulated {
             Ok(exit) => exit,
             Err(_) => return PowerCommand::Reset,
         };
-        let Ok(client) = Client::leaving_by(boot.server.clone(), boot.ca, exit, Timing::default()) else {
+        let Ok(client) = ApplianceClient::leaving_by(boot.server.clone(), boot.ca, exit, ClientTiming::default())
+        else {
             return PowerCommand::Reset;
         };
         let hello = OpenSession {

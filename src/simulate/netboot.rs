@@ -152,7 +152,7 @@ pub async fn from_url(url: &str, link: &LossyLink, download: Download, rng: &mut
 
 /// The first IPv4 address of network data.
 fn fixed(network: Vec<u8>) -> Option<Ipv4Addr> {
-    let plan = crate::network_data::Plan::parse(&network).ok()??;
+    let plan = crate::network_data::NetworkPlan::parse(&network).ok()??;
     plan.addresses().find_map(|address| match address.ip() {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
@@ -224,7 +224,7 @@ mod tests {
         let read = read(&written).unwrap();
         let files: Vec<_> = read.files.iter().map(Url::as_str).collect();
         assert_eq!(files, ["http://127.64.0.2:8080/boot/files/vmlinuz", "http://127.64.0.2:8080/boot/files/initrd"]);
-        let boot = crate::agent::cmdline::Boot::parse(&read.command_line).unwrap();
+        let boot = crate::agent::cmdline::BootParameters::parse(&read.command_line).unwrap();
         assert_eq!((boot.server.as_str(), boot.mac), ("https://127.64.0.2:8443/", Some(mac)));
         assert_eq!(super::read(&script::local_disk("the intent is the disk").unwrap()), None);
     }

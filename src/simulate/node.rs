@@ -10,7 +10,7 @@ use super::counts::Counts;
 use super::disk::Disk;
 use super::plan::{Delays, Download, Faults};
 use super::rng::SeededRng;
-use crate::agent::session::{Done, Executor, Job, StepError};
+use crate::agent::session::{Done, Executor, StepError, StepJob};
 use crate::api::MacAddress;
 use crate::api::metal3::{Cpu, HardwareBios, HardwareDetails, HardwareFirmware, HardwareSystemVendor, Nic, Storage};
 use crate::bmc::sim::Machine;
@@ -49,7 +49,7 @@ impl Node {
         draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn work(&self, job: &Job) -> Result<Done, StepError> {
+    async fn work(&self, job: &StepJob) -> Result<Done, StepError> {
         let takes = self.rng(|rng| rng.about(self.delays.step));
         match &job.action {
             Action::Inspect => {
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    async fn write_image(&self, job: &Job, digest: &str, takes: Duration) -> Result<Done, StepError> {
+    async fn write_image(&self, job: &StepJob, digest: &str, takes: Duration) -> Result<Done, StepError> {
         let failed = |error: crate::agent::client::CallError| StepError(error.to_string());
         let manifest = job.client.manifest(digest).await.map_err(failed)?;
         let fails_at = self.rng(|rng| rng.happens(self.faults.power_loss).then(|| rng.part()));
@@ -130,7 +130,7 @@ impl Node {
 impl Executor for Node {
     fn opened(&self, _: &Session) {}
 
-    async fn run(&self, job: Job) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
         let done = tokio::select! {
             biased;
             () = job.cancel.cancelled() => Err(StepError("cancelled".into())),

@@ -11,7 +11,7 @@ use crate::boot::Firmware;
 
 /// A run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SimulationPlan {
     /// Machines.
     pub machines: usize,
     /// What decides every chance.
@@ -99,7 +99,7 @@ impl BootMethod {
     }
 }
 
-impl Plan {
+impl SimulationPlan {
     /// Whether a machine's BMC speaks Redfish, and how it comes to its ramdisk. A host that says so itself, by the
     /// scheme of its BMC's address or its boot mode, is taken at its word.
     pub fn ways(&self, number: usize, host: &BareMetalHostSpec) -> (bool, BootMethod) {
@@ -228,8 +228,8 @@ mod tests {
     use super::*;
     use crate::api::metal3::BmcDetails;
 
-    fn plan(bmc: BmcKind, boot: Option<BootMethod>) -> Plan {
-        Plan {
+    fn plan(bmc: BmcKind, boot: Option<BootMethod>) -> SimulationPlan {
+        SimulationPlan {
             machines: 1,
             seed: 1,
             bmc,

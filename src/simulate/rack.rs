@@ -13,7 +13,7 @@ use super::counts::{Counted, Counts};
 use super::disk::Disk;
 use super::machine::{Rack, Simulated, mac};
 use super::objects::HostWithSecret;
-use super::plan::{BootMethod, Plan};
+use super::plan::{BootMethod, SimulationPlan};
 use super::relay::Relay;
 use crate::api::metal3::BootMode;
 use crate::bmc::sim::Machine;
@@ -63,7 +63,7 @@ impl Machines {
     /// # Errors
     /// When an address cannot be had.
     pub async fn start(
-        plan: &Plan,
+        plan: &SimulationPlan,
         network: Network,
         made: &mut [HostWithSecret],
         token: &CancellationToken,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::appliance_process::{ApplianceProcess, serve_image};
 use super::follow::{Hosts, Tally};
 use super::objects::{self, HostWithSecret, Objects};
-use super::plan::{Appliance, Goal, Plan};
+use super::plan::{Appliance, Goal, SimulationPlan};
 use super::rack::{Machines, Network};
 use super::report::{self, Missing, Reached, Summary};
 use super::rng::{Purpose, SeededRng};
@@ -40,7 +40,7 @@ pub struct Running<'a> {
 /// # Errors
 /// When the run cannot be set up, or the appliance ends. That hosts do not arrive is no error: the summary says it.
 pub async fn run(
-    plan: &Plan,
+    plan: &SimulationPlan,
     stop: CancellationToken,
     mut tell: impl FnMut(&Running<'_>),
 ) -> anyhow::Result<(Summary, Option<anyhow::Error>)> {
@@ -109,7 +109,7 @@ struct RunningAppliance {
 }
 
 impl RunningAppliance {
-    async fn open(plan: &Plan) -> anyhow::Result<Self> {
+    async fn open(plan: &SimulationPlan) -> anyhow::Result<Self> {
         let (own, client, network) = match &plan.appliance {
             Appliance::Own { config } => {
                 let program = std::env::current_exe().context("this program")?;
@@ -149,7 +149,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn make(plan: &Plan, site: &RunningAppliance, token: &CancellationToken) -> anyhow::Result<Self> {
+    async fn make(plan: &SimulationPlan, site: &RunningAppliance, token: &CancellationToken) -> anyhow::Result<Self> {
         let mut made = wanted(plan, token).await?;
         made.iter_mut().for_each(|one| one.mark(&site.run));
         let machines = Machines::start(plan, site.network, &mut made, token).await?;
@@ -162,7 +162,7 @@ impl Fleet {
 
     async fn drive(
         &self,
-        plan: &Plan,
+        plan: &SimulationPlan,
         site: &mut RunningAppliance,
         deadline: Instant,
         stop: &CancellationToken,
@@ -232,7 +232,7 @@ impl Fleet {
 }
 
 /// The hosts that are to be made.
-async fn wanted(plan: &Plan, token: &CancellationToken) -> anyhow::Result<Vec<HostWithSecret>> {
+async fn wanted(plan: &SimulationPlan, token: &CancellationToken) -> anyhow::Result<Vec<HostWithSecret>> {
     if let Some(file) = &plan.hosts {
         let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
         return objects::from_manifests(&text, &plan.namespace).with_context(|| file.display().to_string());

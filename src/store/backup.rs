@@ -139,11 +139,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::{Change, Expect};
+    use crate::store::{Expect, Mutation};
 
-    fn change(resource: &str, name: &str) -> Change {
+    fn change(resource: &str, name: &str) -> Mutation {
         let value = Some(json!({ "metadata": { "name": name } }));
-        Change { resource: resource.into(), namespace: "n".into(), name: name.into(), expect: Expect::Absent, value }
+        Mutation { resource: resource.into(), namespace: "n".into(), name: name.into(), expect: Expect::Absent, value }
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use super::index::{self, Applied, Logged, Shared};
 use super::record::{self, Former, Identity};
 use super::rewriting::{Cost, Moment};
 use super::writer::Writer;
-use super::{Change, Expect, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
+use super::{Expect, Mutation, OBJECT_LIMIT, Object, QUEUE, StoreEvent, WriteError, json_len};
 
 /// Requests of one group.
 const GROUP: usize = 256;
@@ -32,8 +32,8 @@ type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
 /// What the committer is asked.
 pub(super) enum Request {
-    Change {
-        change: Change,
+    Mutation {
+        change: Mutation,
         durable: bool,
         reply: Answer,
     },
@@ -57,7 +57,7 @@ impl Request {
         let error = WriteError::Failed(reason.to_owned());
         // A caller that no longer waits is no fault.
         match self {
-            Self::Change { reply, .. } => reply.send(Err(error)).is_ok(),
+            Self::Mutation { reply, .. } => reply.send(Err(error)).is_ok(),
             Self::Entries { reply, .. } | Self::Forget { reply, .. } => reply.send(Err(error)).is_ok(),
             Self::Rewritten | Self::Close => false,
         };
@@ -303,7 +303,7 @@ impl Committer {
     }
 
     /// Whether a change has to wait until the database is written anew.
-    fn has_to_wait(&self, change: &Change, durable: bool, pending: &mut Pending) -> bool {
+    fn has_to_wait(&self, change: &Mutation, durable: bool, pending: &mut Pending) -> bool {
         if !durable || !self.disk.is_rewriting() {
             return false;
         }
@@ -322,10 +322,10 @@ impl Committer {
     /// Judges one request and adds it to the group.
     fn take(&mut self, request: Request, requests: &mut mpsc::Receiver<Request>, pending: &mut Pending) {
         match request {
-            Request::Change { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
-                self.held.push_back(Request::Change { change, durable, reply });
+            Request::Mutation { change, durable, reply } if self.has_to_wait(&change, durable, pending) => {
+                self.held.push_back(Request::Mutation { change, durable, reply });
             }
-            Request::Change { change, durable, reply } => {
+            Request::Mutation { change, durable, reply } => {
                 let result = self.stage(change, durable, pending);
                 pending.answers.push((reply, result));
             }
@@ -373,8 +373,8 @@ impl Committer {
         renews && self.disk.has_last_room(bytes, false)
     }
 
-    fn stage(&mut self, change: Change, durable: bool, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
-        let Change { resource, namespace, name, expect, value } = change;
+    fn stage(&mut self, change: Mutation, durable: bool, pending: &mut Pending) -> Result<Arc<Object>, WriteError> {
+        let Mutation { resource, namespace, name, expect, value } = change;
         let identity = Identity { resource, namespace, name };
         let current = match pending.overlay.get(&identity) {
             Some(current) => current.clone(),
@@ -583,7 +583,7 @@ mod tests {
             match request {
                 Request::Forget { resource: name, .. } | Request::Entries { table: name, .. } => order += &name,
                 Request::Close => receiver.close(),
-                Request::Change { .. } | Request::Rewritten => {}
+                Request::Mutation { .. } | Request::Rewritten => {}
             }
             if order == "bda" {
                 sender.try_send(entries("e")).ok().unwrap();

@@ -139,8 +139,8 @@ pub use object::{Object, json_len};
 pub use retired::Retired;
 pub use table::Table;
 pub use types::{
-    Change, Expect, Gone, KEY_LIMIT, Listing, OBJECT_LIMIT, OpenError, StoreEvent, StoreOptions, TableEntry, TableItem,
-    WriteError,
+    Expect, Gone, KEY_LIMIT, Listing, Mutation, OBJECT_LIMIT, OpenError, StoreEvent, StoreOptions, TableEntry,
+    TableItem, WriteError,
 };
 pub use watch::Watch;
 
@@ -285,7 +285,7 @@ impl Store {
     ///
     /// [`WriteError`]; nothing was changed then, with one exception: after [`WriteError::Failed`] the change may or may
     /// not be there when the store is opened again.
-    pub async fn write(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+    pub async fn write(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
         self.change(change, true).await
     }
 
@@ -295,15 +295,18 @@ impl Store {
     ///
     /// As [`Store::write`], and [`WriteError::Malformed`] when objects of the resource were written, as for writing those
     /// of a resource that were published.
-    pub async fn publish(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+    pub async fn publish(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
         self.change(change, false).await
     }
 
-    async fn change(&self, change: Change, durable: bool) -> Result<Arc<Object>, WriteError> {
+    async fn change(&self, change: Mutation, durable: bool) -> Result<Arc<Object>, WriteError> {
         check(&change)?;
         self.shared.writable()?;
         let (reply, answer) = oneshot::channel();
-        self.requests.send(Request::Change { change, durable, reply }).await.map_err(|_| self.shared.write_error())?;
+        self.requests
+            .send(Request::Mutation { change, durable, reply })
+            .await
+            .map_err(|_| self.shared.write_error())?;
         match answer.await {
             Ok(result) => result,
             Err(_) => Err(self.shared.unanswered().await),
@@ -386,8 +389,8 @@ impl Store {
 }
 
 /// Refuses what could not be read back.
-fn check(change: &Change) -> Result<(), WriteError> {
-    let Change { resource, namespace, name, value, .. } = change;
+fn check(change: &Mutation) -> Result<(), WriteError> {
+    let Mutation { resource, namespace, name, value, .. } = change;
     if resource.is_empty() || name.is_empty() {
         return Err(WriteError::Malformed("it has no name"));
     }

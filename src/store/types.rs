@@ -46,7 +46,7 @@ pub enum Expect {
 
 /// One change of one object.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct Mutation {
     /// `<group>/<plural>`.
     pub resource: Arc<str>,
     /// Empty when cluster-scoped.

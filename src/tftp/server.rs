@@ -437,5 +437,4 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
-#[path = "server_tests.rs"]
 mod tests;

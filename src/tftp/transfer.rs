@@ -308,5 +308,4 @@ impl Transfer {
 }
 
 #[cfg(test)]
-#[path = "transfer_tests.rs"]
 mod tests;

@@ -2,6 +2,7 @@
 
 mod inside;
 mod metrics;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -8,9 +8,9 @@ use crate::agent_appliance::{Appliance, GENERATION, TOKEN, poll};
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
-use slipway::agent::client::{Client, Timing};
+use slipway::agent::client::{ApplianceClient, ClientTiming};
 use slipway::agent::log::Log;
-use slipway::agent::session::{Done, Executor, Job, SessionEnd, StepError, run};
+use slipway::agent::session::{Done, Executor, SessionEnd, StepError, StepJob, run};
 use slipway::api::metal3::{AutomatedCleaningMode, HardwareDetails, RootDeviceHints};
 use slipway::protocol::{Action, Chunk, MAX_LOG, Manifest, OpenSession, Session, Step};
 use tokio::sync::{Notify, watch};
@@ -33,7 +33,7 @@ impl Executor for Fake {
         *self.host.lock().unwrap() = session.host.clone();
     }
 
-    async fn run(&self, job: Job) -> Result<Done, StepError> {
+    async fn run(&self, job: StepJob) -> Result<Done, StepError> {
         self.runs.fetch_add(1, Ordering::SeqCst);
         match job.action {
             Action::Inspect => {
@@ -96,8 +96,8 @@ fn hello(token: &str) -> OpenSession {
     }
 }
 
-fn quick() -> Timing {
-    Timing {
+fn quick() -> ClientTiming {
+    ClientTiming {
         retry_least: Duration::from_millis(10),
         retry_most: Duration::from_millis(50),
         unreachable: Duration::from_secs(30),
@@ -110,9 +110,9 @@ fn quick() -> Timing {
     }
 }
 
-fn client(url: &str, pin: [u8; 32], timing: Timing) -> Client {
+fn client(url: &str, pin: [u8; 32], timing: ClientTiming) -> ApplianceClient {
     let (_, interfaces) = watch::channel(Vec::new());
-    Client::new(url.parse().unwrap(), pin, interfaces, timing).unwrap()
+    ApplianceClient::new(url.parse().unwrap(), pin, interfaces, timing).unwrap()
 }
 
 struct Running {
@@ -122,7 +122,7 @@ struct Running {
 }
 
 impl Running {
-    fn start_as(client: Client, token: &str) -> Self {
+    fn start_as(client: ApplianceClient, token: &str) -> Self {
         let (fake, log, hello) = (Arc::new(Fake::default()), Log::default(), hello(token));
         let (executor, log_of_run) = (fake.clone(), log.clone());
         let end = tokio::spawn(async move { run(client, &hello, executor, &log_of_run).await });
@@ -240,7 +240,7 @@ async fn faults_of_the_appliance_are_waited_out() {
 async fn an_appliance_that_never_answers_ends_the_session_with_the_reason() {
     let mut appliance = Appliance::start(Vec::new()).await;
     appliance.stop();
-    let timing = Timing { unreachable: Duration::from_millis(100), ..quick() };
+    let timing = ClientTiming { unreachable: Duration::from_millis(100), ..quick() };
     let end = Running::start_as(client(&appliance.url(), appliance.pin(), timing), TOKEN).end().await;
     assert!(matches!(end, SessionEnd::Unreachable(_)), "{end:?}");
 }
@@ -295,7 +295,7 @@ async fn a_step_that_is_taken_back_is_cancelled_and_the_next_one_done() {
 async fn a_step_without_progress_is_cancelled_and_fails() {
     let appliance = Appliance::start(vec![erase("1"), step("2", Action::PowerOff)]).await;
     // Long beside the pace of its reports, also on a machine that is busy with something else.
-    let timing = Timing { stalled: Duration::from_secs(2), ..quick() };
+    let timing = ClientTiming { stalled: Duration::from_secs(2), ..quick() };
     let running = Running::start_as(client(&appliance.url(), appliance.pin(), timing), TOKEN);
     assert_eq!(running.end().await, SessionEnd::PowerOff);
     let book = appliance.book();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use slipway::bmc::address::Privilege;
 use slipway::bmc::ipmi::IpmiBmc;
 use slipway::bmc::ipmi::suite::CipherSuite;
-use slipway::bmc::sim::machine::Boot;
+use slipway::bmc::sim::machine::MachineStart;
 use slipway::bmc::sim::{Account, Fault, IpmiSim, Machine, Profile, Scope};
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Registry, Settings,
+    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Registry,
 };
 use tokio::net::UdpSocket;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -51,15 +51,15 @@ async fn sim(suites: &[CipherSuite]) -> Sim {
 }
 
 /// Short times, so that failures show quickly.
-fn quick() -> Settings {
-    Settings {
+fn quick() -> BmcSettings {
+    BmcSettings {
         ipmi_timeout: Duration::from_millis(400),
         ipmi_tries: 3,
         poll: Duration::from_millis(20),
         power_deadline: Duration::from_secs(5),
         soft_off_deadline: Duration::from_secs(5),
         boot_deadline: Duration::from_millis(300),
-        ..Settings::default()
+        ..BmcSettings::default()
     }
 }
 
@@ -67,13 +67,13 @@ fn credentials(username: &str, password: &str) -> Credentials {
     Credentials { username: username.into(), password: password.into() }
 }
 
-fn connect(port: u16, query: &str, user: &str, password: &str, settings: Settings) -> Arc<dyn Bmc> {
+fn connect(port: u16, query: &str, user: &str, password: &str, settings: BmcSettings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("ipmi://127.0.0.1:{port}{query}")).unwrap();
     Registry::new(settings).connect(&address, &credentials(user, password), true)
 }
 
 /// Requests that these settings' connections counted.
-fn counted(settings: &Settings, outcome: &str) -> f64 {
+fn counted(settings: &BmcSettings, outcome: &str) -> f64 {
     let series = format!("slipway_bmc_requests_total{{protocol=\"ipmi\",outcome=\"{outcome}\"}}");
     scraped::value(|registry| settings.metrics.register(registry), &series)
 }
@@ -103,7 +103,7 @@ async fn power_and_boot_device_with_each_suite() {
         assert_eq!(bmc.power().await.unwrap(), PowerState::On);
         bmc.set_power(PowerAction::ForceOff).await.unwrap();
         assert_eq!(bmc.power().await.unwrap(), PowerState::Off);
-        let boot = |device, uefi| Boot { device, uefi };
+        let boot = |device, uefi| MachineStart { device, uefi };
         let want = [boot(Some(BootDevice::Pxe), true), boot(Some(BootDevice::Disk), false), boot(None, false)];
         assert_eq!(sim.machine.boots(), want, "{suites:?}");
     }
@@ -167,7 +167,7 @@ async fn the_bmc_key_is_used_when_there_is_one() {
     let sim = sim_with(Profile::default(), &CipherSuite::ALL, Some(b"rack key")).await;
     let with = |kg: Option<&str>| {
         let kg = kg.map(|k| k.to_string().into());
-        connect(sim.port, "", "admin", "secret", Settings { ipmi_kg: kg, ..quick() })
+        connect(sim.port, "", "admin", "secret", BmcSettings { ipmi_kg: kg, ..quick() })
     };
     assert_eq!(with(Some("rack key")).power().await.unwrap(), PowerState::Off);
     for bmc in [with(None), with(Some("another"))] {
@@ -230,7 +230,7 @@ async fn a_write_that_changes_nothing_is_an_error() {
     let sim = sim(&CipherSuite::ALL).await;
     sim.machine.inject(Fault::Ignore, Scope::Write, None);
     let bmc =
-        connect(sim.port, "", "admin", "secret", Settings { power_deadline: Duration::from_millis(200), ..quick() });
+        connect(sim.port, "", "admin", "secret", BmcSettings { power_deadline: Duration::from_millis(200), ..quick() });
     let error = bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap_err();
     assert!(
         matches!(&error, BmcError::NotApplied { what, found, .. }
@@ -242,7 +242,7 @@ async fn a_write_that_changes_nothing_is_an_error() {
     assert!(error.to_string().contains("accepted power on but still reports power off"), "{error}");
     // An operating system that does not shut down.
     let sim = sim_with(Profile { shutdown: None, ..Profile::default() }, &CipherSuite::ALL, None).await;
-    let settings = Settings { soft_off_deadline: Duration::from_millis(200), ..quick() };
+    let settings = BmcSettings { soft_off_deadline: Duration::from_millis(200), ..quick() };
     let bmc = connect(sim.port, "", "admin", "secret", settings);
     bmc.set_power(PowerAction::On).await.unwrap();
     let error = bmc.set_power(PowerAction::SoftOff).await.unwrap_err();
@@ -252,7 +252,7 @@ async fn a_write_that_changes_nothing_is_an_error() {
 #[tokio::test]
 async fn many_at_once_on_one_bmc_all_succeed() {
     let sim = sim(&CipherSuite::ALL).await;
-    let registry = Arc::new(Registry::new(Settings { ipmi_timeout: Duration::from_secs(2), ..quick() }));
+    let registry = Arc::new(Registry::new(BmcSettings { ipmi_timeout: Duration::from_secs(2), ..quick() }));
     let address = BmcAddress::parse(&format!("localhost:{}", sim.port)).unwrap();
     // More than the BMC has sessions; and a name instead of an address.
     let all = (0..40).map(|_| {
@@ -381,7 +381,7 @@ async fn our_client_drives_ipmi_sim_of_openipmi() {
         return;
     }
     let sim = IpmiSimProcess::start();
-    let settings = || Settings { ipmi_timeout: Duration::from_secs(1), ipmi_tries: 4, ..quick() };
+    let settings = || BmcSettings { ipmi_timeout: Duration::from_secs(1), ipmi_tries: 4, ..quick() };
     let bmc = connect(sim.port, "", "admin", "secret", settings());
     let start = Instant::now();
     let first = loop {

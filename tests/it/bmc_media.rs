@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use slipway::bmc::address::Privilege;
 use slipway::bmc::quirks::Quirks;
-use slipway::bmc::sim::machine::{Boot, Override};
+use slipway::bmc::sim::machine::{MachineStart, Override};
 use slipway::bmc::sim::{Account, Fault, Machine, MediaFault, MediaStyle, Profile, RedfishOptions, RedfishSim, Scope};
-use slipway::bmc::{Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, Registry, Settings};
+use slipway::bmc::{
+    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, Registry,
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -31,13 +33,13 @@ async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>)
     let token = CancellationToken::new();
     let machine = Arc::new(Machine::new(profile));
     tokio::spawn(RedfishSim::new(vec![machine.clone()], account, options).run(listener, None, token.clone()));
-    let settings = Settings {
+    let settings = BmcSettings {
         http_backoff: Duration::from_millis(5),
         poll: Duration::from_millis(10),
         boot_deadline: Duration::from_millis(200),
         media_deadline: Duration::from_millis(200),
         quirks,
-        ..Settings::default()
+        ..BmcSettings::default()
     };
     let credentials = Credentials { username: "admin".into(), password: "secret".into() };
     let bmc = Registry::new(settings).connect(&BmcAddress::parse(&address).unwrap(), &credentials, true);
@@ -160,7 +162,8 @@ async fn a_machine_boots_from_cd_or_url_once() {
             site.bmc.boot_from_url(OTHER).await.unwrap();
             assert_eq!(site.machine.http_uri().as_deref(), Some(OTHER));
             site.bmc.set_power(PowerAction::On).await.unwrap();
-            let boots = [BootDevice::Cd, BootDevice::UefiHttp].map(|device| Boot { device: Some(device), uefi: true });
+            let boots =
+                [BootDevice::Cd, BootDevice::UefiHttp].map(|device| MachineStart { device: Some(device), uefi: true });
             assert_eq!(site.machine.boots(), boots);
         }
     }

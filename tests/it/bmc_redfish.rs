@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slipway::bmc::address::Privilege;
-use slipway::bmc::sim::machine::{Boot, BootOverride, Override};
+use slipway::bmc::sim::machine::{BootOverride, MachineStart, Override};
 use slipway::bmc::sim::{Account, Fault, Machine, Profile, RedfishOptions, RedfishSim, Scope};
 use slipway::bmc::{
-    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, Health, PowerAction, PowerState, Registry,
-    Settings,
+    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, Health, PowerAction, PowerState,
+    Registry,
 };
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -41,8 +41,8 @@ async fn sim(options: RedfishOptions) -> Sim {
     sim_as(Profile::default(), options).await
 }
 
-fn quick() -> Settings {
-    Settings {
+fn quick() -> BmcSettings {
+    BmcSettings {
         http_timeout: Duration::from_secs(2),
         connect_timeout: Duration::from_secs(2),
         http_backoff: Duration::from_millis(5),
@@ -50,7 +50,7 @@ fn quick() -> Settings {
         power_deadline: Duration::from_secs(5),
         soft_off_deadline: Duration::from_secs(5),
         boot_deadline: Duration::from_millis(200),
-        ..Settings::default()
+        ..BmcSettings::default()
     }
 }
 
@@ -58,13 +58,13 @@ fn credentials(password: &str) -> Credentials {
     Credentials { username: "admin".into(), password: password.into() }
 }
 
-fn connect_with(port: u16, path: &str, password: &str, settings: Settings) -> Arc<dyn Bmc> {
+fn connect_with(port: u16, path: &str, password: &str, settings: BmcSettings) -> Arc<dyn Bmc> {
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{port}{path}")).unwrap();
     Registry::new(settings).connect(&address, &credentials(password), true)
 }
 
 /// Requests that these settings' connections counted.
-fn counted(settings: &Settings, outcome: &str) -> f64 {
+fn counted(settings: &BmcSettings, outcome: &str) -> f64 {
     let series = format!("slipway_bmc_requests_total{{protocol=\"redfish\",outcome=\"{outcome}\"}}");
     scraped::value(|registry| settings.metrics.register(registry), &series)
 }
@@ -149,20 +149,21 @@ async fn bios_mode_and_site_profiles() {
     let site = "[[profile]]\nname='odd'\nsource='seen on the bench'\n[profile.match]\nmanufacturer='odd'\n\
                 [profile.redfish]\nboot_override_once_unsupported=true\n";
     let quirks = Arc::new(slipway::bmc::quirks::Quirks::with_site(site).unwrap());
-    let bmc = connect_with(sim.port, "", "secret", Settings { quirks, ..quick() });
+    let bmc = connect_with(sim.port, "", "secret", BmcSettings { quirks, ..quick() });
     bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Bios).await.unwrap();
     bmc.set_boot_device(BootDevice::Disk, FirmwareMode::Bios).await.unwrap();
     let want = BootOverride { enabled: Override::Continuous, device: Some(BootDevice::Disk), uefi: false };
     assert_eq!(sim.machine.boot(), want);
     bmc.set_power(PowerAction::On).await.unwrap();
-    assert_eq!(sim.machine.boots(), [Boot { device: Some(BootDevice::Disk), uefi: false }]);
+    assert_eq!(sim.machine.boots(), [MachineStart { device: Some(BootDevice::Disk), uefi: false }]);
 }
 
 #[tokio::test]
 async fn a_write_that_changes_nothing_is_an_error() {
     let sim = sim(RedfishOptions::default()).await;
     sim.machine.inject(Fault::Ignore, Scope::Write, None);
-    let bmc = connect_with(sim.port, "", "secret", Settings { power_deadline: Duration::from_millis(100), ..quick() });
+    let bmc =
+        connect_with(sim.port, "", "secret", BmcSettings { power_deadline: Duration::from_millis(100), ..quick() });
     let error = bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Uefi).await.unwrap_err();
     assert!(
         matches!(&error, BmcError::NotApplied { what, found, .. }
@@ -216,7 +217,7 @@ async fn systems_are_found_or_listed() {
 #[tokio::test]
 async fn a_login_that_is_let_go_is_closed() {
     let sim = sim(RedfishOptions::default()).await;
-    let registry = Registry::new(Settings { max_connections: 1, ..quick() });
+    let registry = Registry::new(BmcSettings { max_connections: 1, ..quick() });
     let address = BmcAddress::parse(&format!("redfish+http://127.0.0.1:{}", sim.port)).unwrap();
     let closed = async || {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
@@ -284,7 +285,7 @@ async fn faults_are_survived_or_named() {
         assert!(found.is_ok(), "{fault:?} {scope:?}: {found:?}");
         sim.machine.heal();
     }
-    let short = || Settings { http_timeout: Duration::from_millis(500), http_tries: 2, ..quick() };
+    let short = || BmcSettings { http_timeout: Duration::from_millis(500), http_tries: 2, ..quick() };
     for (fault, scope, want, outcome) in [
         (Fault::Silence, Scope::All, "no answer within 500ms", "timeout"),
         (Fault::Reset, Scope::All, "connection closed", "unreachable"),
@@ -341,7 +342,7 @@ async fn certificates_are_checked_unless_told_otherwise() {
     let machines = || vec![Arc::new(Machine::new(Profile::default()))];
     let connect = |port: u16, roots: Vec<_>, verify: bool| {
         let address = BmcAddress::parse(&format!("redfish://127.0.0.1:{port}")).unwrap();
-        let settings = Settings { extra_roots: roots, ..quick() };
+        let settings = BmcSettings { extra_roots: roots, ..quick() };
         Registry::new(settings).connect(&address, &credentials("secret"), verify)
     };
     let (tls, ca) = acceptor(&["127.0.0.1"]);
@@ -451,7 +452,7 @@ async fn a_bmc_sends_the_password_nowhere_else() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let settings = Settings { http_timeout: Duration::from_millis(500), http_tries: 1, ..quick() };
+    let settings = BmcSettings { http_timeout: Duration::from_millis(500), http_tries: 1, ..quick() };
     for what in
         ["root", "login 307", "login 302", "session", "session link", "links", "members", "system", "writes alone"]
     {
@@ -524,7 +525,7 @@ async fn sushy_tools_is_driven_where_it_is_installed() {
         .unwrap();
     let mut sushy = Sushy(child);
     let settings =
-        Settings { power_deadline: Duration::from_secs(20), boot_deadline: Duration::from_secs(10), ..quick() };
+        BmcSettings { power_deadline: Duration::from_secs(20), boot_deadline: Duration::from_secs(10), ..quick() };
     let bmc = connect_with(port, "", "secret", settings);
     let begin = Instant::now();
     while let Err(error) = bmc.power().await {

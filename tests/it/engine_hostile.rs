@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use slipway::api::{Keep, Kind};
+use slipway::api::{Kind, StoragePolicy};
 use slipway::apiserver::auth::AuthOptions;
 use slipway::apiserver::{ApiServer, tls};
 use slipway::modules::kinds;
@@ -29,7 +29,7 @@ async fn api_server(folder: &Path, shutdown: &CancellationToken) -> String {
         ..AuthOptions::default()
     };
     // Slipway's own server lets nobody but its own process write boot intents and leases; others take them as any object.
-    let kinds: Vec<Kind> = kinds().into_iter().map(|kind| Kind { keep: Keep::Durable, ..kind }).collect();
+    let kinds: Vec<Kind> = kinds().into_iter().map(|kind| Kind { policy: StoragePolicy::Durable, ..kind }).collect();
     let api = ApiServer::with_auth(store, &kinds, access, shutdown.clone()).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("https://{}", listener.local_addr().unwrap());

@@ -23,7 +23,7 @@ use slipway::config::Config;
 use slipway::simulate::appliance_process::{ApplianceProcess, serve_image};
 use slipway::simulate::disk::{Content, DiskEvent};
 use slipway::simulate::objects::{self, HostWithSecret, Objects};
-use slipway::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, Plan};
+use slipway::simulate::plan::{Appliance, BmcKind, Delays, Download, Faults, Goal, SimulationPlan};
 use slipway::simulate::rack::{Machines, RackMachine};
 use slipway::store::{Store, StoreOptions};
 use tokio::sync::watch;
@@ -276,7 +276,7 @@ async fn killed_in_every_state_every_host_arrives_and_no_disk_is_written_in_vain
     let config = folder.path().join("slipway.toml");
     std::fs::write(&config, SETTINGS).unwrap();
     let short = Duration::from_millis(250);
-    let plan = Plan {
+    let plan = SimulationPlan {
         machines: PROMPT + LATE + 1,
         seed: 9,
         bmc: BmcKind::Mixed,

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use slipway::store::{Change, Expect, Store, StoreEvent, StoreOptions, WriteError};
+use slipway::store::{Expect, Mutation, Store, StoreEvent, StoreOptions, WriteError};
 
 /// Set in the child: `folder;steps done by each writer`.
 const LOAD: &str = "SLIPWAY_STORE_LOAD";
@@ -95,9 +95,9 @@ fn options(folder: &Path) -> StoreOptions {
     StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 300 }
 }
 
-fn change(resource: &str, step: Step) -> Change {
+fn change(resource: &str, step: Step) -> Mutation {
     let value = step.value.map(|text| json!({"metadata": {"name": step.key}, "spec": text}));
-    Change { resource: resource.into(), namespace: "ns".into(), name: step.key, expect: Expect::Any, value }
+    Mutation { resource: resource.into(), namespace: "ns".into(), name: step.key, expect: Expect::Any, value }
 }
 
 /// One line in one `write`, so that a kill cannot cut it.
@@ -416,7 +416,7 @@ fn meet_a_refusal(folder: &Path) {
         }
         // Read-only: what is there can be read, nothing can be written, memory included.
         assert!(!store.list("metal3.io/baremetalhosts", None).objects.is_empty());
-        let view = Change { value: Some(json!({})), ..change("slipway.dev/views", step(0, 0)) };
+        let view = Mutation { value: Some(json!({})), ..change("slipway.dev/views", step(0, 0)) };
         assert!(matches!(store.publish(view).await, Err(WriteError::Failed(_))));
         tokio::time::timeout(DEADLINE, store.close()).await.expect("it can be closed");
     });

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use slipway::store::{Change, Expect, Store, StoreOptions};
+use slipway::store::{Expect, Mutation, Store, StoreOptions};
 
 const HOSTS: &str = "metal3.io/baremetalhosts";
 const SECRETS: &str = "/secrets";
@@ -21,10 +21,10 @@ fn options(folder: &Path) -> StoreOptions {
     StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history: 100 }
 }
 
-fn change(resource: &str, name: String, length: usize, random: &mut StdRng) -> Change {
+fn change(resource: &str, name: String, length: usize, random: &mut StdRng) -> Mutation {
     let noise: String = (0..length).map(|_| char::from(random.random_range(b'A'..=b'Z'))).collect();
     let value = Some(json!({"metadata": {"name": name}, "spec": noise}));
-    Change { resource: resource.into(), namespace: "ns".into(), name, expect: Expect::Any, value }
+    Mutation { resource: resource.into(), namespace: "ns".into(), name, expect: Expect::Any, value }
 }
 
 /// All that a store holds that was acknowledged.
@@ -52,7 +52,7 @@ async fn fill(store: &Store, random: &mut StdRng) {
         leases.write(lease, Some(Bytes::from(format!("until {step}")))).await.unwrap();
         if step % 20 == 19 {
             let name = format!("n{}", random.random_range(0..120));
-            let gone = Change { value: None, ..change(HOSTS, name, 0, random) };
+            let gone = Mutation { value: None, ..change(HOSTS, name, 0, random) };
             store.write(gone).await.ok();
         }
     }

@@ -11,7 +11,7 @@ use std::{env, fs, thread};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
-use slipway::store::{Change, Expect, Store, StoreOptions, WriteError};
+use slipway::store::{Expect, Mutation, Store, StoreOptions, WriteError};
 
 /// How long the size is watched, in seconds; 10 unless this says otherwise.
 const SECONDS: &str = "SLIPWAY_STORE_SECONDS";
@@ -26,15 +26,15 @@ fn options(folder: &Path, history: usize) -> StoreOptions {
     StoreOptions { path: folder.join("db"), key_file: folder.join("store.key"), history }
 }
 
-fn put(name: String, length: usize, random: &mut StdRng) -> Change {
+fn put(name: String, length: usize, random: &mut StdRng) -> Mutation {
     // Random, so that it cannot be packed.
     let noise: String = (0..length).map(|_| char::from(random.random_range(b'A'..=b'Z'))).collect();
     let value = Some(json!({"metadata": {"name": name}, "spec": noise}));
-    Change { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
+    Mutation { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
 }
 
-fn delete(name: String) -> Change {
-    Change { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value: None }
+fn delete(name: String) -> Mutation {
+    Mutation { resource: "/configmaps".into(), namespace: "ns".into(), name, expect: Expect::Any, value: None }
 }
 
 /// What a folder and all below it take of the disk, as the file system counts it (`du`).
@@ -358,10 +358,10 @@ async fn a_full_disk_is_opened_read_deleted_from_and_recovers() {
 }
 
 /// A large one; it is sealed, so that it is not packed on disk.
-fn secret(number: usize) -> Change {
+fn secret(number: usize) -> Mutation {
     let name = format!("s{number}");
     let value = Some(json!({"metadata": {"name": name}, "spec": "x".repeat(1_000_000)}));
-    Change { resource: "/secrets".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
+    Mutation { resource: "/secrets".into(), namespace: "ns".into(), name, expect: Expect::Any, value }
 }
 
 async fn update_many_on_a_full_disk(folder: &Path) {
@@ -372,7 +372,7 @@ async fn update_many_on_a_full_disk(folder: &Path) {
     }
     assert!(made > 20, "{made}");
     for _ in 0..3 {
-        let changes: Vec<Change> = (0..100).map(|turn| secret(turn % made)).collect();
+        let changes: Vec<Mutation> = (0..100).map(|turn| secret(turn % made)).collect();
         for outcome in futures::future::join_all(changes.into_iter().map(|change| store.write(change))).await {
             assert!(matches!(outcome, Ok(_) | Err(WriteError::Full)), "{outcome:?}");
         }
@@ -381,7 +381,7 @@ async fn update_many_on_a_full_disk(folder: &Path) {
     let store = Store::open(options(folder, 100)).unwrap();
     assert_eq!(store.list("/secrets", None).objects.len(), made);
     for number in 0..made {
-        let gone = Change { value: None, ..secret(number) };
+        let gone = Mutation { value: None, ..secret(number) };
         store.write(gone).await.unwrap();
     }
     store.write(secret(0)).await.unwrap();

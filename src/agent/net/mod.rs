@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::inventory::lldp::Neighbour;
 use crate::api::MacAddress;
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 use dhcp::Lease;
 use link::{Interface, Links, same_subnet};
 
@@ -98,7 +98,7 @@ pub struct Wanted {
     /// Address of the appliance, when it is of IP version 4.
     pub appliance: Option<Ipv4Addr>,
     /// How the network is, where DHCP does not say.
-    pub plan: Option<Plan>,
+    pub plan: Option<NetworkPlan>,
 }
 
 /// No interface came up in time.

@@ -8,7 +8,7 @@ use super::nic::{self, Context};
 use super::{POLL, Status};
 use crate::agent::drivers;
 use crate::api::MacAddress;
-use crate::network_data::{Kind, Link, Plan};
+use crate::network_data::{Link, LinkType, NetworkPlan};
 
 /// Metric of the first default route; later ones come after it.
 const METRIC: u32 = 100;
@@ -27,8 +27,8 @@ pub(super) enum Role {
 }
 
 /// What the plan makes of the card with this address.
-pub(super) fn role(plan: &Plan, mac: MacAddress) -> Role {
-    let named = plan.links.iter().position(|link| link.kind == Kind::Card(mac));
+pub(super) fn role(plan: &NetworkPlan, mac: MacAddress) -> Role {
+    let named = plan.links.iter().position(|link| link.kind == LinkType::Card(mac));
     match named.map(|at| &plan.links[at]) {
         None => Role::Unused,
         Some(link) if link.dhcp && link.addresses.is_empty() => Role::Dhcp,
@@ -37,14 +37,14 @@ pub(super) fn role(plan: &Plan, mac: MacAddress) -> Role {
 }
 
 /// Makes the plan true, link by link; goes on trying what fails until the process ends.
-pub(super) async fn run(context: Context, plan: Plan) {
+pub(super) async fn run(context: Context, plan: NetworkPlan) {
     let modules: Vec<&str> = plan
         .links
         .iter()
         .filter_map(|link| match link.kind {
-            Kind::Bond { .. } => Some("bonding"),
-            Kind::Vlan { .. } => Some("8021q"),
-            Kind::Card(_) => None,
+            LinkType::Bond { .. } => Some("bonding"),
+            LinkType::Vlan { .. } => Some("8021q"),
+            LinkType::Card(_) => None,
         })
         .collect();
     if !modules.is_empty() {
@@ -68,7 +68,7 @@ pub(super) async fn run(context: Context, plan: Plan) {
             }
         };
         made.insert(at, interface.clone());
-        if matches!(link.kind, Kind::Card(mac) if role(&plan, mac) != Role::Planned) {
+        if matches!(link.kind, LinkType::Card(mac) if role(&plan, mac) != Role::Planned) {
             continue;
         }
         tokio::spawn(hold(context.clone(), link.clone(), interface, METRIC + at as u32));
@@ -78,38 +78,38 @@ pub(super) async fn run(context: Context, plan: Plan) {
 /// The interface of a link, made or found.
 async fn make(
     context: &Context,
-    plan: &Plan,
+    plan: &NetworkPlan,
     at: usize,
     made: &BTreeMap<usize, Interface>,
 ) -> Result<Interface, String> {
     let link = &plan.links[at];
     let say = |error: rtnetlink::Error| error.to_string();
     let name = match &link.kind {
-        Kind::Card(mac) => return Ok(card(context, *mac).await),
-        Kind::Bond { .. } => format!("bond{at}"),
-        Kind::Vlan { id, .. } => format!("vlan{at}.{id}"),
+        LinkType::Card(mac) => return Ok(card(context, *mac).await),
+        LinkType::Bond { .. } => format!("bond{at}"),
+        LinkType::Vlan { id, .. } => format!("vlan{at}.{id}"),
     };
     if link::index(&name).is_none() {
         match &link.kind {
-            Kind::Bond { mode, miimon, hash, mac, .. } => {
+            LinkType::Bond { mode, miimon, hash, mac, .. } => {
                 context.links.add_bond(&name, *mode, *miimon, *hash, *mac).await.map_err(say)?;
             }
-            Kind::Vlan { on, id, mac } => {
+            LinkType::Vlan { on, id, mac } => {
                 let under = made.get(on).ok_or("the link that it is on is not there")?;
                 context.links.add_vlan(&name, under.index, *id, *mac).await.map_err(say)?;
             }
-            Kind::Card(_) => {}
+            LinkType::Card(_) => {}
         }
     }
     let index = link::index(&name).ok_or_else(|| format!("{name} was made and is not there"))?;
-    if let Kind::Bond { of, .. } = &link.kind {
+    if let LinkType::Bond { of, .. } = &link.kind {
         for member in of.iter().filter_map(|at| made.get(at)) {
             context.links.enslave(member.index, index).await.map_err(say)?;
         }
     }
     context.links.up(index).await.map_err(say)?;
     let mac = link::address(&name).unwrap_or(MacAddress([0; 6]));
-    let driver = if matches!(link.kind, Kind::Bond { .. }) { "bonding" } else { "8021q" };
+    let driver = if matches!(link.kind, LinkType::Bond { .. }) { "bonding" } else { "8021q" };
     tracing::info!(interface = name, link = link.id, "made an interface for a link of the network data");
     Ok(Interface { name, index, mac, carrier: false, driver: driver.into() })
 }
@@ -192,7 +192,7 @@ mod tests {
             {"id": "v", "type": "vlan", "vlan_link": "c", "vlan_id": 5}],
             "networks": [{"type": "ipv4_dhcp", "link": "a"}, {"type": "ipv4", "link": "b", "ip_address": "10.0.0.2/24"},
             {"type": "ipv4_dhcp", "link": "v"}]}"#;
-        let plan = Plan::parse(text.as_bytes()).expect("plan").expect("some");
+        let plan = NetworkPlan::parse(text.as_bytes()).expect("plan").expect("some");
         let roles: Vec<Role> = (1..=4).map(|last| role(&plan, MacAddress([0x52, 0x54, 0, 0, 0, last]))).collect();
         assert_eq!(roles, [Role::Dhcp, Role::Planned, Role::Planned, Role::Unused]);
     }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::shape::{Moves, alter, newer, older};
+use crate::api::conversion::{Moves, alter, newer, older};
 
 const OLD: &str = "cluster.x-k8s.io/v1beta1";
 const NEW: &str = "cluster.x-k8s.io/v1beta2";
@@ -47,25 +47,25 @@ const REFERENCES: [&str; 3] = ["spec.controlPlaneRef", "spec.infrastructureRef",
 const TIMEOUTS: [&str; 3] = ["nodeDrainTimeout", "nodeVolumeDetachTimeout", "nodeDeletionTimeout"];
 
 /// A Cluster of v1beta1 in v1beta2.
-pub fn cluster_up(old: &Value) -> Value {
+pub fn cluster_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, CLUSTER);
-    references_up(&mut new);
-    alter(&mut new, "status.failureDomains", domains_up);
+    references_to_storage(&mut new);
+    alter(&mut new, "status.failureDomains", domains_to_storage);
     new
 }
 
 /// A Cluster of v1beta2 in v1beta1.
-pub fn cluster_down(new: &Value) -> Value {
+pub fn cluster_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, CLUSTER);
-    references_down(&mut old);
-    alter(&mut old, "status.failureDomains", domains_down);
+    references_from_storage(&mut old);
+    alter(&mut old, "status.failureDomains", domains_from_storage);
     old
 }
 
 /// A Machine of v1beta1 in v1beta2.
-pub fn machine_up(old: &Value) -> Value {
+pub fn machine_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, MACHINE);
-    references_up(&mut new);
+    references_to_storage(&mut new);
     for timeout in TIMEOUTS {
         alter(&mut new, &format!("spec.deletion.{timeout}Seconds"), |text| Some(seconds(text.as_str()?)?.into()));
     }
@@ -74,9 +74,9 @@ pub fn machine_up(old: &Value) -> Value {
 }
 
 /// A Machine of v1beta2 in v1beta1.
-pub fn machine_down(new: &Value) -> Value {
+pub fn machine_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, MACHINE);
-    references_down(&mut old);
+    references_from_storage(&mut old);
     for timeout in TIMEOUTS {
         alter(&mut old, &format!("spec.{timeout}"), |seconds| Some(duration(seconds.as_u64()?).into()));
     }
@@ -97,7 +97,7 @@ pub fn complete_machine(machine: &mut Value) {
 }
 
 /// What is referred to is named by its group, and lies in the same namespace.
-fn references_up(object: &mut Value) {
+fn references_to_storage(object: &mut Value) {
     for path in REFERENCES {
         alter(object, path, |reference| {
             let group = reference.get("apiVersion")?.as_str()?.split_once('/')?.0;
@@ -106,7 +106,7 @@ fn references_up(object: &mut Value) {
     }
 }
 
-fn references_down(object: &mut Value) {
+fn references_from_storage(object: &mut Value) {
     let namespace = object["metadata"].get("namespace").cloned();
     for path in REFERENCES {
         alter(object, path, |reference| {
@@ -122,7 +122,7 @@ fn references_down(object: &mut Value) {
 }
 
 /// A map of failure domains by name as a list.
-pub(in crate::api) fn domains_up(domains: &Value) -> Option<Value> {
+pub(in crate::api) fn domains_to_storage(domains: &Value) -> Option<Value> {
     let list = domains.as_object()?.iter().map(|(name, domain)| {
         let mut domain = domain.as_object()?.clone();
         domain.insert("name".into(), name.as_str().into());
@@ -132,7 +132,7 @@ pub(in crate::api) fn domains_up(domains: &Value) -> Option<Value> {
 }
 
 /// A list of failure domains as a map by name.
-pub(in crate::api) fn domains_down(domains: &Value) -> Option<Value> {
+pub(in crate::api) fn domains_from_storage(domains: &Value) -> Option<Value> {
     let map = domains.as_array()?.iter().map(|domain| {
         let mut domain = domain.as_object()?.clone();
         let name = domain.remove("name")?.as_str()?.to_owned();
@@ -219,8 +219,8 @@ mod tests {
                     "conditions": [{"type": "Ready", "status": "True"}]}},
             },
         });
-        assert_eq!(cluster_up(&old), new);
-        assert_eq!(cluster_down(&new), old);
+        assert_eq!(cluster_to_storage(&old), new);
+        assert_eq!(cluster_from_storage(&new), old);
     }
 
     #[test]
@@ -252,8 +252,8 @@ mod tests {
                 "nodeRef": {"name": "web-1"},
             },
         });
-        assert_eq!(machine_up(&old), new);
-        assert_eq!(machine_down(&new), old);
+        assert_eq!(machine_to_storage(&old), new);
+        assert_eq!(machine_from_storage(&new), old);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::api::cluster::convert::{CONDITIONS, domains_down, domains_up};
-use crate::api::shape::{Moves, alter, at, newer, older};
+use crate::api::cluster::convert::{CONDITIONS, domains_from_storage, domains_to_storage};
+use crate::api::conversion::{Moves, alter, at, newer, older};
 
 const OLD: &str = "infrastructure.cluster.x-k8s.io/v1beta1";
 const NEW: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
@@ -23,63 +23,63 @@ const MACHINE: Moves = &[
 const MACHINE_TEMPLATE: Moves = &[("spec.template.spec.image.format", "spec.template.spec.image.diskFormat")];
 
 /// A Metal3Cluster of v1beta1 in v1beta2.
-pub fn cluster_up(old: &Value) -> Value {
+pub fn cluster_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, CLUSTER);
-    cluster_spec_up(&mut new, "spec");
-    alter(&mut new, "status.failureDomains", domains_up);
+    cluster_spec_to_storage(&mut new, "spec");
+    alter(&mut new, "status.failureDomains", domains_to_storage);
     new
 }
 
 /// A Metal3Cluster of v1beta2 in v1beta1.
-pub fn cluster_down(new: &Value) -> Value {
+pub fn cluster_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, CLUSTER);
-    cluster_spec_down(&mut old, "spec");
-    alter(&mut old, "status.failureDomains", domains_down);
+    cluster_spec_from_storage(&mut old, "spec");
+    alter(&mut old, "status.failureDomains", domains_from_storage);
     old
 }
 
 /// A Metal3ClusterTemplate of v1beta1 in v1beta2.
-pub fn cluster_template_up(old: &Value) -> Value {
+pub fn cluster_template_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, &[]);
-    cluster_spec_up(&mut new, "spec.template.spec");
+    cluster_spec_to_storage(&mut new, "spec.template.spec");
     new
 }
 
 /// A Metal3ClusterTemplate of v1beta2 in v1beta1.
-pub fn cluster_template_down(new: &Value) -> Value {
+pub fn cluster_template_from_storage(new: &Value) -> Value {
     let mut old = older(new, OLD, &[]);
-    cluster_spec_down(&mut old, "spec.template.spec");
+    cluster_spec_from_storage(&mut old, "spec.template.spec");
     old
 }
 
 /// A Metal3Machine of v1beta1 in v1beta2.
-pub fn machine_up(old: &Value) -> Value {
+pub fn machine_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, MACHINE);
     drop_phase(&mut new);
-    machine_spec_up(&mut new, "spec");
-    alter(&mut new, "status.renderedData", reference_up);
+    machine_spec_to_storage(&mut new, "spec");
+    alter(&mut new, "status.renderedData", reference_to_storage);
     new
 }
 
 /// A Metal3Machine of v1beta2 in v1beta1.
-pub fn machine_down(new: &Value) -> Value {
+pub fn machine_from_storage(new: &Value) -> Value {
     older(new, OLD, MACHINE)
 }
 
 /// A Metal3MachineTemplate of v1beta1 in v1beta2.
-pub fn machine_template_up(old: &Value) -> Value {
+pub fn machine_template_to_storage(old: &Value) -> Value {
     let mut new = newer(old, NEW, MACHINE_TEMPLATE);
-    machine_spec_up(&mut new, "spec.template.spec");
+    machine_spec_to_storage(&mut new, "spec.template.spec");
     new
 }
 
 /// A Metal3MachineTemplate of v1beta2 in v1beta1.
-pub fn machine_template_down(new: &Value) -> Value {
+pub fn machine_template_from_storage(new: &Value) -> Value {
     older(new, OLD, MACHINE_TEMPLATE)
 }
 
-fn cluster_spec_up(object: &mut Value, spec: &str) {
-    alter(object, &format!("{spec}.failureDomains"), domains_up);
+fn cluster_spec_to_storage(object: &mut Value, spec: &str) {
+    alter(object, &format!("{spec}.failureDomains"), domains_to_storage);
     alter(object, spec, |spec| {
         let mut spec = spec.as_object()?.clone();
         let opposite = spec.remove("noCloudProvider")?.as_bool()?;
@@ -88,8 +88,8 @@ fn cluster_spec_up(object: &mut Value, spec: &str) {
     });
 }
 
-fn cluster_spec_down(object: &mut Value, spec: &str) {
-    alter(object, &format!("{spec}.failureDomains"), domains_down);
+fn cluster_spec_from_storage(object: &mut Value, spec: &str) {
+    alter(object, &format!("{spec}.failureDomains"), domains_from_storage);
     alter(object, spec, |spec| {
         let enabled = at(spec, "cloudProviderEnabled")?.as_bool()?;
         let mut spec = spec.as_object()?.clone();
@@ -98,8 +98,8 @@ fn cluster_spec_down(object: &mut Value, spec: &str) {
     });
 }
 
-fn machine_spec_up(object: &mut Value, spec: &str) {
-    alter(object, &format!("{spec}.dataTemplate"), reference_up);
+fn machine_spec_to_storage(object: &mut Value, spec: &str) {
+    alter(object, &format!("{spec}.dataTemplate"), reference_to_storage);
     // An image without a URL is none.
     alter(object, spec, |spec| {
         let mut spec = spec.as_object()?.clone();
@@ -110,7 +110,7 @@ fn machine_spec_up(object: &mut Value, spec: &str) {
 }
 
 /// Only the name and the namespace of what is referred to are said.
-fn reference_up(reference: &Value) -> Option<Value> {
+fn reference_to_storage(reference: &Value) -> Option<Value> {
     let mut new = json!({"name": reference.get("name")?});
     if let Some(namespace) = reference.get("namespace") {
         new["namespace"] = namespace.clone();
@@ -145,14 +145,14 @@ mod tests {
                 "deprecated": {"v1beta1": {"failureReason": "Oops", "conditions": [{"type": "Ready"}]}},
                 "failureDomains": [{"name": "a", "controlPlane": true}]},
         });
-        assert_eq!(cluster_up(&old), new);
-        assert_eq!(cluster_down(&new), old);
+        assert_eq!(cluster_to_storage(&old), new);
+        assert_eq!(cluster_from_storage(&new), old);
         let template = |version: &str, object: &Value| json!({"apiVersion": version, "spec": {"template": {"spec": object["spec"]}}});
-        assert_eq!(cluster_template_up(&template(OLD, &old)), template(NEW, &new));
-        assert_eq!(cluster_template_down(&template(NEW, &new)), template(OLD, &old));
+        assert_eq!(cluster_template_to_storage(&template(OLD, &old)), template(NEW, &new));
+        assert_eq!(cluster_template_from_storage(&template(NEW, &new)), template(OLD, &old));
         // The old field alone says the opposite.
         let given = json!({"spec": {"noCloudProvider": false}});
-        assert_eq!(cluster_up(&given)["spec"], json!({"cloudProviderEnabled": true}));
+        assert_eq!(cluster_to_storage(&given)["spec"], json!({"cloudProviderEnabled": true}));
     }
 
     #[test]
@@ -168,16 +168,16 @@ mod tests {
             "status": {"initialization": {"provisioned": false}, "deprecated": {"v1beta1": {"failureMessage": "oops"}},
                 "renderedData": {"name": "d", "namespace": "rack"}},
         });
-        assert_eq!(machine_up(&old), new);
-        assert_eq!(machine_down(&new), old);
+        assert_eq!(machine_to_storage(&old), new);
+        assert_eq!(machine_from_storage(&new), old);
         let template = |version: &str, object: &Value| json!({"apiVersion": version, "spec": {"template": {"spec": object["spec"]}}});
-        assert_eq!(machine_template_up(&template(OLD, &old)), template(NEW, &new));
-        assert_eq!(machine_template_down(&template(NEW, &new)), template(OLD, &old));
+        assert_eq!(machine_template_to_storage(&template(OLD, &old)), template(NEW, &new));
+        assert_eq!(machine_template_from_storage(&template(NEW, &new)), template(OLD, &old));
         // What v1beta2 does not have.
         let given = json!({"spec": {"image": {}, "customDeploy": {"method": "x"},
             "dataTemplate": {"kind": "Metal3DataTemplate", "name": "t"}}, "status": {"phase": "Running"}});
         let wanted = json!({"apiVersion": NEW, "spec": {"customDeploy": {"method": "x"}, "dataTemplate": {"name": "t"}},
             "status": {}});
-        assert_eq!(machine_up(&given), wanted);
+        assert_eq!(machine_to_storage(&given), wanted);
     }
 }

@@ -18,7 +18,7 @@ use super::{accounts, defaults};
 use crate::apiserver::resource::Resource;
 use crate::apiserver::status::ApiError;
 use crate::apiserver::{ApiServer, meta};
-use crate::store::{Change, Expect, Object, StoreEvent, WriteError};
+use crate::store::{Expect, Mutation, Object, StoreEvent, WriteError};
 
 /// Time to the next try after the store refused a write.
 const RETRY: Duration = Duration::from_secs(5);
@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LEVELS: usize = 16;
 
 /// A change of one object.
-fn change(resource: &Resource, namespace: &str, name: &str, expect: Expect, value: Option<Value>) -> Change {
-    Change { resource: Arc::clone(&resource.storage), namespace: namespace.into(), name: name.into(), expect, value }
+fn change(resource: &Resource, namespace: &str, name: &str, expect: Expect, value: Option<Value>) -> Mutation {
+    Mutation { resource: Arc::clone(&resource.storage), namespace: namespace.into(), name: name.into(), expect, value }
 }
 
 /// Fills in the server's fields of a new object.
@@ -187,7 +187,7 @@ impl ApiServer {
     }
 
     /// What another write forestalled is seen again as that write's event.
-    async fn put(&self, resource: &Resource, change: Change) -> Result<(), ApiError> {
+    async fn put(&self, resource: &Resource, change: Mutation) -> Result<(), ApiError> {
         let name = change.name.clone();
         match self.commit(resource, change).await {
             Ok(_) | Err(WriteError::Exists | WriteError::NotFound | WriteError::Conflict { .. }) => Ok(()),

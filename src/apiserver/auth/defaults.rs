@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::index::{self, GROUP};
 use super::rules::{self, Rule};
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 use crate::apiserver::registry::Registry;
 
 /// Annotation: whether a start completes the object.
@@ -84,9 +84,9 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         let status = format!("{plural}/status");
         let both = [plural, status.as_str()];
         view.push(rule(READ, group, if resource.status { &both } else { &both[..1] }));
-        match resource.keep {
-            Keep::Durable => edit.push(rule(WRITE, group, &[plural])),
-            Keep::Internal | Keep::View | Keep::Review => {}
+        match resource.policy {
+            StoragePolicy::Durable => edit.push(rule(WRITE, group, &[plural])),
+            StoragePolicy::Internal | StoragePolicy::View | StoragePolicy::Review => {}
         }
     }
     let discovery = [

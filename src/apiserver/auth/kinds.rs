@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::index::{self, GROUP, Subject};
 use super::{accounts, bounds};
-use crate::api::Keep;
+use crate::api::StoragePolicy;
 use crate::apiserver::columns::Column;
 use crate::apiserver::resource::{CoreKind, Prepare};
 use crate::apiserver::selectors::is_dns_subdomain;
@@ -19,8 +19,8 @@ pub const AUTHORIZATION: &str = "authorization.k8s.io";
 pub const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// How objects of a core kind are kept.
-pub fn keep(group: &str) -> Keep {
-    if matches!(group, AUTHORIZATION | AUTHENTICATION) { Keep::Review } else { Keep::Durable }
+pub fn storage_policy(group: &str) -> StoragePolicy {
+    if matches!(group, AUTHORIZATION | AUTHENTICATION) { StoragePolicy::Review } else { StoragePolicy::Durable }
 }
 
 /// Each kind, without its schema.

@@ -16,7 +16,7 @@ use super::super::from_definition;
 use super::super::resource::{Conversion, Custom, Resource};
 use super::names::{self, BUILT_IN, is_built_in};
 use super::weight;
-use crate::api::{Keep, Kind};
+use crate::api::{Kind, StoragePolicy};
 use crate::store::{Object, WriteError};
 
 /// What is little more for a definition that is there, in bytes: a condition.
@@ -270,7 +270,7 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
     let one_form = crd.spec.versions.len() == 1 && status["storedVersions"] == json!([stored]);
     let stored = format!("{}/{stored}", crd.spec.group);
     let mut resources =
-        from_definition::resources(&Kind::new(crd, Keep::Durable)).map_err(|error| error.to_string())?;
+        from_definition::resources(&Kind::new(crd, StoragePolicy::Durable)).map_err(|error| error.to_string())?;
     // Objects must be reachable for clean-up even when the stored version is not served.
     if !resources.iter().any(|resource| resource.stores)
         && let Some(first) = resources.first_mut()

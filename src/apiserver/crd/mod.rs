@@ -25,7 +25,7 @@ use super::resource::{CoreKind, Resource};
 use super::status::{ApiError, FieldError};
 use super::{ApiServer, meta};
 use crate::api::Kind;
-use crate::store::{Change, Expect, Object, WriteError};
+use crate::store::{Expect, Mutation, Object, WriteError};
 
 mod compiled;
 mod names;
@@ -192,7 +192,7 @@ pub(super) fn set_terminating(definition: &mut Value) {
 
 impl ApiServer {
     /// Writes a definition and settles what follows from it. The caller may be dropped meanwhile: both are done.
-    pub(super) async fn commit_definition(&self, change: Change) -> Result<Arc<Object>, WriteError> {
+    pub(super) async fn commit_definition(&self, change: Mutation) -> Result<Arc<Object>, WriteError> {
         let api = self.clone();
         let both = async move {
             // The request keeps it only for as long as it is there. What was stored with more than it may ask for is weighed
@@ -238,7 +238,7 @@ impl ApiServer {
                 let Some(object) = self.store().get(STORAGE, "", &name) else { continue };
                 let mut value = object.value();
                 value["status"] = outline["status"].take();
-                let change = Change {
+                let change = Mutation {
                     resource: STORAGE.into(),
                     namespace: String::new(),
                     name,
@@ -367,7 +367,7 @@ impl ApiServer {
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        let change = Change {
+        let change = Mutation {
             resource: STORAGE.into(),
             namespace: String::new(),
             name: name.to_owned(),

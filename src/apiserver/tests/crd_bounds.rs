@@ -229,7 +229,7 @@ async fn a_definition_whose_status_cannot_be_written_costs_itself_alone() {
     for value in [grown, filled] {
         let name = value["metadata"]["name"].as_str().unwrap().to_owned();
         let there = rig.api.store().get("apiextensions.k8s.io/customresourcedefinitions", "", &name);
-        let change = Change {
+        let change = Mutation {
             resource: "apiextensions.k8s.io/customresourcedefinitions".into(),
             namespace: String::new(),
             name,

@@ -149,7 +149,7 @@ async fn a_stored_claim_on_a_built_in_kind_is_neither_served_nor_swept() {
         ("leases", "coordination.k8s.io", true),
     ] {
         let definition = established(claim(plural, group, "Claim"), ending);
-        let change = Change {
+        let change = Mutation {
             resource: crd::STORAGE.into(),
             namespace: String::new(),
             name: format!("{plural}.{group}"),
@@ -164,7 +164,7 @@ async fn a_stored_claim_on_a_built_in_kind_is_neither_served_nor_swept() {
     value["metadata"]["annotations"] = json!({});
     value["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();
     value["metadata"]["finalizers"] = json!([crd::FINALIZER]);
-    let change = Change {
+    let change = Mutation {
         resource: crd::STORAGE.into(),
         namespace: String::new(),
         name: "baremetalhosts.metal3.io".into(),

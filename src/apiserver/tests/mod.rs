@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::store::{Change, Expect, Store, StoreOptions};
+use crate::store::{Expect, Mutation, Store, StoreOptions};
 
 /// Nothing that a test waits for takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);

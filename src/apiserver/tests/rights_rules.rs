@@ -27,7 +27,7 @@ impl Rig {
     async fn keep(&self, plural: &str, mut object: Value) {
         object["metadata"]["namespace"] = "rack".into();
         object["metadata"]["uid"] = uuid::Uuid::new_v4().to_string().into();
-        let change = Change {
+        let change = Mutation {
             resource: format!("rbac.authorization.k8s.io/{plural}").into(),
             namespace: "rack".into(),
             name: object["metadata"]["name"].as_str().unwrap().into(),

@@ -24,7 +24,7 @@ async fn fill(rig: &Rig) {
         let value = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace, "labels": labels},
         });
-        rig.api.store().write(Change {
+        rig.api.store().write(Mutation {
             resource: "/configmaps".into(),
             namespace: namespace.into(),
             name,

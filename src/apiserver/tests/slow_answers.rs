@@ -44,7 +44,7 @@ async fn put(rig: &Rig, number: usize, text: &str) {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name(number), "namespace": "rack"},
         "data": {"a": text},
     });
-    let change = Change {
+    let change = Mutation {
         resource: "/configmaps".into(),
         namespace: "rack".into(),
         name: name(number),

@@ -211,7 +211,7 @@ async fn many_finalizers_in_one_namespace_keep_no_other_from_its_end() {
 async fn a_namespace_does_not_end_over_objects_of_a_kind_that_is_not_served() {
     let rig = Rig::new().await;
     rig.make_namespace("mine").await;
-    let change = |value| Change {
+    let change = |value| Mutation {
         resource: "example.org/things".into(),
         namespace: "mine".into(),
         name: "one".into(),

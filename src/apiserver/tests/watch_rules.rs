@@ -169,7 +169,7 @@ async fn a_watch_goes_on_after_a_restart_without_a_gap() {
     let views = "/apis/slipway.dev/v1alpha1/dhcpleases";
     let lease = json!({"apiVersion": "slipway.dev/v1alpha1", "kind": "DHCPLease", "metadata": {"name": "10.0.0.1"},
         "spec": {"address": "10.0.0.1", "mac": "00:00:00:00:00:01", "network": "n", "state": "bound"}});
-    let change = Change {
+    let change = Mutation {
         resource: "slipway.dev/dhcpleases".into(),
         namespace: String::new(),
         name: "10.0.0.1".into(),

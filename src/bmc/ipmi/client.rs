@@ -17,7 +17,7 @@ use super::suite::CipherSuite;
 use crate::bmc::address::{Endpoint, Privilege};
 use crate::bmc::locate::locate;
 use crate::bmc::metrics::{Outcome, Protocol};
-use crate::bmc::{BmcAddress, BmcError, Credentials, Metrics, Settings};
+use crate::bmc::{BmcAddress, BmcError, BmcSettings, Credentials, Metrics};
 use crate::outbound::Guard;
 
 /// Packets passed over per try, so that a flood cannot keep an exchange alive.
@@ -63,7 +63,7 @@ pub struct Client {
 
 impl Client {
     /// For this address, at these places where it was resolved before; nothing is sent yet.
-    pub fn new(address: &BmcAddress, places: &[SocketAddr], credentials: &Credentials, settings: &Settings) -> Self {
+    pub fn new(address: &BmcAddress, places: &[SocketAddr], credentials: &Credentials, settings: &BmcSettings) -> Self {
         let privilege = match address.endpoint {
             Endpoint::Ipmi { privilege } => privilege,
             Endpoint::Redfish { .. } => Privilege::Administrator,

@@ -13,13 +13,13 @@ use super::commands::{self, APP, BootFlags, CHASSIS, Control, DeviceId, cmd};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::IpmiQuirks;
 use crate::bmc::{
-    Bmc, BmcAddress, BmcError, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, Report, Settings,
+    Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, ProbeReport,
 };
 
 /// A BMC that is driven by IPMI.
 pub struct IpmiBmc {
     client: Client,
-    settings: Arc<Settings>,
+    settings: Arc<BmcSettings>,
     /// One session at a time: small controllers have few, and bursts upset them.
     exchange: Arc<Mutex<()>>,
     /// One change at a time.
@@ -33,7 +33,7 @@ impl IpmiBmc {
         address: &BmcAddress,
         places: &[SocketAddr],
         credentials: &Credentials,
-        settings: Arc<Settings>,
+        settings: Arc<BmcSettings>,
         exchange: Arc<Mutex<()>>,
     ) -> Self {
         let client = Client::new(address, places, credentials, &settings);
@@ -252,12 +252,12 @@ impl Bmc for IpmiBmc {
         Err(self.cannot("boot from a URL: IPMI has no such boot device"))
     }
 
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         let id = self.device_id().await?;
         let power = self.power().await?;
         let flags = self.boot_flags().await;
         let quirks = self.settings.quirks.ipmi(id.manufacturer_id, id.product_id);
-        let mut report = Report {
+        let mut report = ProbeReport {
             protocol: "IPMI 2.0".into(),
             manufacturer: format!("enterprise number {}", id.manufacturer_id),
             model: format!("product {}", id.product_id),
@@ -266,7 +266,7 @@ impl Bmc for IpmiBmc {
             boot_devices: ["Pxe", "Hdd", "Cd"].map(String::from).to_vec(),
             profiles: quirks.profiles,
             schemes: vec!["ipmi".into()],
-            ..Report::default()
+            ..ProbeReport::default()
         };
         match flags {
             Ok(flags) => report.boot = Some(flags.to_string()),

@@ -17,7 +17,7 @@ use super::body::{self, MAX_BODY, Unread};
 use super::message::{self, Complaint};
 use super::tls;
 use crate::bmc::metrics::{Outcome, Protocol};
-use crate::bmc::{BmcError, Credentials, Settings};
+use crate::bmc::{BmcError, BmcSettings, Credentials};
 use crate::outbound::{self, Refused};
 
 /// Longest pause that a `Retry-After` may ask for, and that back-off reaches.
@@ -107,7 +107,7 @@ pub struct Client {
     login: Mutex<Login>,
     /// One request at a time.
     exchange: Arc<Mutex<()>>,
-    settings: Arc<Settings>,
+    settings: Arc<BmcSettings>,
 }
 
 impl Client {
@@ -116,13 +116,13 @@ impl Client {
         endpoint: ServiceEndpoint,
         credentials: &Credentials,
         tls: Result<rustls::ClientConfig, rustls::Error>,
-        settings: Arc<Settings>,
+        settings: Arc<BmcSettings>,
     ) -> Result<Self, BmcError> {
         let ServiceEndpoint { base, peer, addresses, exchange, has_sessions } = endpoint;
         let unusable = |reason: String| BmcError::Unreachable { peer: peer.clone(), reason };
         let tls = tls.map_err(|e| unusable(format!("TLS: {e}")))?;
         let url = Url::parse(&base).map_err(|e| unusable(e.to_string()))?;
-        let http = outbound::client::Client::new(outbound::client::Settings {
+        let http = outbound::client::Client::new(outbound::client::ClientSettings {
             guard: settings.guard.clone(),
             port: url.port_or_known_default().unwrap_or_default(),
             addresses,

@@ -13,7 +13,7 @@ use super::client::{Client, RedfishResponse};
 use super::model::{self, Boot};
 use crate::api::metal3::HardwareDetails;
 use crate::bmc::quirks::RedfishQuirks;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report, Settings};
+use crate::bmc::{Bmc, BmcError, BmcSettings, BootDevice, FirmwareMode, Health, PowerAction, PowerState, ProbeReport};
 
 /// Systems named in an error.
 const LISTED: usize = 16;
@@ -23,7 +23,7 @@ pub struct RedfishBmc {
     pub(super) client: Arc<Client>,
     /// Path from the address.
     wanted: Option<String>,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<BmcSettings>,
     found: OnceCell<Found>,
     /// One change at a time.
     change: Mutex<()>,
@@ -46,7 +46,7 @@ pub(super) struct Systems {
 
 impl RedfishBmc {
     /// The system at `path`, or the service's only one.
-    pub fn new(client: Arc<Client>, path: Option<String>, settings: Arc<Settings>) -> Self {
+    pub fn new(client: Arc<Client>, path: Option<String>, settings: Arc<BmcSettings>) -> Self {
         Self { client, wanted: path, settings, found: OnceCell::new(), change: Mutex::new(()) }
     }
 
@@ -412,7 +412,7 @@ impl Bmc for RedfishBmc {
         self.read_hardware(&found).await
     }
 
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         let found = self.found().await?;
         self.report(&found).await
     }

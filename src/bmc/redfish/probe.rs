@@ -5,10 +5,10 @@ use super::message::clean;
 use super::model::{self, Boot};
 use super::virtual_media_model;
 use crate::bmc::BmcError;
-use crate::bmc::probe::{Drive, Report, health};
+use crate::bmc::probe::{Drive, ProbeReport, health};
 
 impl RedfishBmc {
-    pub(super) async fn report(&self, found: &Found) -> Result<Report, BmcError> {
+    pub(super) async fn report(&self, found: &Found) -> Result<ProbeReport, BmcError> {
         let root = self.client.get("/redfish/v1/").await?.body;
         let system = self.read_system(&found.path).await?;
         let (_, resource) = self.boot_resource(&system, &found.path).await?;
@@ -21,7 +21,7 @@ impl RedfishBmc {
         };
         let text = |key: &str| clean(system[key].as_str().unwrap_or_default(), 128);
         let version = clean(root["RedfishVersion"].as_str().unwrap_or_default(), 20);
-        let mut report = Report {
+        let mut report = ProbeReport {
             protocol: format!("Redfish {version}").trim().to_owned(),
             manufacturer: text("Manufacturer"),
             model: text("Model"),
@@ -34,7 +34,7 @@ impl RedfishBmc {
             boot_devices: model::allowable(boot, "BootSourceOverrideTarget").unwrap_or_default(),
             reset_types,
             profiles: found.quirks.profiles.clone(),
-            ..Report::default()
+            ..ProbeReport::default()
         };
         match model::power(&system) {
             Ok(power) => report.power = Some(power.into()),
@@ -43,7 +43,7 @@ impl RedfishBmc {
         if report.boot_devices.is_empty() {
             report.notes.push("it does not say which boot devices it takes".into());
         }
-        let takes = |report: &Report, target: &str| report.boot_devices.iter().any(|one| one == target);
+        let takes = |report: &ProbeReport, target: &str| report.boot_devices.iter().any(|one| one == target);
         // Without a property for the URL the firmware boots whatever DHCP names.
         report.uefi_http = takes(&report, "UefiHttp") && boot.get("HttpBootUri").is_some();
         match self.virtual_drives(found).await {
@@ -74,7 +74,7 @@ impl RedfishBmc {
 }
 
 /// What can be written into `spec.bmc.address`, by what the report says.
-fn schemes(report: &Report) -> Vec<String> {
+fn schemes(report: &ProbeReport) -> Vec<String> {
     let maker = report.manufacturer.to_lowercase();
     let of = |plain: &'static str, dell: &'static str| if maker.contains("dell") { dell } else { plain };
     let can_cd = report.boot_devices.is_empty() || report.boot_devices.iter().any(|one| one == "Cd" || one == "UsbCd");
@@ -106,12 +106,12 @@ mod tests {
             ("Acme", &[], vec![Drive::default()], false, "redfish"),
             ("Dell Inc.", &["Cd"], vec![drive], true, "idrac-virtualmedia redfish-uefihttp idrac-redfish"),
         ] {
-            let report = Report {
+            let report = ProbeReport {
                 manufacturer: maker.into(),
                 boot_devices: targets.iter().map(ToString::to_string).collect(),
                 virtual_media: drives,
                 uefi_http,
-                ..Report::default()
+                ..ProbeReport::default()
             };
             assert_eq!(schemes(&report).join(" "), want, "{maker} {targets:?}");
         }

@@ -144,7 +144,7 @@ pub struct BootOverride {
 
 /// One start of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Boot {
+pub struct MachineStart {
     /// From where; none is the firmware's own order.
     pub device: Option<BootDevice>,
     /// In UEFI mode.
@@ -156,7 +156,7 @@ struct State {
     on: bool,
     pending: VecDeque<(Instant, bool)>,
     boot: BootOverride,
-    boots: Vec<Boot>,
+    boots: Vec<MachineStart>,
     faults: Vec<Plan>,
     generation: u64,
     reads: u64,
@@ -175,7 +175,7 @@ pub struct Power {
     /// How often it was switched so far; a reset counts.
     pub switches: u64,
     /// What it boots; none is off.
-    pub boot: Option<Boot>,
+    pub boot: Option<MachineStart>,
 }
 
 /// A simulated machine; all methods may be called from everywhere.
@@ -290,7 +290,7 @@ impl Machine {
     }
 
     /// Starts of the machine so far, the last 256 of them.
-    pub fn boots(&self) -> Vec<Boot> {
+    pub fn boots(&self) -> Vec<MachineStart> {
         self.state().boots.clone()
     }
 
@@ -377,7 +377,7 @@ impl State {
             if self.boots.len() == MAX_KEPT {
                 self.boots.remove(0);
             }
-            self.boots.push(Boot { device, uefi: self.boot.uefi });
+            self.boots.push(MachineStart { device, uefi: self.boot.uefi });
             if self.boot.enabled == Override::Once {
                 self.boot = BootOverride { enabled: Override::Disabled, device: None, uefi: self.boot.uefi };
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::api::metal3::HardwareDetails;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, ProbeReport};
 use crate::engine::Fence;
 
 /// A connection with a fence before everything that changes the machine.
@@ -67,7 +67,7 @@ impl Bmc for Fenced {
         self.bmc.boot_from_url(url).await
     }
 
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         self.bmc.probe().await
     }
 }

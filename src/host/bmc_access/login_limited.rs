@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::login_limits::{Attempt, LoginLimits, Verdict};
 use crate::api::metal3::HardwareDetails;
-use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, Report};
+use crate::bmc::{Bmc, BmcError, BootDevice, FirmwareMode, Health, PowerAction, PowerState, ProbeReport};
 
 /// How long one waits for others of its namespace that try credentials at the same controller.
 const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ impl Bmc for LoginLimited {
         self.of(self.bmc.boot_from_url(url)).await
     }
 
-    async fn probe(&self) -> Result<Report, BmcError> {
+    async fn probe(&self) -> Result<ProbeReport, BmcError> {
         self.of(self.bmc.probe()).await
     }
 }

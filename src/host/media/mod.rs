@@ -19,7 +19,7 @@ use crate::bmc::locate::locate;
 use crate::bmc::{BmcAddress, BmcError};
 use crate::boot::media::{iso_path, local_address_to};
 use crate::boot::{BootFiles, NetworkData, Tokens, live, script};
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 
 /// How long the API may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub(in crate::host) enum Fetcher<'a> {
     /// The BMC, for its virtual drive.
     Bmc,
     /// The machine's firmware; its network as far as that is known.
-    Firmware(Option<&'a Plan>),
+    Firmware(Option<&'a NetworkPlan>),
 }
 
 impl Media {
@@ -170,7 +170,7 @@ pub(in crate::host) async fn network_data(
 fn usable(name: &str, secret: &Secret) -> Result<Option<Vec<u8>>, String> {
     let content = secret.data.as_ref().and_then(|data| data.get("networkData").or_else(|| data.get("value")));
     let Some(content) = content else { return Err(format!("secret {name} has no key networkData")) };
-    match Plan::parse(&content.0) {
+    match NetworkPlan::parse(&content.0) {
         Ok(Some(_)) => Ok(Some(content.0.clone())),
         Ok(None) => Ok(None),
         Err(error) => Err(format!("secret {name}: {error}")),

@@ -16,7 +16,7 @@ use crate::bmc::{Bmc, BmcAddress, BmcError, BootDevice, BootInterface, FirmwareM
 use crate::boot::media::is_ours;
 use crate::host::label;
 use crate::host::media::{self, Fetcher};
-use crate::network_data::Plan;
+use crate::network_data::NetworkPlan;
 
 /// Fewer characters than any ticket has.
 const TICKET_LEAST: usize = 90;
@@ -156,7 +156,7 @@ async fn source(
         .await
         .inspect_err(|_| context.metrics.no_data("networkData"))
         .map_err(BmcError::Refused)?;
-    let plan = network.as_deref().and_then(|network| Plan::parse(network).ok().flatten());
+    let plan = network.as_deref().and_then(|network| NetworkPlan::parse(network).ok().flatten());
     let url = async |fetcher: &Fetcher<'_>| -> Result<String, EffectError> {
         let details = host.spec.bmc.clone().unwrap_or_default();
         let address = BmcAddress::parse(&details.address).map_err(|error| BmcError::Address(error.to_string()))?;

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_bmc_has_a_deadline_beyond_those_of_its_parts() {
-        let bmc = crate::bmc::Settings::default();
+        let bmc = crate::bmc::BmcSettings::default();
         let parts = bmc.soft_off_deadline + bmc.power_deadline * 2 + bmc.media_deadline + bmc.boot_deadline;
         let patience = Deadlines::default();
         for (effect, deadline) in [

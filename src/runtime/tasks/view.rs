@@ -303,8 +303,8 @@ mod tests {
     /// In the embedded API as what can only be read there, and in one that has the kind from `slipway crds`.
     #[tokio::test]
     async fn tasks_are_shown_in_either_api_server() {
-        use crate::api::{Keep, Kind};
-        for keep in [Keep::View, Keep::Durable] {
+        use crate::api::{Kind, StoragePolicy};
+        for policy in [StoragePolicy::View, StoragePolicy::Durable] {
             let folder = tempfile::tempdir().unwrap();
             let store = Store::open(crate::store::StoreOptions {
                 path: folder.path().join("db"),
@@ -313,11 +313,11 @@ mod tests {
             })
             .unwrap();
             let kinds = crate::modules::kinds().into_iter().filter(|kind| kind.crd.spec.names.kind == "Task");
-            let kinds: Vec<Kind> = kinds.map(|kind| Kind { keep, ..kind }).collect();
+            let kinds: Vec<Kind> = kinds.map(|kind| Kind { policy, ..kind }).collect();
             let ends = CancellationToken::new();
             let api = crate::apiserver::ApiServer::new(store.clone(), &kinds, ends.clone()).await.unwrap();
             let client = api.client();
-            let views = || Views::new((keep == Keep::View).then_some(&store), &client, MANAGER);
+            let views = || Views::new((policy == StoragePolicy::View).then_some(&store), &client, MANAGER);
             let tasks = Tasks::default();
             tasks.task("backup").begin().end(Ok::<_, String>(()));
             let first = shown(&tasks, views(), &client, "backup", "succeeded").await;
@@ -330,7 +330,7 @@ mod tests {
             tasks.task("stuck-hosts").begin().end(Ok::<_, String>(()));
             shown(&tasks, views(), &client, "stuck-hosts", "succeeded").await;
             let left = Api::<TaskView>::all(client.clone()).get_opt("backup").await.unwrap();
-            assert_eq!(left.is_some(), keep == Keep::View);
+            assert_eq!(left.is_some(), policy == StoragePolicy::View);
             ends.cancel();
             store.close().await;
         }

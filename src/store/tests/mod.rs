@@ -33,9 +33,9 @@ fn refusal(options: StoreOptions) -> String {
     }
 }
 
-fn put(resource: &str, namespace: &str, name: &str, expect: Expect, spec: impl Into<Value>) -> Change {
+fn put(resource: &str, namespace: &str, name: &str, expect: Expect, spec: impl Into<Value>) -> Mutation {
     let metadata = json!({"namespace": namespace, "name": name});
-    Change {
+    Mutation {
         resource: resource.into(),
         namespace: namespace.into(),
         name: name.into(),
@@ -44,8 +44,8 @@ fn put(resource: &str, namespace: &str, name: &str, expect: Expect, spec: impl I
     }
 }
 
-fn delete(resource: &str, namespace: &str, name: &str, expect: Expect) -> Change {
-    Change { resource: resource.into(), namespace: namespace.into(), name: name.into(), expect, value: None }
+fn delete(resource: &str, namespace: &str, name: &str, expect: Expect) -> Mutation {
+    Mutation { resource: resource.into(), namespace: namespace.into(), name: name.into(), expect, value: None }
 }
 
 /// An event in one line: kind, name, revision, spec now, spec before.
@@ -497,8 +497,8 @@ async fn limits_of_size_and_form() {
         put("\0", "ns", "a", Expect::Any, 1),
         put("", "ns", "a", Expect::Any, 1),
         put(HOSTS, "ns", "", Expect::Any, 1),
-        Change { value: Some(json!([1])), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
-        Change { value: Some(json!({"metadata": 1})), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
+        Mutation { value: Some(json!([1])), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
+        Mutation { value: Some(json!({"metadata": 1})), ..put(HOSTS, "ns", "a", Expect::Any, 1) },
         put(HOSTS, "ns", "a", Expect::Any, deep),
     ];
     for change in malformed {
@@ -510,7 +510,7 @@ async fn limits_of_size_and_form() {
     for _ in 0..98 {
         deep = json!([deep]);
     }
-    let plain = Change { value: Some(json!({"spec": deep})), ..put(HOSTS, "ns", "plain", Expect::Any, 1) };
+    let plain = Mutation { value: Some(json!({"spec": deep})), ..put(HOSTS, "ns", "plain", Expect::Any, 1) };
     let plain = store.write(plain).await.unwrap();
     assert_eq!(plain.value()["metadata"]["resourceVersion"], plain.revision.to_string());
     // More of nearly that size than one page of the database or one group of the committer would hold.
@@ -536,7 +536,7 @@ async fn large_ones_that_shrink_together_are_read_back() {
     let large = "x".repeat(1_000_000);
     let all = |spec: &str| (0..80).map(|step| put("/secrets", "ns", &step.to_string(), Expect::Any, spec)).collect();
     for spec in [large.as_str(), ""] {
-        let changes: Vec<Change> = all(spec);
+        let changes: Vec<Mutation> = all(spec);
         for done in futures::future::join_all(changes.into_iter().map(|change| store.write(change))).await {
             done.unwrap();
         }

@@ -18,7 +18,7 @@ use crate::apiserver::ApiServer;
 use crate::bmc::address::Privilege;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, Machine, MediaFault, Profile, RedfishOptions, RedfishSim};
-use crate::bmc::{Registry, Settings};
+use crate::bmc::{BmcSettings, Registry};
 use crate::boot::{BootFiles, Tokens};
 use crate::config::HostConfig;
 use crate::engine::Fence;
@@ -71,11 +71,11 @@ impl Site {
         let files = BootFiles::new(path);
         let media = Media { tokens: tokens.clone(), files, port: 8080, advertise: None, machines };
         let directory = Directory::start(&client, &shutdown).await;
-        let settings = Settings {
+        let settings = BmcSettings {
             poll: Duration::from_millis(20),
             media_deadline: Duration::from_millis(200),
             http_backoff: Duration::from_millis(5),
-            ..Settings::default()
+            ..BmcSettings::default()
         };
         let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media) };
         let metrics = Metrics::default();
@@ -162,7 +162,7 @@ async fn a_virtual_cd_is_put_in_for_the_ramdisk_and_taken_out_when_the_machine_i
 #[tokio::test]
 async fn a_cd_of_somebody_else_stays() {
     let site = Site::start(RedfishOptions::default()).await;
-    let bmcs = Registry::new(Settings::default());
+    let bmcs = Registry::new(BmcSettings::default());
     let address = BmcAddress::parse(&format!("redfish-virtualmedia+http://{}", site.bmc)).unwrap();
     let credentials = crate::bmc::Credentials { username: "admin".into(), password: "secret".into() };
     let bmc = bmcs.connect(&address, &credentials, true);

@@ -41,14 +41,14 @@ impl Pair {
             power_poll: Span(Duration::from_millis(100)),
             ..HostConfig::default()
         };
-        let bmcs = Settings {
+        let bmcs = BmcSettings {
             poll: Duration::from_millis(20),
             http_timeout: Duration::from_millis(100),
             http_tries: 2,
             http_backoff: Duration::from_millis(5),
             ipmi_timeout: Duration::from_millis(50),
             ipmi_tries: 2,
-            ..Settings::default()
+            ..BmcSettings::default()
         };
         site.reconcile_with(hosts, bmcs).await;
         let pair = Self { site, other, service };

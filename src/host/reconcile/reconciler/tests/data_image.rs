@@ -25,8 +25,11 @@ async fn with_a_cd() -> (Site, CancellationToken) {
         power_poll: Span(Duration::from_millis(100)),
         ..HostConfig::default()
     };
-    let bmcs =
-        Settings { poll: Duration::from_millis(20), http_backoff: Duration::from_millis(5), ..Settings::default() };
+    let bmcs = BmcSettings {
+        poll: Duration::from_millis(20),
+        http_backoff: Duration::from_millis(5),
+        ..BmcSettings::default()
+    };
     site.reconcile_with(hosts, bmcs).await;
     site.until("it is on with its CD", async || {
         let held = site.api::<DataImage>().get("h").await.unwrap();

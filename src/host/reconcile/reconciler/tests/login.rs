@@ -21,7 +21,7 @@ impl Counted {
             power_poll: Span(Duration::from_millis(100)),
             ..HostConfig::default()
         };
-        site.reconcile_with(hosts, Settings { poll: Duration::from_millis(20), ..Settings::default() }).await;
+        site.reconcile_with(hosts, BmcSettings { poll: Duration::from_millis(20), ..BmcSettings::default() }).await;
         Self { site, service, port }
     }
 

@@ -26,7 +26,7 @@ use crate::bmc::address::Privilege;
 use crate::bmc::ipmi::suite::CipherSuite;
 use crate::bmc::sim::machine::PowerCommand;
 use crate::bmc::sim::{Account, IpmiSim, Machine, Profile, RedfishOptions, RedfishSim};
-use crate::bmc::{Health, Settings};
+use crate::bmc::{BmcSettings, Health};
 use crate::boot::HostIndex;
 use crate::modules::kinds;
 use crate::store::{Store as Database, StoreOptions};
@@ -161,11 +161,11 @@ impl Site {
 
     /// Starts the reconciler.
     async fn reconcile(&self) {
-        let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+        let bmcs = BmcSettings { poll: Duration::from_millis(20), ..BmcSettings::default() };
         self.reconcile_with(HostConfig::default(), bmcs).await;
     }
 
-    async fn reconcile_with(&self, settings: HostConfig, bmcs: Settings) {
+    async fn reconcile_with(&self, settings: HostConfig, bmcs: BmcSettings) {
         let client = self.client.clone();
         let directory = Directory::start(&client, &self.shutdown).await;
         let bmcs = Registry::new(bmcs);

@@ -8,7 +8,7 @@ async fn a_host_at_rest_is_looked_at_and_not_written() {
     let site = Site::idle().await;
     site.provision().await;
     let settings = HostConfig { power_poll: Span(Duration::from_millis(300)), ..HostConfig::default() };
-    site.reconcile_with(settings, Settings::default()).await;
+    site.reconcile_with(settings, BmcSettings::default()).await;
     let message = |host: &BareMetalHost| {
         let status = host.status.clone().unwrap_or_default();
         conditions::waits_for(&status).map(str::to_owned)

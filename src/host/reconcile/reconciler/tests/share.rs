@@ -67,7 +67,7 @@ impl Rivals {
         site.machine = Arc::new(Machine::new(Profile::default()));
         site.redfish(RedfishOptions::default()).await;
         let hosts = tenant(&site).await;
-        let bmcs = Settings { poll: Duration::from_millis(20), ..Settings::default() };
+        let bmcs = BmcSettings { poll: Duration::from_millis(20), ..BmcSettings::default() };
         let power_poll = Span(Duration::from_millis(200));
         site.reconcile_with(HostConfig { busy_limit: 1, power_poll, ..settings }, bmcs).await;
         Self { site, hosts, first }

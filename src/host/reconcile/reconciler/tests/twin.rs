@@ -22,7 +22,7 @@ async fn create(site: &Site, name: &str, mac: &str, address: &str) -> BareMetalH
 async fn the_later_one_is_told_and_nothing_is_held_up() {
     let mut site = Site::idle().await;
     let settings = HostConfig { power_poll: Span(Duration::from_millis(100)), ..HostConfig::default() };
-    site.reconcile_with(settings, Settings { poll: Duration::from_millis(20), ..Settings::default() }).await;
+    site.reconcile_with(settings, BmcSettings { poll: Duration::from_millis(20), ..BmcSettings::default() }).await;
     let first = create(&site, "h", "02:00:00:00:00:01", &site.bmc).await;
     // A creation time has seconds: the second one must be younger.
     let made = first.creation_timestamp().unwrap().0;

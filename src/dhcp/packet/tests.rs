@@ -11,16 +11,16 @@ use proptest::prelude::*;
 use crate::api::MacAddress;
 use crate::boot::{ClientKind, Firmware};
 
-use super::client::{self, LeaseClient};
-use super::packet::{Malformed, Request, code};
+use crate::dhcp::client::{self, LeaseClient};
+use crate::dhcp::packet::{Malformed, Request, code};
 
 /// A client's message; MAC 02:00:00:00:00:01.
-pub(super) fn message(kind: MessageType, options: Vec<DhcpOption>) -> Message {
+pub(in crate::dhcp) fn message(kind: MessageType, options: Vec<DhcpOption>) -> Message {
     message_of([2, 0, 0, 0, 0, 1], kind, options)
 }
 
 /// A client's message.
-pub(super) fn message_of(mac: [u8; 6], kind: MessageType, options: Vec<DhcpOption>) -> Message {
+pub(in crate::dhcp) fn message_of(mac: [u8; 6], kind: MessageType, options: Vec<DhcpOption>) -> Message {
     let zero = Ipv4Addr::UNSPECIFIED;
     let mut message = Message::new_with_id(0x1234_5678, zero, zero, zero, zero, &mac);
     message.set_opcode(Opcode::BootRequest);
@@ -32,7 +32,7 @@ pub(super) fn message_of(mac: [u8; 6], kind: MessageType, options: Vec<DhcpOptio
 }
 
 /// A message as bytes.
-pub(super) fn bytes(message: &Message) -> Vec<u8> {
+pub(in crate::dhcp) fn bytes(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(&mut Encoder::new(&mut bytes)).expect("encodes");
     bytes

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use crate::api::MacAddress;
 use crate::config::AddressRange;
 
-use super::client::LeaseClient;
-use super::table::{Lease, LeaseState, LeaseTable, OFFER_HOLD, PoolUsage, REMEMBER};
+use crate::dhcp::client::LeaseClient;
+use crate::dhcp::table::{Lease, LeaseState, LeaseTable, OFFER_HOLD, PoolUsage, REMEMBER};
 
 fn at(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, last)

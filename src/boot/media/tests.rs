@@ -281,3 +281,36 @@ fn an_iso_that_is_not_the_manifests_is_not_served() {
     write(ISO, "1234");
     assert!(files.iso_layout().expect_err("refused").to_string().contains("has 4 bytes"));
 }
+
+#[test]
+fn ranges() {
+    let of = |text: &'static str| match one_range(&HeaderValue::from_static(text), 1000) {
+        Ranges::Ignored => "ignored".to_owned(),
+        Ranges::Outside => "outside".to_owned(),
+        Ranges::One(from, to) => format!("{from}-{to}"),
+    };
+    for (text, want) in [
+        ("bytes=0-0", "0-0"),
+        ("bytes=10-", "10-999"),
+        ("bytes=10-5000", "10-999"),
+        ("bytes=-10", "990-999"),
+        ("bytes=-5000", "0-999"),
+        ("bytes=999-", "999-999"),
+        ("bytes=1000-", "outside"),
+        ("bytes=-0", "outside"),
+        ("bytes=5-4", "ignored"),
+        ("bytes=0-1,5-6", "ignored"),
+        ("bytes=a-b", "ignored"),
+        ("bytes=-", "ignored"),
+        ("bytes=+1-2", "ignored"),
+        ("bytes=99999999999999999999-", "ignored"),
+        ("lines=0-1", "ignored"),
+    ] {
+        assert_eq!(of(text), want, "{text}");
+    }
+}
+
+#[test]
+fn the_way_to_an_address_names_our_own() {
+    assert_eq!(local_address_to([127, 0, 0, 9].into()), Some([127, 0, 0, 1].into()));
+}

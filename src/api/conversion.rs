@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// From one shape to the other, as well as it goes. `apiVersion` included.
-pub type Shape = fn(&Value) -> Value;
+pub type Convert = fn(&Value) -> Value;
 
 /// Where a field is in an older version and where it is in the newer one; names joined by dots.
 pub type Moves = &'static [(&'static str, &'static str)];

@@ -11,14 +11,14 @@ use crate::api::slipway::BootTarget;
 use crate::boot::{BootHost, HostIndex, IndexedIntent, Ownership};
 use crate::config::{Config, NetworkConfig};
 
-use super::ServicePorts;
-use super::network::{Network, empty_table, select};
-use super::outcome::{Destination, Disposition, DropReason, NakReason, Outcome};
-use super::packet::Request;
-use super::packet_tests::{bytes, message_of};
-use super::record;
-use super::respond::{NetworkContext, PacketInfo, Port, respond};
-use super::table::{LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
+use crate::dhcp::ServicePorts;
+use crate::dhcp::network::{Network, empty_table, select};
+use crate::dhcp::outcome::{Destination, Disposition, DropReason, NakReason, Outcome};
+use crate::dhcp::packet::Request;
+use crate::dhcp::packet::tests::{bytes, message_of};
+use crate::dhcp::record;
+use crate::dhcp::respond::{NetworkContext, PacketInfo, Port, respond};
+use crate::dhcp::table::{LeaseState, LeaseTable, OFFER_HOLD, QUARANTINE};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
