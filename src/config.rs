@@ -2,23 +2,25 @@
 //!
 //! `config/slipway.toml` documents every key. Unknown keys are errors, each fault is one line.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use ipnetwork::Ipv4Network;
 use serde::Deserialize;
 
-use crate::api::MacAddress;
 use crate::outbound::Allowed;
 
 mod backup;
 mod discovery;
+mod network;
+mod span;
 
 pub use backup::BackupConfig;
 pub use discovery::{AfterReport, DiscoveryConfig, DiscoveryMatch, DiscoveryRule, HostName, MacPrefix, NameFacts};
+pub use network::{AddressRange, NetworkConfig, NetworkMode, ReservationConfig};
+pub use span::Span;
 
 /// Where `slipway.toml` is looked for.
 pub const DEFAULT_PATH: &str = "/etc/slipway/slipway.toml";
@@ -172,95 +174,6 @@ impl Default for DhcpConfig {
     fn default() -> Self {
         Self { port: 67 }
     }
-}
-
-/// `[[network]]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields)]
-pub struct NetworkConfig {
-    /// Name, as leases show it.
-    pub name: String,
-    /// Interface it is on.
-    pub interface: String,
-    /// Its subnet.
-    pub subnet: Ipv4Network,
-    /// Ranges for machines without a reservation. Empty: known hosts only.
-    #[serde(default)]
-    pub pool: Vec<AddressRange>,
-    /// How DHCP behaves there.
-    #[serde(default)]
-    pub mode: NetworkMode,
-    /// Whether unknown machines that boot here report themselves and appear as hosts.
-    #[serde(default)]
-    pub discovery: bool,
-    /// How long a lease holds.
-    #[serde(default = "default_lease")]
-    pub lease: Span,
-    /// How long a lease of a machine holds that is neither a BareMetalHost nor has a reservation; never longer than
-    /// `lease`.
-    #[serde(default = "default_unknown_lease")]
-    pub unknown_lease: Span,
-    /// Whether a boot script and a session go to a machine only when the network card that answers at its address is the
-    /// host's.
-    #[serde(default = "checked")]
-    pub check_cards: bool,
-    /// This appliance's address there; found on the interface when unset.
-    pub server: Option<Ipv4Addr>,
-    /// Default router (option 3).
-    pub router: Option<Ipv4Addr>,
-    /// DNS servers (option 6).
-    #[serde(default)]
-    pub dns: Vec<Ipv4Addr>,
-    /// NTP servers (option 42).
-    #[serde(default)]
-    pub ntp: Vec<Ipv4Addr>,
-    /// Domain name (option 15).
-    pub domain: Option<String>,
-    /// The only relays from which messages for this network are taken; from any when empty.
-    #[serde(default)]
-    pub relays: Vec<Ipv4Addr>,
-    /// Fixed addresses.
-    #[serde(default, rename = "reservation")]
-    pub reservations: Vec<ReservationConfig>,
-}
-
-fn default_lease() -> Span {
-    Span(Duration::from_secs(3600))
-}
-
-fn checked() -> bool {
-    true
-}
-
-fn default_unknown_lease() -> Span {
-    Span(Duration::from_secs(300))
-}
-
-/// `[[network.reservation]]`
-#[derive(Deserialize, Clone, Debug)]
-#[serde(deny_unknown_fields)]
-pub struct ReservationConfig {
-    /// Hardware address.
-    pub mac: MacAddress,
-    /// Its address; inside the subnet, inside or outside the pool.
-    pub address: Ipv4Addr,
-    /// Host name handed out (option 12).
-    pub hostname: Option<String>,
-}
-
-/// How DHCP behaves on a network.
-#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum NetworkMode {
-    /// The only DHCP server: wrong requests are refused (DHCPNAK).
-    #[default]
-    Authoritative,
-    /// Answers only machines that have a reservation or are known hosts.
-    Reservations,
-    /// Boot information only, beside another DHCP server.
-    Proxy,
-    /// Not served.
-    Off,
 }
 
 /// Largest `image.imports`: each unpacks, which takes a processor and some of the memory.
@@ -455,72 +368,6 @@ pub enum LogFormat {
     Journal,
 }
 
-/// Longest length of time, in hours: ten years. Whatever is reckoned with it stays a time.
-const SPAN_MAX_HOURS: u64 = 10 * 8760;
-
-/// A length of time, written `90s`, `15m`, `1h 30m`; at most ten years.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Span(pub Duration);
-
-impl TryFrom<String> for Span {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let fail = || format!("{text:?} is not a length of time: write 90s, 15m or 1h");
-        let span: jiff::SignedDuration = text.parse().map_err(|_| fail())?;
-        let span = Duration::try_from(span).ok().filter(|span| !span.is_zero()).ok_or_else(fail)?;
-        if span > Duration::from_secs(SPAN_MAX_HOURS * 3600) {
-            return Err(format!("{text:?} is too long: {SPAN_MAX_HOURS}h at most"));
-        }
-        Ok(Self(span))
-    }
-}
-
-impl std::fmt::Display for Span {
-    /// As it is written in the file.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match jiff::SignedDuration::try_from(self.0) {
-            Ok(span) => write!(f, "{span:#}"),
-            Err(_) => write!(f, "{:?}", self.0),
-        }
-    }
-}
-
-/// Addresses from first to last, written `172.22.0.100-172.22.0.199`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct AddressRange {
-    /// First address.
-    pub first: Ipv4Addr,
-    /// Last address, not before the first.
-    pub last: Ipv4Addr,
-}
-
-impl AddressRange {
-    /// Every address as a number.
-    pub fn numbers(self) -> RangeInclusive<u32> {
-        self.first.to_bits()..=self.last.to_bits()
-    }
-
-    /// Whether the address lies inside.
-    pub fn contains(self, address: Ipv4Addr) -> bool {
-        self.numbers().contains(&address.to_bits())
-    }
-}
-
-impl TryFrom<String> for AddressRange {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let fail = || format!("{text:?} is not an address range: write 172.22.0.100-172.22.0.199");
-        let (first, last) = text.split_once('-').ok_or_else(fail)?;
-        let first: Ipv4Addr = first.trim().parse().map_err(|_| fail())?;
-        let last: Ipv4Addr = last.trim().parse().map_err(|_| fail())?;
-        if first > last { Err(fail()) } else { Ok(Self { first, last }) }
-    }
-}
-
 /// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -616,124 +463,5 @@ impl Config {
     }
 }
 
-impl NetworkConfig {
-    fn faults(&self, at: &str, faults: &mut Vec<String>) {
-        if self.subnet.prefix() < 8 || self.subnet.prefix() > 30 {
-            faults.push(format!("{at}: subnet {} must have a prefix of 8 to 30", self.subnet));
-        }
-        let mut inside = |what: &str, address: Ipv4Addr| {
-            let host = address != self.subnet.network() && address != self.subnet.broadcast();
-            if !self.subnet.contains(address) || !host {
-                faults.push(format!("{at}: {what} {address} is not a host address of {}", self.subnet));
-            }
-        };
-        for range in &self.pool {
-            inside("pool address", range.first);
-            inside("pool address", range.last);
-        }
-        for reservation in &self.reservations {
-            inside("reservation", reservation.address);
-        }
-        if let Some(server) = self.server {
-            inside("server", server);
-        }
-        if let Some(router) = self.router {
-            inside("router", router);
-        }
-        for relay in self.relays.iter().filter(|it| it.is_unspecified() || it.is_multicast() || it.is_broadcast()) {
-            faults.push(format!("{at}: relay {relay} is no address of a machine"));
-        }
-        for (index, one) in self.reservations.iter().enumerate() {
-            for other in &self.reservations[..index] {
-                if other.mac == one.mac || other.address == one.address {
-                    faults.push(format!("{at}: two reservations for {} or {}", one.mac, one.address));
-                }
-            }
-        }
-        if self.discovery && self.mode == NetworkMode::Off {
-            faults.push(format!("{at}: discovery needs a mode other than off"));
-        }
-        if self.lease.0 < Duration::from_secs(60) {
-            faults.push(format!("{at}: a lease must hold at least 60s"));
-        }
-        if self.unknown_lease.0 < Duration::from_secs(60) {
-            faults.push(format!("{at}: unknown_lease must be at least 60s"));
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
-        let shipped = Config::parse(include_str!("../config/slipway.toml"), Path::new("config/slipway.toml"));
-        assert!(shipped.is_ok(), "{shipped:?}");
-        let bad = r#"
-            data_dir = "relative"
-            [api]
-            admin_certificate = "9000h"
-            [host]
-            provisioning_retries = -1
-            [image]
-            imports = 1000000000000
-            [engine]
-            kubeconfig = "here"
-            lease = "1s"
-            [[network]]
-            name = "a"
-            interface = "eth0"
-            subnet = "10.0.0.0/24"
-            pool = ["10.0.1.1-10.0.1.9"]
-            router = "10.0.0.255"
-            [[network]]
-            name = "a"
-            interface = "an-interface-too-long"
-            subnet = "10.0.0.128/25"
-            lease = "5s"
-            unknown_lease = "59s"
-            mode = "off"
-            discovery = true
-            [discovery]
-            limit = 0
-            [[discovery.rule]]
-            accept = true
-        "#;
-        let text = Config::parse(bad, Path::new("x.toml")).expect_err("faults").to_string();
-        for part in [
-            "data_dir \"relative\" must be an absolute",
-            "engine.kubeconfig \"here\"",
-            "engine.lease",
-            "host.provisioning_retries",
-            "image.imports must be 1 to",
-            "api.admin_certificate must be 10m to 8760h",
-            "pool address 10.0.1.1",
-            "router 10.0.0.255",
-            "used twice",
-            "overlaps",
-            "15 characters",
-            "a lease must hold at least 60s",
-            "unknown_lease must be at least 60s",
-            "discovery needs a mode",
-            "discovery.limit",
-            "discovery.rule 1: accept = true needs credentials_name",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        for text in [
-            "unknown = 1",
-            "[api]\nlisten = 5",
-            "[[network]]\nname='a'\ninterface='e'\nsubnet='10.0.0.0/24'\npool=['10.0.0.9-10.0.0.1']",
-            "[host]\nretry='0s'",
-            "[host]\nboot_deadline='87601h'",
-            "[api]\nevent_lifetime='2562047788015215h'",
-            "[[discovery.rule]]\nname='{{ serial'",
-            "[[discovery.rule]]\nname='{{ nothing }}'",
-            "[[discovery.rule]]\nmatch.mac='52:5'",
-            "[[discovery.rule]]\nmatch.memory='4'",
-        ] {
-            assert!(matches!(Config::parse(text, Path::new("x")), Err(ConfigError::Parse { .. })), "{text}");
-        }
-    }
-}
+mod tests;

@@ -28,9 +28,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Method, header, request};
+use http::request;
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
@@ -43,12 +42,17 @@ use super::status::{ApiError, shorten};
 use super::tls::{Peer, Refused};
 
 mod attempt_limit;
+mod event;
 mod file;
 mod queue;
 mod room;
 mod volume;
 
 use attempt_limit::{AttemptLimit, OF_LOGINS, OF_REFUSALS, origin};
+use event::{
+    Annotations, Empty, Event, ObjectRef, Status, TEXT_MAX, URI_MAX, caller_info, has_line, is_refusal, line, micros,
+    parameter, user_agent, verb,
+};
 use file::Log;
 use queue::{Line, Message, PLACES, Place, Queue};
 use room::Room;
@@ -56,10 +60,6 @@ use volume::{LineOwner, Volumes};
 
 /// How long a change waits for its place, and the end for the last line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Characters kept of what a client may make long, of the path and query of a request, and of a name in it.
-const TEXT_MAX: usize = 256;
-const URI_MAX: usize = 512;
-const NAME_MAX: usize = 253;
 
 /// Where the log is and how much of it is kept.
 #[derive(Clone, Debug)]
@@ -217,77 +217,6 @@ impl Audit {
 #[derive(Clone, Debug)]
 pub(super) struct Made(pub String);
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ObjectRef {
-    resource: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    namespace: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    api_group: String,
-    api_version: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    subresource: String,
-}
-
-#[derive(Serialize)]
-struct Empty {}
-
-#[derive(Serialize)]
-struct Status<'e> {
-    metadata: Empty,
-    status: &'e str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    message: &'e str,
-    code: u16,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'e str,
-}
-
-#[derive(Serialize)]
-struct Annotations<'e> {
-    #[serde(rename = "slipway.dev/dry-run", skip_serializing_if = "str::is_empty")]
-    dry_run: &'e str,
-    #[serde(rename = "slipway.dev/field-manager", skip_serializing_if = "str::is_empty")]
-    field_manager: &'e str,
-    #[serde(rename = "slipway.dev/left-out", skip_serializing_if = "str::is_empty")]
-    left_out: &'e str,
-    #[serde(rename = "slipway.dev/outcome", skip_serializing_if = "str::is_empty")]
-    outcome: &'e str,
-    #[serde(rename = "slipway.dev/proof", skip_serializing_if = "str::is_empty")]
-    proof: &'e str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Event<'e> {
-    kind: &'e str,
-    api_version: &'e str,
-    level: &'e str,
-    #[serde(rename = "auditID")]
-    audit_id: uuid::Uuid,
-    stage: &'e str,
-    #[serde(rename = "requestURI")]
-    request_uri: &'e str,
-    verb: &'e str,
-    user: &'e Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    impersonated_user: Option<&'e Value>,
-    #[serde(rename = "sourceIPs", skip_serializing_if = "Option::is_none")]
-    source_ips: Option<[IpAddr; 1]>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    user_agent: &'e str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object_ref: Option<ObjectRef>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response_status: Option<Status<'e>>,
-    request_received_timestamp: String,
-    stage_timestamp: String,
-    annotations: Annotations<'e>,
-}
-
 /// A change under way, whose line is written when it ends, however it ends.
 pub(super) struct Pending {
     place: Option<Place>,
@@ -306,60 +235,6 @@ pub(super) struct Pending {
     proof: String,
     dry_run: String,
     field_manager: String,
-}
-
-impl ObjectRef {
-    /// What the path names, be it there or not, so each part may be as long as a path.
-    fn of(target: &Target) -> Self {
-        let short = |text: &str| shorten(text, NAME_MAX);
-        let text = |text: &Option<String>| short(text.as_deref().unwrap_or_default());
-        Self {
-            resource: short(&target.plural),
-            namespace: text(&target.namespace),
-            name: text(&target.name),
-            api_group: short(&target.group),
-            api_version: short(&target.version),
-            subresource: text(&target.subresource),
-        }
-    }
-}
-
-/// What a method does to a resource; `watches` when the query asks for a watch.
-fn verb(method: &Method, target: &Target, watches: bool) -> Option<&'static str> {
-    let named = target.name.is_some();
-    match *method {
-        Method::POST => Some("create"),
-        Method::PUT => Some("update"),
-        Method::PATCH => Some("patch"),
-        Method::DELETE if named => Some("delete"),
-        Method::DELETE => Some("deletecollection"),
-        Method::GET if target.watch || (watches && !named) => Some("watch"),
-        Method::GET if named => Some("get"),
-        Method::GET => Some("list"),
-        _ => None,
-    }
-}
-
-/// Whether a request has a line: every change that is more than a question, and every reading of Secrets but the
-/// appliance's own, which does so all the time.
-fn has_line(verb: &str, target: &Target, is_review: bool, in_process: bool) -> bool {
-    match verb {
-        "get" | "list" | "watch" => target.group.is_empty() && target.plural == "secrets" && !in_process,
-        _ => !is_review,
-    }
-}
-
-/// Whether a request that was answered so has changed nothing and shown nothing. A deletion of many may have stopped half-way.
-fn is_refusal(verb: &str, code: u16) -> bool {
-    match verb {
-        "deletecollection" => matches!(code, 400 | 401 | 403 | 404 | 405 | 406 | 415),
-        _ => (400..500).contains(&code),
-    }
-}
-
-fn user_agent(headers: &http::HeaderMap) -> String {
-    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    shorten(agent, TEXT_MAX)
 }
 
 /// A failed login, or a number of them, or of refused requests.
@@ -397,11 +272,6 @@ impl Default for Attempt<'_> {
             reason: "Unauthorized",
         }
     }
-}
-
-/// A caller as UserInfo; nobody for many.
-fn caller_info(caller: Option<&str>) -> Value {
-    caller.map_or_else(|| json!({}), |caller| json!({ "username": caller }))
 }
 
 fn lock(limits: &Mutex<CallerLimits>) -> MutexGuard<'_, CallerLimits> {
@@ -457,20 +327,6 @@ fn put(queue: &mpsc::Sender<Message>, attempt: &Attempt<'_>) -> bool {
     line(&event).is_some_and(|line| queue.try_send(Message::Line(Line::of_nobody(line))).is_ok())
 }
 
-fn line(event: &Event<'_>) -> Option<Vec<u8>> {
-    match serde_json::to_string(event) {
-        Ok(line) => {
-            let mut line = crate::log::escaped(&line).into_bytes();
-            line.push(b'\n');
-            Some(line)
-        }
-        Err(error) => {
-            tracing::error!(%error, "cannot make a line of the audit log");
-            None
-        }
-    }
-}
-
 /// Says once a minute how many failed logins and refused requests had no line.
 async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, limits: Arc<Mutex<CallerLimits>>) {
     loop {
@@ -491,14 +347,6 @@ async fn tell_what_was_left_out(queue: mpsc::WeakSender<Message>, limits: Arc<Mu
             }
         }
     }
-}
-
-/// Values of a query parameter, with commas between them.
-fn parameter(uri: &http::Uri, name: &str) -> String {
-    let pairs =
-        axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map(|pairs| pairs.0).unwrap_or_default();
-    let values: Vec<String> = pairs.into_iter().filter(|(key, _)| key == name).map(|(_, value)| value).collect();
-    shorten(&values.join(","), TEXT_MAX)
 }
 
 impl Pending {
@@ -644,112 +492,5 @@ impl Drop for Pending {
     }
 }
 
-/// As Kubernetes' MicroTime.
-fn micros(time: Timestamp) -> String {
-    format!("{time:.6}")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::path::Path;
-
-    fn options(folder: &Path, max_bytes: u64) -> AuditOptions {
-        AuditOptions { path: folder.join("logs/audit.log"), max_bytes, max_files: 2 }
-    }
-
-    #[tokio::test]
-    async fn what_is_queued_is_written_before_the_end_and_nothing_after() {
-        let folder = tempfile::tempdir().unwrap();
-        let audit = Audit::start(options(folder.path(), 1 << 20)).unwrap();
-        for number in 0..1000 {
-            let place = audit.queue.reserve(None).await.unwrap_or_else(|error| panic!("{error:?}"));
-            place.put(format!("{number}\n").into_bytes(), false);
-        }
-        audit.close().await;
-        let text = fs::read_to_string(folder.path().join("logs/audit.log")).unwrap();
-        assert!(text.lines().map(|line| line.parse::<u32>().unwrap()).eq(0..1000));
-        assert_eq!(audit.queue.reserve(None).await.err().map(|error| error.code.as_u16()), Some(503));
-        audit.close().await;
-    }
-
-    #[tokio::test]
-    async fn without_a_place_for_its_line_no_change_is_begun() {
-        let (queue, _lines) = mpsc::channel(1);
-        let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
-        let place = audit.queue.reserve(None).await.expect("a place");
-        assert_eq!(audit.queue.reserve(Some("a")).await.err().map(|error| error.code.as_u16()), Some(503));
-        drop(place);
-        assert!(audit.queue.reserve(Some("a")).await.is_ok());
-    }
-
-    #[test]
-    fn what_has_a_line() {
-        let target =
-            |group: &str, plural: &str| Target { group: group.into(), plural: plural.into(), ..Target::default() };
-        for (verb, target, is_review, in_process, wanted) in [
-            ("get", target("", "secrets"), false, false, true),
-            ("list", target("", "secrets"), false, false, true),
-            ("watch", target("", "secrets"), false, false, true),
-            // The appliance reads BMCs' passwords all the time.
-            ("get", target("", "secrets"), false, true, false),
-            ("get", target("", "configmaps"), false, false, false),
-            ("get", target("example.org", "secrets"), false, false, false),
-            ("create", target("", "configmaps"), false, true, true),
-            ("deletecollection", target("", "secrets"), false, false, true),
-            ("create", target("authentication.k8s.io", "tokenreviews"), true, false, false),
-            ("create", target("authentication.k8s.io", "widgets"), false, false, true),
-        ] {
-            assert_eq!(has_line(verb, &target, is_review, in_process), wanted, "{verb} {target:?}");
-        }
-    }
-
-    #[test]
-    fn what_changed_something_is_no_refusal() {
-        for (verb, code, wanted) in [
-            ("delete", 200, false),
-            ("create", 201, false),
-            ("delete", 403, true),
-            ("get", 404, true),
-            ("update", 409, true),
-            ("patch", 422, true),
-            ("create", 500, false),
-            ("create", 504, false),
-            ("deletecollection", 403, true),
-            ("deletecollection", 409, false),
-            ("deletecollection", 422, false),
-        ] {
-            assert_eq!(is_refusal(verb, code), wanted, "{verb} {code}");
-        }
-    }
-
-    /// Whatever somebody names himself, a line shows in the order in which it is written.
-    #[tokio::test]
-    async fn a_line_has_no_character_that_turns_the_next_ones() {
-        let (queue, mut lines) = mpsc::channel(1);
-        let why = "expired\u{202e}\u{2028}ü";
-        put(&queue, &Attempt { why, ..Attempt::default() });
-        let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
-        let text = std::str::from_utf8(&line).unwrap().strip_suffix('\n').unwrap();
-        assert!(text.chars().all(crate::log::is_safe) && text.contains("expired\\u202e\\u2028ü"), "{text}");
-        let message = serde_json::from_str::<Value>(text).unwrap()["responseStatus"]["message"].take();
-        assert!(message.as_str().unwrap().contains(why));
-    }
-
-    #[tokio::test]
-    async fn a_failed_login_waits_for_nothing_and_is_counted_without_a_line() {
-        let (queue, mut lines) = mpsc::channel(1);
-        let audit = Audit::on(queue, Duration::from_millis(1), 1 << 20);
-        let refused = audit.refused_certificates();
-        for _ in 0..3 {
-            refused(([192, 0, 2, 1], 5).into(), "expired");
-        }
-        let Some(Message::Line(Line { text: line, .. })) = lines.recv().await else { panic!("a line") };
-        let line: Value = serde_json::from_slice(&line).unwrap();
-        assert_eq!((&line["sourceIPs"][0], &line["responseStatus"]["code"]), (&json!("192.0.2.1"), &json!(401)));
-        assert!(line["responseStatus"]["message"].as_str().unwrap().contains("expired"), "{line}");
-        let left = lock(&audit.limits).logins.finish();
-        assert_eq!(left, [(Some([192, 0, 2, 1].into()), 2)]);
-    }
-}
+mod tests;

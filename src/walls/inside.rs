@@ -54,6 +54,8 @@ fn names(text: &str) -> Names {
     let import = Regex::new(r"(pub(?:\([^)]*\))?\s+)?\buse\s+([^;]+);").unwrap();
     let mention = Regex::new(r"\b(?:crate|super|self)(?:::\w+)+").unwrap();
     let mut found = Names::default();
+    // To whom something is visible is no import.
+    let text = &*Regex::new(r"pub\(in [^)]*\)").unwrap().replace_all(text, "pub");
     for import in import.captures_iter(text) {
         for path in flat(&import[2]) {
             let (path, alias) = path.split_once(" as ").map_or((path.as_str(), None), |(path, as_)| (path, Some(as_)));
