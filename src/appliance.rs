@@ -15,8 +15,9 @@ use tracing::{error, info, warn};
 use crate::api::{Kind, MacAddress, StoragePolicy};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
+use crate::boot::home::SiteNetwork;
 use crate::boot::{self, HostIndex, Tokens};
-use crate::config::Config;
+use crate::config::{Config, NetworkConfig};
 use crate::engine::{External, Fence};
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
@@ -326,7 +327,8 @@ async fn begin(
     )
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone())
-    .with_neighbours(neighbours(config));
+    .with_neighbours(neighbours(config))
+    .with_networks(site_networks(config));
     // An agent must not hear that its host is gone, only because the hosts are not listed yet.
     let router = api_router.merge(early::once(listed.clone(), sessions.router()));
     spawn(services, "logs", log_upkeep);
@@ -422,6 +424,7 @@ fn boot_networks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostInd
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
         lease_owner: Some(Arc::new(move |address| dhcp::lease_owner(&networks, leases.as_ref(), address))),
         neighbours: Some(neighbours(config)),
+        site: site_networks(config),
         dhcp: explained,
     }
 }
@@ -443,6 +446,16 @@ fn image_sources(config: &Config) -> image::Sources {
 /// Which network card answers at an address of a network of the configuration.
 fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
     boot::neighbour::kernel(checked(config))
+}
+
+/// The networks of the configuration, and who has a reservation there.
+fn site_networks(config: &Config) -> Vec<SiteNetwork> {
+    let site = |network: &NetworkConfig| SiteNetwork {
+        name: network.name.clone(),
+        subnet: network.subnet,
+        reserved: network.reservations.iter().map(|one| one.mac).collect(),
+    };
+    config.networks.iter().map(site).collect()
 }
 
 /// The networks where the card that answers must be the machine's, with their interfaces.

@@ -235,6 +235,9 @@ pub struct Registration {
     /// milliseconds. At most [`Registration::MAX_CARDS`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cards: BTreeMap<String, i64>,
+    /// Network of the configuration that its machine reported itself from in the last inspection, or called from first.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub network: String,
 }
 
 fn is_zero(number: &i64) -> bool {
@@ -265,10 +268,15 @@ impl Registration {
         self.since > 0 && (self.until == 0 || registered || now < self.until)
     }
 
-    /// With the cards of the last inspection; those that were known keep their time.
+    /// With the cards and the network of the last inspection; cards that were known keep their time.
     #[must_use]
-    pub fn with_cards(mut self, intent: &BootIntent) -> Self {
-        if let Some((cards, at)) = intent.reported_cards() {
+    pub fn with_report(mut self, intent: &BootIntent) -> Self {
+        let reported = intent.reported_cards();
+        let network = intent.status.as_ref().and_then(|status| status.session.as_ref()).map(|session| &session.network);
+        if let Some(network) = network.filter(|_| reported.is_some() || self.network.is_empty()) {
+            self.network.clone_from(network);
+        }
+        if let Some((cards, at)) = reported {
             let since = |mac: &MacAddress| self.cards.get(&mac.to_string()).copied().unwrap_or(at);
             self.cards = cards.iter().take(Self::MAX_CARDS).map(|mac| (mac.to_string(), since(mac))).collect();
         }
@@ -293,6 +301,11 @@ impl BootIntent {
         let at = result.finished.as_ref()?.0.as_second().saturating_add(1).saturating_mul(1000);
         let nics = &status.inventory.as_ref()?.nics;
         Some((nics.iter().filter_map(|nic| nic.mac.parse().ok()).collect(), at))
+    }
+
+    /// Whether the machine is to say in this boot what it is.
+    pub fn inspects(&self) -> bool {
+        self.spec.steps.iter().any(|step| step.action == StepAction::Inspect)
     }
 
     /// Whether it is of the host with this UID. A host of the same name that was made anew begins with an intent of its
@@ -413,6 +426,9 @@ pub struct SessionStatus {
     /// it has, since it was not inspected yet or is to be inspected anew.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cards: Vec<String>,
+    /// Network of the configuration that it came from; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub network: String,
 }
 
 /// How far the step under way is.

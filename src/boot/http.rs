@@ -41,6 +41,7 @@ use super::cached::Cached;
 use super::download_scheduler::{DownloadClient, DownloadScheduler};
 use super::files::{HTTP_FILES, INITRD, KERNEL};
 use super::first_use::FirstUses;
+use super::home::{Home, SiteNetwork, home};
 use super::if_range::if_range_holds;
 use super::listener::Hangup;
 use super::live;
@@ -235,13 +236,33 @@ impl ServerState {
     /// Why it cannot be the machine, as far as its address says: it was leased to another, it has none of the machine's
     /// network cards, or another one was first.
     async fn token_binding(&self, mac: MacAddress, conn: ConnInfo) -> Result<TokenBinding, String> {
-        let bound = self.config.binding(mac, conn)?;
+        let (bound, elsewhere) = self.config.binding(mac, conn)?;
         let Some(address) = bound.address() else { return Ok(bound) };
         let (answers, own) = self.observed_cards(mac, conn, address).await;
         if let Some(reason) = another_card(address, answers, &own) {
             return Err(reason);
         }
         let host = self.hosts.by_mac(mac);
+        let recorded = host.as_deref().map_or("", |host| &host.ownership.home);
+        match home(&self.config.networks.site, mac, recorded, address) {
+            _ if conn.same() => {}
+            Home::Here => {}
+            Home::Elsewhere(name) => {
+                return Err(format!(
+                    "{address} asks for the script of {mac}, and that machine reported itself from the network {name}: if it was moved, inspect the host again, or make a reservation for it where it is now"
+                ));
+            }
+            Home::Unknown => {
+                if let Some(other) = elsewhere {
+                    let (answers, own) = self.observed_cards(mac, conn, other).await;
+                    if answers.card().is_some_and(|card| own.contains(&card)) {
+                        return Err(format!(
+                            "{address} asks for the script of {mac} through a relay, and {mac} answers at {other} on a network that this appliance is attached to"
+                        ));
+                    }
+                }
+            }
+        }
         let intent = host.as_deref().and_then(|host| Some((host, host.intent.as_ref()?.generation)));
         // Unknown machines have as many names as anybody likes: who is first is remembered of hosts only.
         if let (TokenBinding::First(_), Some((host, generation))) = (bound, intent) {

@@ -59,6 +59,8 @@ pub struct Ownership {
     /// What it was registered with, as recorded, while that counts; other than what it names now where it names another
     /// machine since.
     pub record: Option<Registration>,
+    /// Network of the configuration that its machine boots from; empty while nobody knows, or while it says anew what it is.
+    pub home: String,
 }
 
 impl Ownership {

@@ -11,6 +11,7 @@ mod decision;
 pub mod download_scheduler;
 mod files;
 mod first_use;
+pub mod home;
 pub mod http;
 mod if_range;
 mod index;

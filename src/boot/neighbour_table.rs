@@ -1,6 +1,6 @@
-//! Room in the kernel's neighbour table (arp(7), `gc_thresh3`).
+//! Room in the kernel's neighbour tables (arp(7), `gc_thresh3`; RFC 4861).
 //!
-//! The kernel makes an entry for each address that asks it by ARP, also for those that somebody makes up, keeps each for five
+//! The kernel makes an entry for each address that asks it by ARP or by neighbour discovery, also for those that somebody makes up, keeps each for five
 //! seconds at least, and has 1024 at most unless it is told otherwise. When they are all taken, nothing can be sent to a machine that
 //! has none, so one network card that asks 300 times a second keeps a rack from booting. So it is told otherwise.
 
@@ -20,21 +20,42 @@ const WANTED: u32 = 1 << 16;
 /// Most that is asked for, for networks with ever so many addresses.
 const MOST: u32 = 1 << 18;
 
-/// The table's name in the kernel.
-const NAME: &str = "arp_cache";
+/// A table of the kernel's.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    name: &'static str,
+    family: AddressFamily,
+    /// Where sysctl has it.
+    sysctl: &'static str,
+}
+
+/// The one of IPv4, and that of IPv6: through a link that has no more than its link-local address it is filled for all links.
+const TABLES: [Table; 2] = [
+    Table { name: "arp_cache", family: AddressFamily::Inet, sysctl: "net.ipv4.neigh.default" },
+    Table { name: "ndisc_cache", family: AddressFamily::Inet6, sysctl: "net.ipv6.neigh.default" },
+];
 
 /// Has the kernel make room, for two entries an address of these networks at least, and says in the log when it has not that much
 /// in the end.
 pub async fn make_room(addresses: u64) {
     let wanted = wanted(addresses);
-    match enlarge(wanted).await {
-        Ok(before) if before >= wanted => {}
-        Ok(before) => info!(before, now = wanted, "the kernel's neighbour table (gc_thresh3) was enlarged"),
-        Err(error) => warn!(
-            %error,
-            "the kernel's neighbour table is small, and cannot be enlarged from here: a flood of ARP can keep machines from booting; on the box run `sysctl -w net.ipv4.neigh.default.gc_thresh2={} net.ipv4.neigh.default.gc_thresh3={wanted}`",
-            wanted / 2
-        ),
+    for table in TABLES {
+        match enlarge(table, wanted).await {
+            Ok(before) if before >= wanted => {}
+            Ok(before) => info!(
+                table = table.name,
+                before,
+                now = wanted,
+                "the kernel's neighbour table (gc_thresh3) was enlarged"
+            ),
+            Err(error) => warn!(
+                table = table.name,
+                %error,
+                "the kernel's neighbour table is small, and cannot be enlarged from here: a flood of ARP or neighbour discovery can keep machines from booting; on the box run `sysctl -w {name}.gc_thresh2={} {name}.gc_thresh3={wanted}`",
+                wanted / 2,
+                name = table.sysctl
+            ),
+        }
     }
 }
 
@@ -43,14 +64,14 @@ fn wanted(addresses: u64) -> u32 {
 }
 
 /// Gives the table room for so many entries, unless it has more; says how many it had.
-async fn enlarge(wanted: u32) -> io::Result<u32> {
+async fn enlarge(table: Table, wanted: u32) -> io::Result<u32> {
     let (connection, handle, _) = new_connection()?;
     let connection = tokio::spawn(connection);
     let outcome = async {
-        let before = size(&handle).await?;
+        let before = size(&handle, table).await?;
         if before < wanted {
-            tell(&handle, wanted).await?;
-            let now = size(&handle).await?;
+            tell(&handle, table, wanted).await?;
+            let now = size(&handle, table).await?;
             if now < wanted {
                 return Err(io::Error::other(format!("it has {now} entries all the same")));
             }
@@ -63,14 +84,14 @@ async fn enlarge(wanted: u32) -> io::Result<u32> {
 }
 
 /// How many entries it may have.
-async fn size(handle: &Handle) -> io::Result<u32> {
-    let answers = send(handle, RouteNetlinkMessage::GetNeighbourTable(table(Vec::new())), NLM_F_DUMP).await?;
+async fn size(handle: &Handle, table: Table) -> io::Result<u32> {
+    let answers = send(handle, RouteNetlinkMessage::GetNeighbourTable(message(table, Vec::new())), NLM_F_DUMP).await?;
     let tables = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewNeighbourTable(table) => Some(table.attributes),
         _ => None,
     });
-    let arp = tables.filter(|about| about.contains(&NeighbourTableAttribute::Name(NAME.to_owned())));
-    let size = arp.flatten().find_map(|one| match one {
+    let own = tables.filter(|about| about.contains(&NeighbourTableAttribute::Name(table.name.to_owned())));
+    let size = own.flatten().find_map(|one| match one {
         NeighbourTableAttribute::Threshold3(size) => Some(size),
         _ => None,
     });
@@ -78,20 +99,21 @@ async fn size(handle: &Handle) -> io::Result<u32> {
 }
 
 /// Sets how many it may have; of half as many it drops the old ones.
-async fn tell(handle: &Handle, size: u32) -> io::Result<()> {
-    let order = table(vec![
-        NeighbourTableAttribute::Name(NAME.to_owned()),
+async fn tell(handle: &Handle, table: Table, size: u32) -> io::Result<()> {
+    let attributes = vec![
+        NeighbourTableAttribute::Name(table.name.to_owned()),
         NeighbourTableAttribute::Threshold2(size / 2),
         NeighbourTableAttribute::Threshold3(size),
-    ]);
+    ];
+    let order = message(table, attributes);
     send(handle, RouteNetlinkMessage::SetNeighbourTable(order), NLM_F_ACK).await.map(drop)
 }
 
-fn table(attributes: Vec<NeighbourTableAttribute>) -> NeighbourTableMessage {
-    let mut table = NeighbourTableMessage::default();
-    table.header.family = AddressFamily::Inet;
-    table.attributes = attributes;
-    table
+fn message(table: Table, attributes: Vec<NeighbourTableAttribute>) -> NeighbourTableMessage {
+    let mut message = NeighbourTableMessage::default();
+    message.header.family = table.family;
+    message.attributes = attributes;
+    message
 }
 
 /// All that the kernel answers.
@@ -124,9 +146,11 @@ mod tests {
     async fn the_kernel_says_how_large_it_is() {
         let (connection, handle, _) = new_connection().unwrap();
         tokio::spawn(connection);
-        let size = size(&handle).await.unwrap();
-        assert!(size >= 64, "{size}");
-        // As it is, so nobody needs a right to change it.
-        assert_eq!(enlarge(size).await.unwrap(), size);
+        for table in TABLES {
+            let size = size(&handle, table).await.unwrap();
+            assert!(size >= 64, "{table:?} {size}");
+            // As it is, so nobody needs a right to change it.
+            assert_eq!(enlarge(table, size).await.unwrap(), size);
+        }
     }
 }

@@ -287,18 +287,29 @@ pub fn rank(
     let IpAddr::V4(address) = address else {
         return if networks.is_empty() { Rank::Untold } else { Rank::Stranger };
     };
-    match lease_owner(networks, leases, address) {
+    let owner = lease_owner(networks, leases, address);
+    match owner {
         LeaseOwner::Elsewhere => Rank::Untold,
         // Nobody is told of any network, so nobody can be known.
         LeaseOwner::Outside if networks.is_empty() => Rank::Untold,
-        LeaseOwner::Outside | LeaseOwner::Nobody | LeaseOwner::AlsoAt(..) => Rank::Stranger,
-        LeaseOwner::Machine(mac) => {
+        LeaseOwner::Outside | LeaseOwner::Nobody => Rank::Stranger,
+        LeaseOwner::Machine(mac) | LeaseOwner::AlsoAt(mac, _) => {
             let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
             let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
             if host.is_none() && !reserved() {
                 return Rank::Stranger;
             }
             let own = |card: MacAddress| card == mac || host.as_ref().is_some_and(|host| host.macs.contains(&card));
+            let recorded = host.as_ref().map_or("", |host| &host.ownership.home);
+            let home = networks.iter().find(|network| network.name == recorded);
+            let is_away = match (home, owner) {
+                (Some(home), _) => !home.subnet.contains(address) && !reserved(),
+                (None, LeaseOwner::AlsoAt(_, other)) => cards(other).is_some_and(own),
+                (None, _) => false,
+            };
+            if is_away {
+                return Rank::Stranger;
+            }
             // Only now: of the known there are so many, strangers' addresses are without number.
             if cards(address).is_none_or(own) { Rank::Known } else { Rank::Stranger }
         }

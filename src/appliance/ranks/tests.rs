@@ -51,7 +51,7 @@ fn host(mac: MacAddress) -> BootHost {
         boot_interface: Default::default(),
         intent: None,
         discovery: Default::default(),
-        ownership: Ownership { boot_mac: Some(mac), registered: true, paused: false, record: None },
+        ownership: Ownership { boot_mac: Some(mac), registered: true, paused: false, ..Ownership::default() },
     }
 }
 

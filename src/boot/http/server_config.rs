@@ -32,6 +32,8 @@ pub struct BootNetworks {
     pub lease_owner: Option<Arc<dyn Fn(Ipv4Addr) -> LeaseOwner + Send + Sync>>,
     /// Which network card answers at an address. None: nobody looks.
     pub neighbours: Option<Neighbours>,
+    /// Where machines are at home.
+    pub site: Vec<SiteNetwork>,
     /// What DHCP does for a machine, in sentences.
     pub dhcp: Option<Arc<dyn Fn(MacAddress) -> String + Send + Sync>>,
 }
@@ -130,32 +132,36 @@ impl BootServerConfig {
         matches!(peer.to_canonical(), IpAddr::V4(peer) if networks.iter().any(|network| network.contains(peer)))
     }
 
-    /// What a token for this machine is bound to.
+    /// What a token for this machine is bound to; and the address that it has besides on a wire of the appliance's own.
     ///
     /// # Errors
     ///
     /// Why the machine cannot be the one that asks.
-    pub(in crate::boot) fn binding(&self, mac: MacAddress, conn: ConnInfo) -> Result<TokenBinding, String> {
+    pub(in crate::boot) fn binding(
+        &self,
+        mac: MacAddress,
+        conn: ConnInfo,
+    ) -> Result<(TokenBinding, Option<Ipv4Addr>), String> {
         let peer = conn.peer.ip().to_canonical();
         if conn.same() {
             // A program on this box, which may ask for somebody else: good for who is on this box, too.
             return match peer {
-                IpAddr::V4(peer) => Ok(TokenBinding::Leased(peer)),
+                IpAddr::V4(peer) => Ok((TokenBinding::Leased(peer), None)),
                 IpAddr::V6(_) => Err(format!("{peer} asks for the script of {mac} by IPv6: ask by IPv4")),
             };
         }
-        let Some(lease_owner) = &self.networks.lease_owner else { return Ok(TokenBinding::Nowhere) };
+        let Some(lease_owner) = &self.networks.lease_owner else { return Ok((TokenBinding::Nowhere, None)) };
         let owner = match peer {
             IpAddr::V4(peer) => lease_owner(peer),
             // DHCP is of IPv4: no machine learns its script's address over the other.
             IpAddr::V6(_) => LeaseOwner::Outside,
         };
         match (owner, peer) {
-            (LeaseOwner::Elsewhere, IpAddr::V4(peer)) => Ok(TokenBinding::First(peer)),
-            (LeaseOwner::Machine(owner), IpAddr::V4(peer)) if owner == mac => Ok(TokenBinding::Leased(peer)),
-            (LeaseOwner::AlsoAt(owner, other), _) if owner == mac => Err(format!(
-                "{peer} asks for the script of {mac} through a relay, and {mac} has {other} on a network that this appliance is attached to: a machine that has moved gets its script when that lease has ended"
-            )),
+            (LeaseOwner::Elsewhere, IpAddr::V4(peer)) => Ok((TokenBinding::First(peer), None)),
+            (LeaseOwner::Machine(owner), IpAddr::V4(peer)) if owner == mac => Ok((TokenBinding::Leased(peer), None)),
+            (LeaseOwner::AlsoAt(owner, other), IpAddr::V4(peer)) if owner == mac => {
+                Ok((TokenBinding::Leased(peer), Some(other)))
+            }
             (LeaseOwner::Machine(_) | LeaseOwner::AlsoAt(..) | LeaseOwner::Nobody | LeaseOwner::Elsewhere, _) => {
                 Err(format!("{peer} asks for the script of {mac}, which did not get that address here"))
             }

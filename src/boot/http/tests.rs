@@ -114,7 +114,7 @@ async fn where_addresses_are_ours_a_script_goes_to_their_holder_only_and_its_tok
         (LeaseOwner::Machine(MAC), Some((Some(own), false))),
         (LeaseOwner::Elsewhere, Some((Some(own), true))),
         (LeaseOwner::Machine(other), None),
-        (LeaseOwner::AlsoAt(MAC, [172, 22, 0, 7].into()), None),
+        (LeaseOwner::AlsoAt(MAC, [172, 22, 0, 7].into()), Some((Some(own), false))),
         (LeaseOwner::AlsoAt(other, [172, 22, 0, 7].into()), None),
         (LeaseOwner::Nobody, None),
         (LeaseOwner::Outside, None),
@@ -158,6 +158,55 @@ async fn a_script_goes_to_no_card_that_is_known_to_be_another_machines() {
         assert_eq!(status, StatusCode::OK);
         assert_eq!(body.contains("slipway.token"), told.is_empty(), "{card:?}: {body}");
         assert!(body.contains(told), "{card:?}: {body}");
+    }
+}
+
+/// Through a relay anybody can be anybody, and on the wire anybody can ask DHCP for another machine's address.
+#[tokio::test]
+async fn a_script_goes_where_its_machine_is_at_home() {
+    use crate::boot::neighbour::Answers::{Card, Nobody, Unseen};
+    use futures::FutureExt;
+    const URI: &str = "/boot/ipxe?mac=52-54-00-12-34-56&uuid=&arch=7";
+    let other = MacAddress([2, 0xaa, 0xaa, 0xaa, 0xaa, 1]);
+    let wire: Ipv4Addr = [172, 30, 0, 7].into();
+    let network = |name: &str, second: u8, reserved: &[MacAddress]| SiteNetwork {
+        name: name.into(),
+        subnet: ipnetwork::Ipv4Network::new([172, second, 0, 0].into(), 16).expect("a network"),
+        reserved: reserved.to_vec(),
+    };
+    // The machine asks from 172.22.0.100.
+    for (recorded, reserved, owner, answers, refused) in [
+        ("asks", false, LeaseOwner::Machine(MAC), Nobody, ""),
+        ("wire", false, LeaseOwner::Machine(MAC), Nobody, "reported itself from the network wire"),
+        ("wire", false, LeaseOwner::AlsoAt(MAC, wire), Nobody, "reported itself from the network wire"),
+        ("wire", true, LeaseOwner::Machine(MAC), Nobody, ""),
+        // Whoever took the machine's address on the wire keeps it from nothing.
+        ("asks", false, LeaseOwner::AlsoAt(MAC, wire), Card(MAC), ""),
+        ("", false, LeaseOwner::AlsoAt(MAC, wire), Nobody, ""),
+        ("", false, LeaseOwner::AlsoAt(MAC, wire), Card(other), ""),
+        ("", false, LeaseOwner::AlsoAt(MAC, wire), Card(MAC), "answers at 172.30.0.7"),
+        ("renamed", false, LeaseOwner::Machine(MAC), Nobody, ""),
+        ("wire", false, LeaseOwner::Elsewhere, Nobody, "reported itself from the network wire"),
+    ] {
+        let neighbours: Neighbours =
+            Arc::new(move |asked| async move { if asked == wire { answers } else { Unseen } }.boxed());
+        let networks = BootNetworks {
+            lease_owner: Some(Arc::new(move |_| owner)),
+            neighbours: Some(neighbours),
+            site: vec![network("asks", 22, if reserved { &[MAC] } else { &[] }), network("wire", 30, &[])],
+            ..BootNetworks::default()
+        };
+        let setup = setup_on(networks);
+        setup.ramdisk();
+        setup.host(BootTarget::Ramdisk, false);
+        let mut host = setup.hosts.by_mac(MAC).expect("known").as_ref().clone();
+        host.ownership.home = recorded.into();
+        setup.hosts.insert(host);
+        let (status, body) = setup.get(URI).await;
+        assert_eq!(status, StatusCode::OK);
+        let row = format!("{recorded} {reserved} {owner:?} {answers:?}: {body}");
+        assert_eq!(body.contains("slipway.token"), refused.is_empty(), "{row}");
+        assert!(body.contains(refused), "{row}");
     }
 }
 

@@ -118,8 +118,12 @@ fn a_card_that_an_agent_reported_is_its_hosts_as_a_boot_address_is() {
     let of = |name: &str, boot: u8, since: i64, cards: &[(u8, i64)], macs: &[u8]| {
         let cards = cards.iter().map(|(last, at)| (mac(*last).to_string(), *at)).collect();
         let record = Registration { since, cards, ..Registration::default() };
-        let ownership =
-            Ownership { boot_mac: Some(mac(boot)), registered: since > 0, record: Some(record), paused: false };
+        let ownership = Ownership {
+            boot_mac: Some(mac(boot)),
+            registered: since > 0,
+            record: Some(record),
+            ..Ownership::default()
+        };
         BootHost { namespace: name.into(), ownership, ..host(name, macs) }
     };
     let before = |index: &HostIndex, uid: &str| index.outranking_host(mac(2), uid, uid).map(|host| host.name.clone());

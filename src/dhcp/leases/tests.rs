@@ -235,7 +235,7 @@ async fn what_was_committed_is_there_after_a_restart_and_damage_costs_one_record
             boot_interface: Default::default(),
             intent: None,
             discovery,
-            ownership: crate::boot::Ownership { boot_mac: Some(mac(last)), registered, paused: false, record: None },
+            ownership: crate::boot::Ownership { boot_mac: Some(mac(last)), registered, ..Default::default() },
         });
     };
     let by = |cards: &dyn Fn(Ipv4Addr) -> Option<MacAddress>, address: Ipv4Addr| {
@@ -252,6 +252,16 @@ async fn what_was_committed_is_there_after_a_restart_and_damage_costs_one_record
     // Who has its address without being it, is nobody.
     assert_eq!(by(&|_| Some(mac(1)), at(101)), Rank::Known, "its own card");
     assert_eq!(by(&|_| Some(mac(0x66)), at(101)), Rank::Stranger, "another card");
+    // Known where it is at home only.
+    let recorded = |home: &str| {
+        let mut host = hosts.by_mac(mac(1)).expect("known").as_ref().clone();
+        host.ownership.home = home.into();
+        hosts.insert(host);
+        ranked(at(101))
+    };
+    let names: Vec<&str> = networks.iter().map(|network| network.name.as_str()).collect();
+    assert_eq!((recorded(names[0]), recorded(names[1])), (Rank::Known, Rank::Stranger));
+    assert_eq!((recorded("of another name by now"), recorded("")), (Rank::Known, Rank::Known));
     assert_eq!(by(&|asked| panic!("{asked} is asked for"), at(102)), Rank::Stranger, "known without looking");
     assert_eq!((ranked(at(9)), ranked(at(102))), (Rank::Stranger, Rank::Stranger), "nobody has them now");
     assert_eq!((ranked(elsewhere), ranked(Ipv4Addr::new(10, 2, 0, 7))), (Rank::Stranger, Rank::Untold));

@@ -73,7 +73,7 @@ impl Back {
 
 /// Of a host with this boot address, whose BMC let the appliance in.
 fn registered(number: u8) -> Ownership {
-    Ownership { boot_mac: Some(MacAddress(mac(number))), registered: true, paused: false, record: None }
+    Ownership { boot_mac: Some(MacAddress(mac(number))), registered: true, paused: false, ..Ownership::default() }
 }
 
 impl World {
@@ -878,7 +878,7 @@ fn a_guest_has_a_short_lease_renews_it_and_gets_a_long_one_when_it_is_known() {
     let known = |waiting, registered| BootHost {
         namespace: "default".into(),
         created: 0,
-        ownership: Ownership { boot_mac: Some(MacAddress(mac(1))), registered, paused: false, record: None },
+        ownership: Ownership { boot_mac: Some(MacAddress(mac(1))), registered, paused: false, ..Ownership::default() },
         name: "web-1".into(),
         uid: "u".into(),
         macs: vec![MacAddress(mac(1))],

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::api::MacAddress;
 use crate::api::metal3::BareMetalHost;
-use crate::api::slipway::{BootIntent, StepAction};
+use crate::api::slipway::BootIntent;
 use crate::boot::BootHost;
 use crate::protocol::OpenSession;
 
@@ -35,8 +35,7 @@ pub(super) fn another(host: &BareMetalHost, intent: &BootIntent, own: &BTreeSet<
     }
     let hardware = host.status.as_ref().and_then(|status| status.hardware.as_ref())?;
     let known: BTreeSet<MacAddress> = hardware.nics.iter().filter_map(|nic| nic.mac.parse().ok()).collect();
-    let inspects = intent.spec.steps.iter().any(|step| step.action == StepAction::Inspect);
-    (!inspects && !known.is_empty() && known.is_disjoint(own)).then(|| {
+    (!intent.inspects() && !known.is_empty() && known.is_disjoint(own)).then(|| {
         format!(
             "this is another machine than the one that was inspected: that had {}, and this has {has}. Is spec.bmc.address right? If the machine was exchanged, set spec.bootMACAddress or inspect the host again",
             shown(&known)
@@ -47,8 +46,7 @@ pub(super) fn another(host: &BareMetalHost, intent: &BootIntent, own: &BTreeSet<
 /// The network cards that a host's machine may answer by beside those that the host has. Of one that was not inspected yet, or
 /// is inspected anew, they are known from its own word alone; it answers by any of them (arp(7), arp_ignore).
 pub(super) fn further_cards(host: &BootHost, intent: &BootIntent, call: &OpenSession) -> Vec<MacAddress> {
-    let inspects = intent.spec.steps.iter().any(|step| step.action == StepAction::Inspect);
-    if inspects || !host.was_inspected() { addresses(call).into_iter().collect() } else { Vec::new() }
+    if intent.inspects() || !host.was_inspected() { addresses(call).into_iter().collect() } else { Vec::new() }
 }
 
 /// Why a machine is nobody's: another host has one of its addresses as its boot address. It is named to its own namespace only.
@@ -84,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_machine_is_the_hosts_by_its_boot_address_or_by_what_was_inspected() {
-        use StepAction::{Erase, Inspect, WriteImage};
+        use crate::api::slipway::StepAction::{self, Erase, Inspect, WriteImage};
         // boot address, inspected, what is to be done, the machine's own, whether it is the host's
         type Row = (Option<u8>, &'static [u8], &'static [StepAction], &'static [u8], bool);
         let rows: [Row; 13] = [

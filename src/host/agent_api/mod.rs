@@ -21,6 +21,7 @@ use kube::{Api, Client};
 use self::progress_rate::ProgressRate;
 use self::request_limits::RequestLimits;
 use crate::api::slipway::BootIntent;
+use crate::boot::home::SiteNetwork;
 use crate::boot::neighbour::Neighbours;
 use crate::boot::{DownloadScheduler, HostIndex, Tokens};
 use crate::host::directory::boot_index_feeder::Intents;
@@ -46,6 +47,7 @@ struct Inner {
     limits: RequestLimits,
     metrics: OnceLock<Metrics>,
     neighbours: OnceLock<Neighbours>,
+    networks: OnceLock<Vec<SiteNetwork>>,
     drives: step_payload::Drives,
 }
 
@@ -75,6 +77,7 @@ impl Sessions {
             limits,
             metrics,
             neighbours,
+            networks: OnceLock::new(),
             drives: step_payload::Drives::default(),
         }))
     }
@@ -94,6 +97,13 @@ impl Sessions {
     #[must_use]
     pub fn with_neighbours(self, neighbours: Neighbours) -> Self {
         self.0.neighbours.set(neighbours).ok();
+        self
+    }
+
+    /// Notes which of these networks a machine calls from.
+    #[must_use]
+    pub fn with_networks(self, networks: Vec<SiteNetwork>) -> Self {
+        self.0.networks.set(networks).ok();
         self
     }
 

@@ -16,6 +16,7 @@ use super::{Sessions, agent_identity};
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
 use crate::api::slipway::{BootIntent, BootIntentStatus, BootTarget, SessionStatus, StepResult};
+use crate::boot::home::network_of;
 use crate::boot::neighbour::{Answers, another_card};
 use crate::boot::{BootHost, Claims};
 use crate::host::refused::Refused;
@@ -123,6 +124,7 @@ impl Sessions {
                 last_seen: Some(now),
                 used: false,
                 cards: cards.iter().map(ToString::to_string).collect(),
+                network: network_of(self.0.networks.get().map_or(&[], Vec::as_slice), peer).to_owned(),
             };
             // Results and log of an earlier boot end here.
             let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };

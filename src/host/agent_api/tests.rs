@@ -537,6 +537,25 @@ async fn a_session_goes_on_only_where_a_card_of_the_hosts_answers() {
     assert!(answer["reason"].as_str().unwrap().contains("was given to 10.0.0.5"), "{answer}");
 }
 
+/// By it a machine's script goes there only from then on.
+#[tokio::test]
+async fn a_session_says_which_network_it_came_from() {
+    use crate::boot::home::SiteNetwork;
+    let mut site = Site::new(&[StepAction::Inspect]).await;
+    let network = |name: &str, subnet: &str| SiteNetwork {
+        name: name.into(),
+        subnet: subnet.parse().unwrap(),
+        reserved: Vec::new(),
+    };
+    let networks = vec![network("other", "10.1.0.0/16"), network("rack", "10.0.0.0/24")];
+    site.router = site.sessions.clone().with_networks(networks).router();
+    let token = site.tokens.mint_at(&site.uid, 7, Some([10, 0, 0, 5].into())).unwrap();
+    let (status, answer) = site.open_by(&[MAC], NODE, &token).await;
+    assert_eq!(status, 200, "{answer}");
+    let session = site.status().await.session.expect("a session");
+    assert_eq!(session.network, "rack");
+}
+
 /// Also where the host has one card only, or none was inspected: the machine said at the beginning which it has.
 #[tokio::test]
 async fn a_session_goes_on_by_the_cards_that_it_was_opened_with() {

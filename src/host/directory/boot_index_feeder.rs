@@ -124,7 +124,7 @@ impl Known {
 
     fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> Key {
         let key = key(intent);
-        let record = intent.registration().map(|record| record.with_cards(intent));
+        let record = intent.registration().map(|record| record.with_report(intent));
         let mut intent = intent.clone();
         intent.metadata.managed_fields = None;
         // Nobody here asks for it, and it is larger than all the rest.
@@ -162,7 +162,10 @@ impl Known {
                 let mut macs = host.macs.clone();
                 let reported = record.iter().flat_map(|record| record.cards.keys()).filter_map(|mac| mac.parse().ok());
                 macs.extend(reported.filter(|mac| !host.macs.contains(mac)).collect::<Vec<_>>());
-                let ownership = Ownership { registered, record, ..host.ownership.clone() };
+                // A machine that says anew what it is may have been moved.
+                let stays = own.is_some_and(|(intent, _)| !intent.inspects());
+                let home = record.as_ref().filter(|_| stays).map(|record| record.network.clone()).unwrap_or_default();
+                let ownership = Ownership { registered, record, home, ..host.ownership.clone() };
                 let intent = own.map(|(intent, _)| indexed(intent));
                 index.insert(BootHost { macs, intent, ownership, ..host.clone() });
             }
@@ -189,7 +192,8 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     // Whether it is registered, its record says, which is in the intent.
-    let ownership = Ownership { boot_mac, registered: lifecycle::says_registered(host), paused, record: None };
+    let ownership =
+        Ownership { boot_mac, registered: lifecycle::says_registered(host), paused, ..Ownership::default() };
     let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
@@ -228,7 +232,12 @@ fn indexed(intent: &BootIntent) -> IndexedIntent {
 mod tests {
     use super::*;
     use crate::api::metal3::BareMetalHostSpec;
-    use crate::api::slipway::{ANNOTATION_REGISTRATION, BootIntentSpec};
+    use crate::api::metal3::HardwareDetails;
+    use crate::api::slipway::{
+        ANNOTATION_REGISTRATION, BootIntentSpec, BootIntentStatus, IntentStep, SessionStatus, StepAction, StepResult,
+    };
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     /// A copy of a moved host has its machine for a while, although no BMC let the appliance in for it.
     #[test]
@@ -256,5 +265,59 @@ mod tests {
         assert!(index.is_registered(mac));
         known.let_records_lapse(now + 100, &index);
         assert!(!index.is_registered(mac) && known.lapse.is_empty());
+    }
+
+    /// The first network that a machine calls from is its home, until it is inspected in another one.
+    #[test]
+    fn a_machine_is_at_home_where_it_reported_itself() {
+        const MAC: &str = "02:00:00:00:00:01";
+        let (index, intents, mut known) = (HostIndex::default(), Intents::default(), Known::default());
+        let spec = BareMetalHostSpec { boot_mac_address: Some(MAC.into()), ..BareMetalHostSpec::default() };
+        let mut host = BareMetalHost::new("h", spec);
+        host.metadata.namespace = Some("ns".into());
+        let key = known.put_host(&host);
+        // recorded, the session's network, whether it is to inspect, whether it has; the home
+        for (recorded, network, inspects, has, home) in [
+            ("", "", false, false, ""),
+            ("", "a", false, false, "a"),
+            ("a", "b", false, false, "a"),
+            ("a", "b", true, false, ""),
+            ("a", "b", true, true, ""),
+            ("b", "b", false, false, "b"),
+            ("b", "", false, false, "b"),
+        ] {
+            let record = Registration {
+                boot_mac_address: MAC.into(),
+                since: 5,
+                network: recorded.into(),
+                ..Registration::default()
+            };
+            let step = IntentStep { id: "1.1".into(), action: StepAction::Inspect, ..IntentStep::default() };
+            let steps = if inspects { vec![step] } else { Vec::new() };
+            let mut intent = BootIntent::new("h", BootIntentSpec { steps, ..BootIntentSpec::default() });
+            intent.metadata.namespace = Some("ns".into());
+            let text = serde_json::to_string(&record).expect("JSON");
+            intent.annotations_mut().insert(ANNOTATION_REGISTRATION.into(), text);
+            let result = StepResult {
+                id: "1.1".into(),
+                succeeded: true,
+                finished: Some(Time(Timestamp::now())),
+                ..StepResult::default()
+            };
+            intent.status = Some(BootIntentStatus {
+                session: Some(SessionStatus { network: network.into(), ..SessionStatus::default() }),
+                results: if has { vec![result] } else { Vec::new() },
+                inventory: has.then(HardwareDetails::default),
+                ..BootIntentStatus::default()
+            });
+            known.put_intent(&intent, &intents);
+            known.publish(&key, 1_000_000, &index);
+            let found = index.by_name("ns", "h").expect("known").ownership.clone();
+            assert_eq!(found.home, home, "{recorded} {network} {inspects} {has}");
+            // What is recorded when the next boot begins.
+            let next = record.with_report(&intent).network;
+            let wanted = if has || recorded.is_empty() { network } else { recorded };
+            assert_eq!(next, wanted, "{recorded} {network} {inspects} {has}");
+        }
     }
 }

@@ -155,13 +155,15 @@ impl Decider<'_> {
     /// that only names the same.
     fn record(&self) -> Option<Next> {
         let former = self.observed.intent.and_then(BootIntent::registration).unwrap_or_default();
+        let is_same = former.has_mac(self.boot_mac());
         let registration = Registration {
             boot_mac_address: self.observed.host.spec.boot_mac_address.clone().unwrap_or_default(),
             bmc_address: self.bmc_address().to_owned(),
             // Another BMC makes nobody late for an address that he has.
-            since: if former.has_mac(self.boot_mac()) { former.since } else { self.observed.record_time },
+            since: if is_same { former.since } else { self.observed.record_time },
             until: 0,
             cards: former.cards,
+            network: if is_same { former.network } else { String::new() },
         };
         (!self.is_recorded()).then_some(Next::Do(Effect::Register(registration)))
     }

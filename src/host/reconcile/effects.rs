@@ -265,7 +265,7 @@ async fn store_intent(
             changed.metadata.finalizers = Some(objects::with(intent, FINALIZER_INTENT));
             // The next session begins without what this one reported.
             if let Some(record) = intent.registration() {
-                let record = registration::text(&record.with_cards(intent));
+                let record = registration::text(&record.with_report(intent));
                 changed.annotations_mut().insert(ANNOTATION_REGISTRATION.to_owned(), record);
             }
             Ok(api.replace(&host.name_any(), &PostParams::default(), &changed).await?)

@@ -602,7 +602,7 @@ fn serve() {
         hosts.insert(BootHost {
             namespace: "default".into(),
             created: 0,
-            ownership: Ownership { boot_mac: Some(mac), registered: true, paused: false, record: None },
+            ownership: Ownership { boot_mac: Some(mac), registered: true, ..Ownership::default() },
             name: name.into(),
             uid: name.into(),
             macs: vec![mac],
