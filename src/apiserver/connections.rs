@@ -7,15 +7,20 @@
 //! [rank](crate::ration::Rank) that has more than its share, and there the oldest one from the address that has most of
 //! them. So a known host's agent has the time to show who it is however many addresses strangers have, and so has whoever
 //! comes from an address of their own while there are fewer of those than slots.
+//!
+//! Callers, who have authenticated, have three quarters at most. One more of them is let in as well, and another one goes:
+//! the oldest of the caller who has most, by [`caller_shares`]. So whoever has one token, and many addresses, keeps nobody out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::caller_shares;
 use super::connection_memory::{CLASSES, ConnectionId, ConnectionMemory, STEP};
 use crate::ration::{Rank, Shares};
 
@@ -41,17 +46,31 @@ struct Table {
     newcomers: [Newcomers; CLASSES],
     /// Newcomers' connections at once.
     most: usize,
+    callers: OpenConnections<Arc<str>>,
+    /// Callers' connections at once.
+    most_of_callers: usize,
     memory: ConnectionMemory,
 }
 
-/// Those of one class.
+/// Newcomers of one class.
 #[derive(Default)]
 struct Newcomers {
     /// What they may have when others want slots, too.
     share: usize,
+    open: OpenConnections<IpAddr>,
+}
+
+/// Connections that are there, by whose they are.
+struct OpenConnections<K> {
     count: usize,
-    /// By address, oldest first.
-    of: HashMap<IpAddr, BTreeMap<u64, CancellationToken>>,
+    /// Oldest first.
+    of: HashMap<K, BTreeMap<u64, CancellationToken>>,
+}
+
+impl<K> Default for OpenConnections<K> {
+    fn default() -> Self {
+        Self { count: 0, of: HashMap::new() }
+    }
 }
 
 /// A slot among the connections, until it is dropped.
@@ -62,6 +81,7 @@ pub(super) struct ConnectionSlot {
     class: usize,
     /// Changes under the lock of the table only; so does what is counted of it there.
     newcomer: AtomicBool,
+    caller: OnceLock<Arc<str>>,
     counted: AtomicUsize,
     /// Bytes that were read of the peer in all.
     received: AtomicUsize,
@@ -71,14 +91,16 @@ pub(super) struct ConnectionSlot {
 }
 
 impl Connections {
-    /// `most` in all, of which newcomers get half; `per_address` from one address, or one network of IPv6 (/64). Only
+    /// `most` in all, of which newcomers get half and callers three quarters; `per_address` from one address, or one network of IPv6 (/64). Only
     /// the machine itself (127.0.0.1, ::1) may have more. In memory newcomers may hold `bounds[0]` bytes together, others
     /// `bounds[1]`.
     pub fn new(most: usize, per_address: usize, bounds: [usize; 2]) -> Self {
+        let most_of_callers = (most - most / 4).max(1);
         let most = (most / 2).max(1);
         let newcomers = shares(most).map(|share| Newcomers { share, ..Newcomers::default() });
         let memory = ConnectionMemory::new(shares(bounds[0]), bounds[1]);
-        let table = Table { next: 0, addresses: HashMap::new(), newcomers, most, memory };
+        let (addresses, callers) = (HashMap::new(), OpenConnections::default());
+        let table = Table { next: 0, addresses, newcomers, most, callers, most_of_callers, memory };
         Self { per_address, table: Arc::new(Mutex::new(table)) }
     }
 
@@ -94,8 +116,8 @@ impl Connections {
         }
         *count += 1;
         let dropped = CancellationToken::new();
-        table.newcomers[class].add(address, number, dropped.clone());
-        if table.newcomers.iter().map(|of| of.count).sum::<usize>() > table.most {
+        table.newcomers[class].open.add(address, number, dropped.clone());
+        if table.newcomers.iter().map(|of| of.open.count).sum::<usize>() > table.most {
             table.drop_a_newcomer();
         }
         Some(ConnectionSlot {
@@ -104,6 +126,7 @@ impl Connections {
             number,
             class,
             newcomer: AtomicBool::new(true),
+            caller: OnceLock::new(),
             counted: AtomicUsize::new(0),
             received: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
@@ -139,43 +162,47 @@ fn class(rank: Rank) -> usize {
 impl Table {
     /// One of those who have more than their share, else of the least known that there are.
     fn drop_a_newcomer(&mut self) {
-        let over = self.newcomers.iter().rposition(|of| of.count > of.share);
-        if let Some(class) = over.or_else(|| self.newcomers.iter().rposition(|of| of.count > 0)) {
-            self.newcomers[class].drop_one();
+        let over = self.newcomers.iter().rposition(|of| of.open.count > of.share);
+        if let Some(class) = over.or_else(|| self.newcomers.iter().rposition(|of| of.open.count > 0)) {
+            self.newcomers[class].open.drop_one();
         }
     }
 }
 
-impl Newcomers {
-    fn add(&mut self, address: IpAddr, number: u64, dropped: CancellationToken) {
+impl<K: Hash + Eq + Clone> OpenConnections<K> {
+    fn add(&mut self, whose: K, number: u64, dropped: CancellationToken) {
         self.count += 1;
-        self.of.entry(address).or_default().insert(number, dropped);
+        self.of.entry(whose).or_default().insert(number, dropped);
     }
 
-    fn remove(&mut self, address: IpAddr, number: u64) {
-        let Some(of) = self.of.get_mut(&address) else { return };
+    fn remove(&mut self, whose: &K, number: u64) {
+        let Some(of) = self.of.get_mut(whose) else { return };
         self.count -= usize::from(of.remove(&number).is_some());
         if of.is_empty() {
-            self.of.remove(&address);
+            self.of.remove(whose);
         }
     }
 
-    /// The oldest of the address that has most.
+    fn has(&self, whose: &K, number: u64) -> bool {
+        self.of.get(whose).is_some_and(|of| of.contains_key(&number))
+    }
+
+    /// The oldest of whoever has most.
     fn drop_one(&mut self) {
         let oldest = |of: &BTreeMap<u64, _>| of.keys().next().copied();
         let most = self.of.iter().max_by_key(|(_, of)| (of.len(), Reverse(oldest(of))));
-        let Some((address, of)) = most else { return };
+        let Some((whose, of)) = most else { return };
         if let Some((number, dropped)) = of.first_key_value() {
-            let (address, number) = (*address, *number);
+            let (whose, number) = (whose.clone(), *number);
             dropped.cancel();
-            self.remove(address, number);
+            self.remove(&whose, number);
         }
     }
 }
 
 impl ConnectionSlot {
-    /// Its caller has shown who it is.
-    pub fn vouch(&self) {
+    /// Its caller has shown who it is: a user. Of several callers the first counts.
+    pub fn vouch(&self, user: &str) {
         if !self.is_newcomer() {
             return;
         }
@@ -183,9 +210,20 @@ impl ConnectionSlot {
         if self.is_newcomer() {
             self.count(&mut table, 0);
             self.newcomer.store(false, Ordering::Relaxed);
-            table.newcomers[self.class].remove(self.address, self.number);
+            table.newcomers[self.class].open.remove(&self.address, self.number);
+            let caller = self.caller.get_or_init(|| caller_shares::caller(user).into());
+            table.callers.add(caller.clone(), self.number, self.dropped.clone());
+            if table.callers.count > table.most_of_callers {
+                table.callers.drop_one();
+            }
             self.count(&mut table, self.bytes());
         }
+    }
+
+    /// Whether it had to go for another caller's, because its own has most.
+    pub fn gave_way(&self) -> bool {
+        let has = |caller: &Arc<str>| self.connections.lock().callers.has(caller, self.number);
+        self.is_dropped() && self.caller.get().is_some_and(|caller| !has(caller))
     }
 
     /// Whether it has not.
@@ -249,7 +287,10 @@ impl Drop for ConnectionSlot {
         let mut table = self.connections.lock();
         self.count(&mut table, 0);
         if self.is_newcomer() {
-            table.newcomers[self.class].remove(self.address, self.number);
+            table.newcomers[self.class].open.remove(&self.address, self.number);
+        }
+        if let Some(caller) = self.caller.get() {
+            table.callers.remove(caller, self.number);
         }
         if let Some(count) = table.addresses.get_mut(&self.address) {
             *count -= 1;
@@ -290,7 +331,9 @@ mod tests {
         let table = connections.lock();
         table.addresses.is_empty()
             && table.memory.is_empty()
-            && table.newcomers.iter().all(|of| of.count == 0 && of.of.is_empty())
+            && table.newcomers.iter().all(|of| of.open.count == 0 && of.open.of.is_empty())
+            && table.callers.count == 0
+            && table.callers.of.is_empty()
     }
 
     fn held(slots: &[ConnectionSlot]) -> usize {
@@ -327,8 +370,8 @@ mod tests {
         let take = |address: &str| enter(&connections, address).expect("a place");
         let gone = |slots: &[ConnectionSlot]| slots.iter().map(|slot| slot.dropped.is_cancelled()).collect::<Vec<_>>();
         let known = take("10.0.0.9");
-        known.vouch();
-        known.vouch();
+        known.vouch("known");
+        known.vouch("known");
         let flood: Vec<ConnectionSlot> = (0..3).map(|_| take("10.0.0.1")).collect();
         let single = take("10.0.0.2");
         assert_eq!(gone(&flood), [false, false, false]);
@@ -347,7 +390,7 @@ mod tests {
         connections.make_room();
         assert_eq!(gone(&each), [true, true, false, false, false]);
         // Who has shown who they are is never asked to go.
-        each[2].vouch();
+        each[2].vouch("each");
         (0..9).for_each(|_| connections.make_room());
         assert_eq!(gone(&each), [true, true, false, true, true]);
         drop(each);
@@ -400,6 +443,32 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_connection_of_the_caller_with_most_goes() {
+        let connections = Connections::new(16, 100, MEMORY);
+        let take = |user: &str| {
+            let slot = enter(&connections, "10.0.0.1").expect("a place");
+            slot.vouch(user);
+            slot
+        };
+        let other = take("other");
+        let greedy: Vec<ConnectionSlot> = (0..30).map(|_| take("system:serviceaccount:rack:bot")).collect();
+        // Three quarters of all, but for the other's.
+        assert_eq!((held(&greedy), other.is_dropped()), (11, false));
+        assert!(greedy[18].gave_way() && !greedy[19].gave_way());
+        // The accounts of a namespace are one caller.
+        let many: Vec<ConnectionSlot> = (0..9).map(|n| take(&format!("system:serviceaccount:rack:{n}"))).collect();
+        assert_eq!((held(&greedy), held(&many)), (2, 9));
+        // Others come in, and when each has one, for the oldest.
+        let few: Vec<ConnectionSlot> = (0..20).map(|n| take(&format!("user {n}"))).collect();
+        assert_eq!((held(&few), held(&many), held(&greedy)), (12, 0, 0));
+        // Who has not shown who they are still has places.
+        let newcomers: Vec<ConnectionSlot> = (0..4).filter_map(|_| enter(&connections, "10.0.0.2")).collect();
+        assert_eq!(held(&newcomers), 4);
+        drop((other, greedy, many, few, newcomers));
+        assert!(is_empty(&connections));
+    }
+
+    #[test]
     fn what_a_connection_holds_ends_the_largest_one_and_moves_when_its_caller_is_known() {
         let connections = Connections::new(64, 8, [8 * STEP, 16 * STEP]);
         let [large, small, later] =
@@ -416,7 +485,7 @@ mod tests {
         drop(small);
         let known = enter(&connections, "10.0.0.4").expect("a place");
         known.hold(0, STEP);
-        known.vouch();
+        known.vouch("known");
         known.received(2 * NEWCOMERS_INPUT);
         known.hold(STEP, 11 * STEP);
         assert!(!known.is_dropped() && !later.is_dropped());

@@ -346,33 +346,21 @@ pub(super) async fn delete(context: &RequestContext<'_>, body: Bytes) -> Result<
 /// Text of what a deletion of many shows, in bytes. What it shows is in memory for it alone.
 const SHOWN_MAX: usize = 16 << 20;
 
-/// Deletes everything that is selected; returns what it was, unless that is too much to be shown.
+/// Deletes everything that is selected: `names` says what that is, by namespace and name, when all else is well. Returns what it
+/// was, unless that is too much to be shown.
 pub(super) async fn delete_collection(
     context: &RequestContext<'_>,
     body: Bytes,
+    names: impl Future<Output = Result<Vec<(String, String)>, ApiError>>,
 ) -> Result<Option<Vec<Arc<Object>>>, ApiError> {
     require_deletable(context)?;
     if context.resource.namespaced && context.target.namespace.is_none() {
         return Err(ApiError::method_not_allowed("deleting in all namespaces at once is not allowed"));
     }
     let options = DeleteOptions::parse(context, &body)?;
-    let selector = super::selectors::Selector::parse(context.resource, &context.params.labels, &context.params.fields)?;
-    // Names, for the objects themselves would be kept until the last of them is deleted.
-    let mut names: Vec<(String, String)> = Vec::new();
-    {
-        let scan = context.api.inner.scans.begin(context.identity).await;
-        let listing = context.api.store().list(&context.resource.storage, context.target.namespace.as_deref());
-        let look = |object: Arc<Object>| {
-            if selector.matches(&object) {
-                names.push((object.namespace.clone(), object.name.clone()));
-            }
-            true
-        };
-        scan.each(listing.objects, look).await;
-    }
     let mut deleted = Some(Vec::new());
     let mut shown = 0;
-    for (namespace, name) in names {
+    for (namespace, name) in names.await? {
         let done = context.api.delete_object(context.resource, &namespace, &name, &options, context.identity).await;
         match done {
             Ok(done) => {

@@ -59,8 +59,8 @@ async fn dispatch(State(api): State<ApiServer>, request: Request) -> Response {
         (Ok(Some(_)), Err(error)) => Err(error.into()),
         (caller, _) => caller,
     };
-    if let (Ok(Some(_)), Some(connection)) = (&identity, request.extensions().get::<tls::PeerConnection>()) {
-        connection.vouch();
+    if let (Ok(Some(identity)), Some(connection)) = (&identity, request.extensions().get::<tls::PeerConnection>()) {
+        connection.vouch(&identity.impersonator.as_deref().unwrap_or(identity).user);
     }
     let route = Route::parse(&path);
     let asks = request.uri().query().is_some_and(request::asks_to_watch);
@@ -425,7 +425,7 @@ async fn answer(context: &RequestContext<'_>, verb: &str, body: Bytes) -> Result
         }
         // All namespaces at once is what nobody means.
         "deletecollection" if &*context.resource.storage != "/namespaces" => {
-            let deleted = delete::delete_collection(context, body).await?;
+            let deleted = delete::delete_collection(context, body, list::names(context)).await?;
             Ok(match deleted {
                 Some(deleted) => {
                     read::send_list(context, deleted, &list_body::ListHead::at(context.api.store().revision()))

@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 
 use super::auth::Identity;
 use super::caller_shares::{CallerShare, CallerShares};
+use super::selectors::Selector;
 use super::status::ApiError;
 
 /// Reads under way, as upstream's `--max-requests-inflight`.
@@ -18,6 +19,8 @@ pub(super) const READS: usize = 400;
 pub(super) const WRITES: usize = 200;
 /// Watches.
 pub(super) const WATCHES: usize = 10_000;
+/// Keys and values in the selector of a watch with which it counts as one more.
+const PARTS_OF_A_WATCH: usize = 8;
 /// Reads that wait for a revision that is still to come.
 const WAITS: usize = 1000;
 /// Bytes of bodies that came, of requests that are not done.
@@ -59,9 +62,10 @@ impl InflightLimits {
         acquire(if is_read(method) { &self.reads } else { &self.writes }, identity, 1)
     }
 
-    /// A permit for a watch, kept for as long as it lasts.
-    pub fn for_watch(&self, identity: &Identity) -> Result<InflightPermit, ApiError> {
-        acquire(&self.watches, identity, 1)
+    /// A permit for a watch, kept for as long as it lasts. Each change is held against the selector of every watch of its kind,
+    /// so one with a long selector counts as several.
+    pub fn for_watch(&self, identity: &Identity, selector: &Selector) -> Result<InflightPermit, ApiError> {
+        acquire(&self.watches, identity, 1 + selector.parts() / PARTS_OF_A_WATCH)
     }
 
     /// A permit to wait for a revision.

@@ -122,6 +122,14 @@ fn decode(text: &str) -> Result<(Option<u64>, ContinueKey), ApiError> {
 }
 
 impl Wanted {
+    /// Whether an object of the listing is wanted: of the rest only what comes after the place where it begins.
+    fn has(&self, object: &Object) -> bool {
+        match self {
+            Self::Rest(_, after) => after.precedes(object),
+            Self::Newest(_) | Self::Exactly(_) => true,
+        }
+    }
+
     /// What the parameters of a list ask for.
     pub(super) fn of(params: &Params) -> Result<Self, ApiError> {
         check_options(params)?;
@@ -234,6 +242,26 @@ async fn read(context: &RequestContext<'_>, wanted: &Wanted) -> Result<Listing, 
             error
         }),
     }
+}
+
+/// Namespaces and names of what a list with these parameters has: the objects themselves would be kept until the last of
+/// them is deleted.
+pub(super) async fn names(context: &RequestContext<'_>) -> Result<Vec<(String, String)>, ApiError> {
+    let params = context.params;
+    let wanted = Wanted::of(params)?;
+    let selector = Selector::parse(context.resource, &params.labels, &params.fields)?;
+    let limit = params.limit.unwrap_or(usize::MAX);
+    let mut names: Vec<(String, String)> = Vec::new();
+    let scan = context.api.inner.scans.begin(context.identity).await;
+    let listing = read(context, &wanted).await?;
+    let look = |object: Arc<Object>| {
+        if wanted.has(&object) && selector.matches(&object) {
+            names.push((object.namespace.clone(), object.name.clone()));
+        }
+        names.len() < limit
+    };
+    scan.each(listing.objects, look).await;
+    Ok(names)
 }
 
 /// Objects of a kind from which on it is long to list any of them.

@@ -58,6 +58,11 @@ impl Selector {
         self.labels.is_everything() && self.fields.is_empty()
     }
 
+    /// Keys and values that an object is held against at most.
+    pub fn parts(&self) -> usize {
+        self.labels.parts() + self.fields.len()
+    }
+
     /// Narrows the selector to one name.
     pub(super) fn only(&mut self, name: &str) {
         self.fields.push(FieldRequirement { field: Field::Name, value: name.to_owned(), equal: true });

@@ -143,9 +143,9 @@ pub struct Peer(pub SocketAddr);
 pub struct PeerConnection(Arc<ConnectionSlot>);
 
 impl PeerConnection {
-    /// The caller has shown who it is: the connection is no newcomer's any more.
-    pub fn vouch(&self) {
-        self.0.vouch();
+    /// The caller has shown that it is this user: the connection is no newcomer's any more.
+    pub fn vouch(&self, user: &str) {
+        self.0.vouch(user);
     }
 }
 
@@ -235,6 +235,7 @@ pub async fn serve_knowing(
                 () = connection(stream, accepted, acceptor, router, shutdown, limits.patience) => {}
                 () = connection_slot.dropped() => match connection_slot.is_newcomer() {
                     true => tracing::debug!(%peer, "closed the connection of an unknown client: another one gets its place"),
+                    false if connection_slot.gave_way() => tracing::debug!(%peer, "closed a connection of the caller who has most: another caller gets its place"),
                     false => tracing::info!(%peer, "closed a connection: all of them hold too much memory, and this one most"),
                 },
             }
@@ -296,8 +297,8 @@ async fn connection(
             return;
         }
     };
-    if identity.is_some() {
-        connection_slot.vouch();
+    if let Some(identity) = &identity {
+        connection_slot.vouch(&identity.user);
     }
     let activity = ConnectionActivity::new();
     let (watched, here) = (Arc::clone(&activity), Arc::clone(&connection_slot));

@@ -69,7 +69,8 @@ pub(super) async fn watch(context: &RequestContext<'_>) -> Result<Response, ApiE
     }
     let initial = initial_wish(params)?;
     let places = &context.api.inner.inflight;
-    let permit = places.for_watch(context.identity).inspect_err(|_| context.api.inner.metrics.refused("watch"))?;
+    let permit =
+        places.for_watch(context.identity, &selector).inspect_err(|_| context.api.inner.metrics.refused("watch"))?;
     let store = context.api.store();
     let storage = &context.resource.storage;
     let from = parse_revision(&params.resource_version)?;

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -190,6 +191,51 @@ async fn the_administrator_gets_on_while_ten_strangers_do_their_worst() {
 /// Connections that the listener has with 2048 descriptors, and a stranger's connections at once, which are more.
 const CONNECTIONS: usize = 768;
 const AT_ONCE: usize = 900;
+
+/// Who is not let in gives up.
+const WHILE: Duration = Duration::from_secs(10);
+/// Long before connections without a request are closed, which is after three minutes.
+const LONG_BEFORE: Duration = Duration::from_secs(20);
+
+/// A token is good for many connections, and for all that there are from many addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_one_token_leaves_connections_for_the_others() {
+    be_all_strangers();
+    let appliance = Appliance::limited("ulimit -n 2048").await;
+    let keys = Keys::of(&appliance).await;
+    until("the API answers", async || ask(ADMIN, appliance.address, &keys.admin, "").await).await;
+    let token = appliance.slipway(&["token", "create", "greedy"]).await;
+    assert!(token.status.success(), "{}", String::from_utf8_lossy(&token.stderr));
+    let bearer = format!("Authorization: Bearer {}\r\n", String::from_utf8_lossy(&token.stdout).trim());
+    // Each asks once, and says no more. There are some 760 places.
+    let mut greedy = Vec::new();
+    for last in 30..36 {
+        let from = Ipv4Addr::new(127, 0, 0, last);
+        let all = (0..200).map(|_| timeout(WHILE, hold(from, appliance.address, &keys.nobody, &bearer)));
+        greedy.extend(join_all(all).await.into_iter().flatten().flatten());
+    }
+    assert!(greedy.len() > 700, "{}", greedy.len());
+    for turn in 0..20 {
+        let answer = ask(ADMIN, appliance.address, &keys.admin, "").await;
+        assert!(answer.is_some(), "the administrator was not answered, turn {turn}");
+        let answer = ask(ADMIN, appliance.address, &keys.nobody, "").await;
+        assert!(answer.is_some(), "a probe was not answered, turn {turn}");
+    }
+}
+
+/// A connection on which one request was answered, and which stays.
+async fn hold(from: Ipv4Addr, to: SocketAddr, connector: &TlsConnector, more: &str) -> Option<TlsStream<TcpStream>> {
+    let mut stream = tls(from, to, connector).await.ok()?;
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: x\r\n{more}\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let read = timeout(DEADLINE, stream.read(&mut [0; 64])).await.ok()?.ok()?;
+    (read > 0).then_some(stream)
+}
+
+/// The same, and away again.
+async fn ask(from: Ipv4Addr, to: SocketAddr, connector: &TlsConnector, more: &str) -> Option<()> {
+    timeout(LONG_BEFORE, hold(from, to, connector, more)).await.ok()?.map(drop)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_known_hosts_agent_opens_its_session_while_strangers_have_an_address_for_each_connection() {

@@ -78,6 +78,11 @@ impl Labels {
         self.0.is_empty()
     }
 
+    /// Keys and values of it.
+    pub fn parts(&self) -> usize {
+        self.0.iter().map(|rule| 1 + rule.allowed.as_ref().map_or(0, Vec::len) + rule.denied.len()).sum()
+    }
+
     /// Whether an object with these labels, in the order of their keys, is selected. Costs a walk over them.
     pub fn matches(&self, mut labels: &[(Box<str>, Box<str>)]) -> bool {
         self.0.iter().all(|rule| {

@@ -2,6 +2,7 @@
 
 use super::*;
 
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 fn owned(name: &str, owner: &Value, block: bool) -> Value {
@@ -273,5 +274,34 @@ async fn nothing_is_missed_by_looking_at_changes_only() {
             rig.call("DELETE", &path(SECRETS, &name), &json!({})).await;
         }
         assert!(all_secrets(&rig).await.is_empty(), "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn of_a_collection_goes_what_a_list_with_these_parameters_has() {
+    let rig = Rig::new().await;
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        rig.call("POST", MAPS, &json!({"metadata": {"name": name, "labels": {"n": name}}})).await.expect(201);
+    }
+    let at = rig.get(MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let first = rig.get(&format!("{MAPS}?limit=4")).await.expect(200);
+    let rest = first["metadata"]["continue"].as_str().unwrap();
+    rig.call("POST", MAPS, &json!({"metadata": {"name": "ab"}})).await.expect(201);
+    for (query, code, left) in [
+        ("continue=abc".to_owned(), 400, vec!["a", "ab", "b", "c", "d", "e", "f"]),
+        ("limit=x".to_owned(), 400, vec!["a", "ab", "b", "c", "d", "e", "f"]),
+        ("resourceVersion=1&resourceVersionMatch=exactly".to_owned(), 422, vec!["a", "ab", "b", "c", "d", "e", "f"]),
+        (format!("continue={rest}&limit=1"), 200, vec!["a", "ab", "b", "c", "d", "f"]),
+        (format!("continue={rest}"), 200, vec!["a", "ab", "b", "c", "d"]),
+        ("limit=1".to_owned(), 200, vec!["ab", "b", "c", "d"]),
+        ("limit=1&labelSelector=n%3Dc".to_owned(), 200, vec!["ab", "b", "d"]),
+        // What came later stays.
+        (format!("resourceVersion={at}&resourceVersionMatch=Exact"), 200, vec!["ab"]),
+        (String::new(), 200, vec![]),
+    ] {
+        rig.call("DELETE", &format!("{MAPS}?{query}"), &json!({})).await.expect(code);
+        let list = rig.get(MAPS).await.expect(200);
+        let names = list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap());
+        assert_eq!(names.collect::<Vec<_>>(), left, "{query}");
     }
 }

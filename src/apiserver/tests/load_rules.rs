@@ -107,6 +107,34 @@ async fn one_token_leaves_watches_for_the_others() {
     assert_eq!(watch("greedy").await.status(), 429);
 }
 
+/// Each change of a kind is held against the selectors of all its watches.
+#[tokio::test]
+async fn a_watch_with_a_long_selector_counts_as_several() {
+    let rig = Rig::new().await;
+    let revision = rig.api.store().revision();
+    let watch = async |selector: &str| {
+        let uri = format!("{MAPS}?watch=true&resourceVersion={revision}&labelSelector={selector}");
+        let mut request = http::Request::get(uri).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(user("system:serviceaccount:rack:bot").unwrap());
+        rig.api.router().oneshot(request).await.unwrap()
+    };
+    let long: Vec<String> = (0..60).map(|number| format!("k{number}%20notin%20(a,b,c)")).collect();
+    let long = long.join(",");
+    let mut greedy = Vec::new();
+    let last = loop {
+        let response = watch(&long).await;
+        match response.status().as_u16() {
+            200 => greedy.push(response),
+            code => break code,
+        }
+        assert!(greedy.len() <= inflight::WATCHES);
+    };
+    // 60 keys and 180 values.
+    assert_eq!((greedy.len(), last), (inflight::WATCHES * 3 / 4 / 31, 429));
+    drop(greedy);
+    assert_eq!(watch("app=a").await.status(), 200);
+}
+
 #[tokio::test]
 async fn who_lost_a_right_while_the_body_came_has_lost_it() {
     let rig = Rig::new().await;

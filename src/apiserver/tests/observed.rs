@@ -154,7 +154,10 @@ async fn too_much_at_once_is_refused_and_may_come_again() {
         rig.get("/metrics").await.text.contains("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 400")
     );
     drop(held);
-    let all: Vec<_> = std::iter::from_fn(|| inflight.for_watch(&admin().unwrap()).ok()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| {
+        inflight.for_watch(&admin().unwrap(), &crate::apiserver::selectors::Selector::default()).ok()
+    })
+    .collect();
     rig.get(&format!("{HOSTS}?watch=true")).await.expect(429);
     rig.get(HOSTS).await.expect(200);
     drop(all);

@@ -105,9 +105,9 @@ impl Sessions {
 
     /// The connection of a host's agent is no stranger's.
     fn vouched(&self, request: Request) -> Request {
-        let session = bearer(request.headers()).is_some_and(|token| self.0.tokens.verify_session(token).is_ok());
-        if let (true, Some(connection)) = (session, request.extensions().get::<PeerConnection>()) {
-            connection.vouch();
+        let claims = bearer(request.headers()).and_then(|token| self.0.tokens.verify_session(token).ok());
+        if let (Some(claims), Some(connection)) = (claims, request.extensions().get::<PeerConnection>()) {
+            connection.vouch(&format!("agent:{}", claims.uid));
         }
         request
     }
