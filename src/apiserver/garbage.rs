@@ -184,7 +184,10 @@ impl ApiServer {
             let Some(object) = self.found(key).filter(|object| object.is_owned()) else { return Ok(()) };
             let meta = object.metadata();
             let states: Vec<(&Value, Owner)> = owners(&meta)
-                .map(|reference| (reference, self.owner_state(registry, &object.namespace, reference, seen)))
+                .map(|reference| match self.owner_state(registry, &object.namespace, reference, seen) {
+                    Owner::Gone if is_of_a_later_kind(registry, reference, &meta) => (reference, Owner::Unknown),
+                    state => (reference, state),
+                })
                 .collect();
             let due = due(&states);
             let outcome = match &due {
@@ -331,6 +334,16 @@ impl ApiServer {
         seen.insert(key, (revision, state));
         state
     }
+}
+
+/// Whether the owner's kind was defined after its dependent was made: then nobody can say that the owner was ever here, and whoever
+/// may define kinds would have whatever names an owner of such a kind removed.
+fn is_of_a_later_kind(registry: &Registry, reference: &Value, meta: &Value) -> bool {
+    let text = |key: &str| reference[key].as_str().unwrap_or_default();
+    let resource = registry.find_kind(text("apiVersion"), text("kind"));
+    let since = resource.as_ref().and_then(|resource| resource.custom.as_ref()).map(|custom| custom.since.as_str());
+    // Both are of this server, in UTC and in seconds.
+    since.is_some_and(|since| since > meta["creationTimestamp"].as_str().unwrap_or_default())
 }
 
 fn is(object: &Object, uid: &str) -> bool {

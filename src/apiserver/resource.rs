@@ -134,6 +134,8 @@ impl Document {
 pub struct Custom {
     /// Whether its definition is being deleted: objects may go, but none may come.
     pub ending: bool,
+    /// `creationTimestamp` of its definition.
+    pub since: String,
     /// Cancelled when another definition, or none, takes this one's place.
     pub replaced: CancellationToken,
 }

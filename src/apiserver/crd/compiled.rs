@@ -281,7 +281,8 @@ fn compile(definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
         if !one_form || resource.schema.has_defaults() {
             resource.conversion = Some(Conversion::Version { stored: stored.clone() });
         }
-        resource.custom = Some(Custom { ending: is_ending(definition), ..Custom::default() });
+        let since = definition["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+        resource.custom = Some(Custom { ending: is_ending(definition), since, ..Custom::default() });
     }
     Ok(resources.into_iter().map(Arc::new).collect())
 }

@@ -309,3 +309,30 @@ async fn one_namespace_that_has_much_to_collect_keeps_no_other_waiting() {
     assert!(!rig.is_there(OTHERS, "owner").await && !rig.is_there(MAPS, "owner").await);
     assert!(!rig.is_there(MAPS, "d0").await && !rig.is_there(MAPS, "d1499").await);
 }
+
+/// Who may define kinds has nothing removed that names an owner of a kind which was not there before.
+#[tokio::test]
+async fn what_is_older_than_the_kind_of_its_owner_stays() {
+    let rig = Rig::new().await;
+    let uid = json!("00000000-0000-4000-8000-000000000001");
+    let owner = reference("example.org/v1", "Later", "o", &uid);
+    let older = rig.make(MAPS, &owned("older", std::slice::from_ref(&owner))).await;
+    let made = older["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
+    // It is written in seconds.
+    eventually(async || jiff::Timestamp::now().to_string()[..19] > made[..19]).await;
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let names = json!({"plural": "laters", "kind": "Later"});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "laters.example.org"},
+        "spec": {"group": "example.org", "scope": "Namespaced", "names": names,
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]},
+    });
+    rig.make(CRDS, &definition).await;
+    let laters = "/apis/example.org/v1/namespaces/rack/laters";
+    eventually(async || rig.get(laters).await.code == 200).await;
+    // Of one that is younger the owner could have been seen.
+    rig.make(MAPS, &owned("younger", &[owner])).await;
+    rig.sweep_all().await;
+    assert!(rig.is_there(MAPS, "older").await && !rig.is_there(MAPS, "younger").await);
+}
