@@ -181,6 +181,11 @@ impl Leases {
         &self.networks
     }
 
+    /// Whether the configuration has a network of this name.
+    pub(super) fn has_network(&self, name: &str) -> bool {
+        self.networks.iter().any(|network| network.config.name == name)
+    }
+
     /// Looks at all leases of a network whose pool is short. Those of machines that are known no more end as early as a
     /// stranger's, `guest_lease` seconds from now at the latest. A known machine's claim of an address that it left ends when it has a
     /// lease on another network: of two relays anybody can make up one, so the claim of each network would stay for ever.

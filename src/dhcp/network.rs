@@ -8,6 +8,7 @@ use dhcproto::{Encodable, Encoder};
 use ipnetwork::Ipv4Network;
 
 use crate::api::MacAddress;
+use crate::boot::HostIndex;
 use crate::config::{NetworkConfig, NetworkMode};
 
 use super::ServicePorts;
@@ -95,6 +96,13 @@ impl Network {
     /// The reservation of a machine.
     pub fn reservation(&self, mac: MacAddress) -> Option<&Reservation> {
         self.reservations.get(&mac)
+    }
+
+    /// Whether a machine is known on this network: it has a reservation here, or is the boot address of a registered host whose machine
+    /// is not at home in another network of these names (`boot::home`). Anybody can ask for an address in its name, in any network.
+    pub fn knows(&self, mac: MacAddress, hosts: &HostIndex, is_network: impl Fn(&str) -> bool) -> bool {
+        let is_away = |home: &str| !home.is_empty() && home != self.name && is_network(home);
+        self.reservation(mac).is_some() || hosts.registered(mac).is_some_and(|host| !is_away(&host.ownership.home))
     }
 
     /// Whose reservation an address is.

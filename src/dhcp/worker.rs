@@ -331,7 +331,8 @@ impl Handler {
         }
         let Some(leases) = self.leases.networks().get(index) else { return };
         let hosts = &self.hosts;
-        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
+        let is_network = |name: &str| self.leases.has_network(name);
+        let known = |mac: MacAddress| network.knows(mac, hosts, is_network);
         let host = hosts.by_mac(request.mac);
         let unknown = hosts.unknown_machine(request.mac, network.discovery);
         let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
@@ -407,7 +408,8 @@ impl Handler {
         }
         for (index, network) in self.networks.iter().filter(|_| self.port == Port::Server) {
             let Some(leases) = self.leases.networks().get(*index) else { continue };
-            let known = |mac: MacAddress| network.reservation(mac).is_some() || self.hosts.is_registered(mac);
+            let is_network = |name: &str| self.leases.has_network(name);
+            let known = |mac: MacAddress| network.knows(mac, &self.hosts, is_network);
             let gone = leases.table().advance(now, &known);
             if !gone.is_empty() {
                 tracing::debug!(network = %network.name, leases = gone.len(), "old DHCP leases were removed");

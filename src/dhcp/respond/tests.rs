@@ -114,7 +114,7 @@ impl World {
         let request = Request::parse(&packet).expect("well formed");
         let network = &self.network;
         let hosts = &self.hosts;
-        let known = |mac: MacAddress| network.reservation(mac).is_some() || hosts.is_registered(mac);
+        let known = |mac: MacAddress| network.knows(mac, hosts, |name| name == "elsewhere");
         let host = hosts.by_mac(request.mac);
         let unknown = hosts.unknown_machine(request.mac, network.discovery);
         let context = NetworkContext { network, host: host.as_deref(), hosts, unknown: &unknown, known: &known };
@@ -929,4 +929,34 @@ fn addresses_that_somebody_wrote_into_hosts_leave_room_for_a_new_host() {
     world.now += 8 * 3600;
     let back = (2..=9).filter(|number| world.discover(*number).kind().is_some()).count();
     assert_eq!(back, 8);
+}
+
+/// Anybody can ask in the name of a machine that is in another network.
+#[test]
+fn machines_that_are_at_home_elsewhere_leave_room_for_a_new_host() {
+    for (home, own, taken) in
+        [("elsewhere", None, 18), ("", None, 20), ("renamed", None, 20), ("elsewhere", Some(21), 19)]
+    {
+        let reservation =
+            own.map(|number| format!("reservation=[{{mac='{}',address='10.0.0.119'}}]\n", MacAddress(mac(number))));
+        let settings = format!("pool=['10.0.0.100-10.0.0.119']\n{}", reservation.unwrap_or_default());
+        let mut world = World::new(&settings);
+        for number in 20..=60 {
+            let ownership = Ownership { home: home.into(), ..registered(number) };
+            let (name, macs) = (number.to_string(), vec![MacAddress(mac(number))]);
+            world.hosts.insert(BootHost {
+                namespace: format!("tenant-{number}"),
+                created: 0,
+                ownership,
+                uid: name.clone(),
+                name,
+                macs,
+                intent: None,
+                boot_interface: Default::default(),
+                discovery: Default::default(),
+            });
+        }
+        let given = (20..=60).filter(|number| world.discover(*number).kind().is_some()).count();
+        assert_eq!(given, taken, "{home} {own:?}");
+    }
 }
