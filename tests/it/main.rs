@@ -34,6 +34,7 @@ mod engine_answers;
 mod engine_hostile;
 mod full_file_system;
 mod heads;
+mod home_network;
 mod host_crash;
 mod host_move;
 mod host_spec;
