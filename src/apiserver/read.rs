@@ -133,7 +133,9 @@ fn respond(
     connection: Option<ConnectionHandle>,
 ) -> Response {
     let mut response = context.encoding.response(code, body);
-    response.extensions_mut().insert(Compressible);
+    if connection.as_ref().is_none_or(ConnectionHandle::may_compress) {
+        response.extensions_mut().insert(Compressible);
+    }
     if let Some(connection) = connection {
         response.extensions_mut().insert(connection);
     }

@@ -42,6 +42,9 @@ pub(super) const COUNTED_FROM: usize = 16 << 10;
 pub(super) const PIECE: usize = 64 * 1024;
 /// What an answer holds while it is compressed, in bytes: the windows and tables of a gzip encoder.
 const COMPRESSING: usize = 300 << 10;
+/// Answers that a caller may have under way and still get another one compressed. Each piece of a compressed one takes a
+/// processor for a millisecond or two, and those of hundreds of answers would stand before everybody's small requests.
+const COMPRESSED_AT_ONCE: usize = 16;
 /// When all answers together hold less than this part of what is retired, others hold it, and no answer is broken off.
 const PART: usize = 4;
 /// While nothing can be broken off, it is looked again only when so many bytes more are held.
@@ -184,17 +187,25 @@ struct PendingContent<S> {
 
 /// The connection on which an answer goes out, put into the extensions of the answer for the listener to fill in.
 #[derive(Clone, Default)]
-pub(super) struct ConnectionHandle(Arc<OnceLock<CancellationToken>>);
+pub(super) struct ConnectionHandle {
+    cut: Arc<OnceLock<CancellationToken>>,
+    may_compress: bool,
+}
 
 impl ConnectionHandle {
     /// Cancelling this token closes the connection.
     pub fn is_cut_by(&self, token: CancellationToken) {
         // An answer goes out once.
-        self.0.set(token).ok();
+        self.cut.set(token).ok();
+    }
+
+    /// Whether the answer may be compressed: not when its caller has many under way.
+    pub fn may_compress(&self) -> bool {
+        self.may_compress
     }
 
     fn cut(&self) {
-        if let Some(token) = self.0.get() {
+        if let Some(token) = self.cut.get() {
             token.cancel();
         }
     }
@@ -294,6 +305,13 @@ impl Table {
         self.own.fetch_sub(before, Ordering::Relaxed);
     }
 
+    /// Answers of a caller that come to an end by themselves, up to so many as count.
+    fn bounded_of(&self, caller: &str) -> usize {
+        let entries = lock(&self.entries);
+        let own = entries.values().filter(|entry| &*entry.caller == caller && entry.answer.is_bounded());
+        own.take(COMPRESSED_AT_ONCE).count()
+    }
+
     fn is_crowded(&self) -> bool {
         self.own.load(Ordering::Relaxed) > self.own_max
     }
@@ -383,13 +401,15 @@ impl ResponseReservation {
     pub fn new(memory: &ResponseMemory, user: &str, what: &str, headers: &HeaderMap, text: usize) -> Self {
         let accepts = headers.get_all(header::ACCEPT_ENCODING).iter();
         let compresses = accepts.filter_map(|one| one.to_str().ok()).any(|one| one.contains("gzip"));
+        let caller = caller_shares::caller(user);
+        let may_compress = compresses && memory.0.bounded_of(caller) < COMPRESSED_AT_ONCE;
         Self {
             table: Arc::clone(&memory.0),
-            caller: caller_shares::caller(user).into(),
+            caller: caller.into(),
             what: what.into(),
             time: time_for(text),
-            base: if compresses { COMPRESSING } else { 0 },
-            connection: ConnectionHandle::default(),
+            base: if may_compress { COMPRESSING } else { 0 },
+            connection: ConnectionHandle { may_compress, ..ConnectionHandle::default() },
         }
     }
 

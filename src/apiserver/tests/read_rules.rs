@@ -155,6 +155,22 @@ async fn people_and_slow_lines_get_the_text_they_ask_for() {
         let answer = ask(&at, "accept-encoding", "gzip").await;
         assert_eq!(answer.headers.get("content-encoding").is_some(), encoded, "{at}");
     }
+    // Nor what somebody asks for who has many of them under way.
+    let begin = async |who: &str| {
+        let mut request = http::Request::get(HOSTS).header("accept-encoding", "gzip").body(Body::empty()).unwrap();
+        request.extensions_mut().insert(Identity::new(who, vec!["system:masters".into()], auth::Proof::Certificate));
+        let answer = rig.api.router().oneshot(request).await.unwrap();
+        (answer.headers().contains_key("content-encoding"), answer)
+    };
+    let mut under_way = Vec::new();
+    for number in 0..20 {
+        let (encoded, answer) = begin("many").await;
+        assert_eq!(encoded, number < 16, "{number}");
+        under_way.push(answer);
+    }
+    assert!(begin("few").await.0);
+    drop(under_way);
+    assert!(begin("many").await.0);
 }
 
 #[tokio::test]
