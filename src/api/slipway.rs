@@ -207,6 +207,9 @@ pub struct BootIntentSpec {
 /// goes. Only who may write the host can say so.
 pub const ANNOTATION_MOVED_TO: &str = "slipway.dev/moved-to";
 
+/// On a BareMetalHost: name of the network of the configuration that its machine boots from. Counts before what was seen, for
+/// machines that were moved or are not inspected.
+pub const ANNOTATION_NETWORK: &str = "slipway.dev/network";
 /// On a BootIntent: what its host was registered with, a [`Registration`] as JSON. Missing only in intents of versions that
 /// did not keep it.
 pub const ANNOTATION_REGISTRATION: &str = "slipway.dev/registration";

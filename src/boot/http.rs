@@ -249,7 +249,7 @@ impl ServerState {
             Home::Here => {}
             Home::Elsewhere(name) => {
                 return Err(format!(
-                    "{address} asks for the script of {mac}, and that machine reported itself from the network {name}: if it was moved, inspect the host again, or make a reservation for it where it is now"
+                    "{address} asks for the script of {mac}, and that machine reported itself from the network {name}: if it was moved, say so in the host's annotation slipway.dev/network"
                 ));
             }
             Home::Unknown => {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
-use crate::api::slipway::{ANNOTATION_REPORTED, BootIntent, Registration};
+use crate::api::slipway::{ANNOTATION_NETWORK, ANNOTATION_REPORTED, BootIntent, Registration};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 use crate::host::lifecycle;
@@ -164,7 +164,9 @@ impl Known {
                 macs.extend(reported.filter(|mac| !host.macs.contains(mac)).collect::<Vec<_>>());
                 // A machine that says anew what it is may have been moved.
                 let stays = own.is_some_and(|(intent, _)| !intent.inspects());
-                let home = record.as_ref().filter(|_| stays).map(|record| record.network.clone()).unwrap_or_default();
+                let seen = record.as_ref().filter(|_| stays).map(|record| record.network.clone());
+                let said = Some(host.ownership.home.clone()).filter(|said| !said.is_empty());
+                let home = said.or(seen).unwrap_or_default();
                 let ownership = Ownership { registered, record, home, ..host.ownership.clone() };
                 let intent = own.map(|(intent, _)| indexed(intent));
                 index.insert(BootHost { macs, intent, ownership, ..host.clone() });
@@ -192,8 +194,9 @@ fn boot_host(host: &BareMetalHost) -> BootHost {
     let boot_mac = host.spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok());
     let paused = host.annotations().contains_key(ANNOTATION_PAUSED);
     // Whether it is registered, its record says, which is in the intent.
-    let ownership =
-        Ownership { boot_mac, registered: lifecycle::says_registered(host), paused, ..Ownership::default() };
+    let registered = lifecycle::says_registered(host);
+    let home = host.annotations().get(ANNOTATION_NETWORK).cloned().unwrap_or_default();
+    let ownership = Ownership { boot_mac, registered, paused, record: None, home };
     let bmc = host.spec.bmc.as_ref().and_then(|bmc| BmcAddress::parse(&bmc.address).ok());
     BootHost {
         namespace: host.namespace().unwrap_or_default(),
@@ -314,6 +317,13 @@ mod tests {
             known.publish(&key, 1_000_000, &index);
             let found = index.by_name("ns", "h").expect("known").ownership.clone();
             assert_eq!(found.home, home, "{recorded} {network} {inspects} {has}");
+            // What the host says counts first.
+            host.annotations_mut().insert(ANNOTATION_NETWORK.into(), "said".into());
+            known.put_host(&host);
+            known.publish(&key, 1_000_000, &index);
+            assert_eq!(index.by_name("ns", "h").expect("known").ownership.home, "said");
+            host.annotations_mut().clear();
+            known.put_host(&host);
             // What is recorded when the next boot begins.
             let next = record.with_report(&intent).network;
             let wanted = if has || recorded.is_empty() { network } else { recorded };
