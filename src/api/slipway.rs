@@ -429,7 +429,7 @@ pub struct SessionStatus {
     /// it has, since it was not inspected yet or is to be inspected anew.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cards: Vec<String>,
-    /// Network of the configuration that it came from; empty for none.
+    /// Network of the configuration that its boot script was asked from; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub network: String,
 }

@@ -124,7 +124,7 @@ impl Sessions {
                 last_seen: Some(now),
                 used: false,
                 cards: cards.iter().map(ToString::to_string).collect(),
-                network: network_of(self.0.networks.get().map_or(&[], Vec::as_slice), peer).to_owned(),
+                network: self.network_of(&claims, peer),
             };
             // Results and log of an earlier boot end here.
             let status = BootIntentStatus { session: Some(session), ..BootIntentStatus::default() };
@@ -149,6 +149,12 @@ impl Sessions {
             });
         }
         Err(Refused(StatusCode::SERVICE_UNAVAILABLE, "too many writers at once; try again".into()))
+    }
+
+    /// The network that the machine booted from: its script's, for its ramdisk may have its address from another.
+    fn network_of(&self, claims: &Claims, peer: IpAddr) -> String {
+        let from = claims.address.map_or(peer, IpAddr::V4);
+        network_of(self.0.networks.get().map_or(&[], Vec::as_slice), from).to_owned()
     }
 
     /// What answers at an address.

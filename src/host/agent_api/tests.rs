@@ -554,6 +554,16 @@ async fn a_session_says_which_network_it_came_from() {
     assert_eq!(status, 200, "{answer}");
     let session = site.status().await.session.expect("a session");
     assert_eq!(session.network, "rack");
+    // Where Slipway gives no addresses, the ramdisk may have its own in another network than the firmware.
+    let mut site = Site::new(&[StepAction::Inspect]).await;
+    let networks = vec![network("other", "10.1.0.0/16"), network("rack", "10.0.0.0/24")];
+    site.router = site.sessions.clone().with_networks(networks).with_neighbours(answers(Some(1))).router();
+    let bound = crate::boot::TokenBinding::First([10, 1, 0, 5].into());
+    let token = site.tokens.mint_bound(&site.uid, 7, bound).unwrap();
+    let (status, answer) = site.open_by(&[MAC], NODE, &token).await;
+    assert_eq!(status, 200, "{answer}");
+    let session = site.status().await.session.expect("a session");
+    assert_eq!(session.network, "other");
 }
 
 /// Also where the host has one card only, or none was inspected: the machine said at the beginning which it has.
