@@ -196,13 +196,12 @@ impl Object {
 
     /// Its `metadata`, parsed; null when it has none.
     pub fn metadata(&self) -> Value {
-        serde_json::from_slice(&self.metadata_json()).unwrap_or_default()
+        serde_json::from_slice(self.metadata_in(&self.json())).unwrap_or_default()
     }
 
-    /// Its `metadata` as JSON text, a part of [`Object::json`]; empty when it has none.
-    pub fn metadata_json(&self) -> Bytes {
-        let json = self.json();
-        if self.metadata.end <= json.len() { json.slice(self.metadata.clone()) } else { Bytes::new() }
+    /// Its `metadata` in its text, which [`Object::json`] gave; empty when it has none.
+    pub fn metadata_in<'t>(&self, json: &'t [u8]) -> &'t [u8] {
+        json.get(self.metadata.clone()).unwrap_or_default()
     }
 
     /// Adds the text without `apiVersion` and `kind`, as lists of typed objects have their items.
