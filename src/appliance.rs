@@ -25,6 +25,7 @@ use crate::host::discovery::Discovery;
 use crate::host::logs::Logs;
 use crate::host::logs::retention;
 use crate::host::media::{HostNetworkData, Media, ToMachines};
+use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
 use crate::image::{self, Library};
 use crate::log::Ration;
@@ -241,6 +242,7 @@ async fn begin(
     let logs = Logs::new(config.data_dir.logs());
     let log_upkeep = retention::keep(&mut watches, index.clone(), logs.clone(), tasks.task("log-retention"));
     let metrics = Metrics::default();
+    let refusals = BootRefusals::default();
     let media = media(config, &tokens, &files);
     let leases = leases(config, store)?;
     let sources = image_sources(config);
@@ -253,6 +255,7 @@ async fn begin(
         logs: &logs,
         media: &media,
         metrics: &metrics,
+        refusals: &refusals,
         library: &library,
         sources: &sources,
         leases: leases.as_ref(),
@@ -358,6 +361,7 @@ async fn begin(
         .context("boot.kernel_args")?
         .with_networks(boot_networks(config, leases.as_ref(), &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
+        .telling(Arc::new(move |host, reason| refusals.take(host, reason)))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
     let router = boot::router(site, index.clone(), tokens, files, downloads).merge(boot::live::router(
         index.clone(),

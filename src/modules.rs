@@ -13,6 +13,7 @@ use crate::host::directory::Directory;
 use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
+use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
@@ -60,6 +61,8 @@ pub struct House<'a> {
     pub media: &'a Media,
     /// What hosts go through.
     pub metrics: &'a Metrics,
+    /// Boots that were refused to their machines.
+    pub refusals: &'a BootRefusals,
     /// Images that are there.
     pub library: &'a Library,
     /// Where images may come from.
@@ -76,9 +79,9 @@ pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
 }
 
 fn machines(house: &mut House<'_>) -> Machines {
-    let (settings, bmc) = (house.config.host.clone(), house.config.bmc.clone());
     let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
-    Machines::new(house.watches, directory, logs, media, settings, bmc, house.metrics.clone())
+    let (metrics, refusals) = (house.metrics.clone(), house.refusals.clone());
+    Machines::new(house.watches, directory, logs, media, house.config, metrics, refusals)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

@@ -285,7 +285,7 @@ impl ServerState {
         token: impl FnOnce(TokenBinding) -> Result<String, MintError>,
     ) -> Result<String, ErrorResponse> {
         let generation = host.and_then(|host| host.intent.as_ref()).map(|intent| intent.generation);
-        let host = host.map(|host| display(named(&host.namespace, &host.name)));
+        let label = host.map(|host| display(named(&host.namespace, &host.name)));
         let has_ramdisk = {
             let files = self.files.clone();
             tokio::task::spawn_blocking(move || files.has_ramdisk()).await.unwrap_or(false)
@@ -297,11 +297,14 @@ impl ServerState {
         let bound = match bound {
             Ok(bound) => bound,
             Err(reason) => {
-                warn!(host, mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the machine gets no ramdisk");
+                warn!(host = label, mac = %client.mac, peer = %conn.peer, reason, "boot script: error, the machine gets no ramdisk");
+                if let Some(host) = host {
+                    (self.config.refused.0)(host, &reason);
+                }
                 return Ok(script::error(client.mac, &reason)?);
             }
         };
-        info!(host, mac = %client.mac, peer = %conn.peer, generation, "boot script: ramdisk");
+        info!(host = label, mac = %client.mac, peer = %conn.peer, generation, "boot script: ramdisk");
         Ok(script::ramdisk(&script::Ramdisk {
             archive,
             who,

@@ -9,13 +9,14 @@ use crate::api::slipway::BootIntent;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::bmc;
-use crate::config::{BmcConfig, HostConfig};
+use crate::config::{BmcConfig, Config, HostConfig};
 use crate::host::admission;
 use crate::host::directory::Directory;
 use crate::host::logs::{Logs, endpoint};
 use crate::host::media::Media;
 use crate::host::media::data_image::{self, DataImages};
 use crate::host::reconcile::reconciler::{self, Hardware};
+use crate::host::status::boot_refusals::{self, BootRefusals};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::stall::{self, StallDetector};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
@@ -91,6 +92,8 @@ pub struct Machines {
     pub bmc: BmcConfig,
     /// What hosts go through.
     pub metrics: Metrics,
+    /// Boots that were refused to their machines.
+    pub refusals: BootRefusals,
     /// What is asked of their BMCs.
     bmc_metrics: bmc::Metrics,
     /// Hosts that make no progress.
@@ -105,13 +108,14 @@ impl Machines {
         directory: Directory,
         logs: Logs,
         media: Media,
-        settings: HostConfig,
-        bmc: BmcConfig,
+        config: &Config,
         metrics: Metrics,
+        refusals: BootRefusals,
     ) -> Self {
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
+        let (settings, bmc) = (config.host.clone(), config.bmc.clone());
         let bmc_metrics = bmc::Metrics::default();
-        Self { directory, logs, media, settings, bmc, metrics, bmc_metrics, stalls, data_images }
+        Self { directory, logs, media, settings, bmc, metrics, refusals, bmc_metrics, stalls, data_images }
     }
 }
 
@@ -152,6 +156,13 @@ impl Life for Machines {
         let data_images = data_image::run(client.clone(), self.data_images.clone(), stop.clone());
         let (limit, looks) = (self.settings.stuck_after.0, acting.tasks.task("stuck-hosts"));
         let watch = stall::run(client.clone(), self.stalls.clone(), limit, looks, stop.clone());
-        Ok(vec![service("data images", data_images), service("hosts", hosts), service("watch for stuck hosts", watch)])
+        let refused = acting.tasks.task("refused-boots");
+        let refused = boot_refusals::run(client.clone(), self.refusals.clone(), refused, stop.clone());
+        Ok(vec![
+            service("data images", data_images),
+            service("hosts", hosts),
+            service("watch for stuck hosts", watch),
+            service("events of refused boots", refused),
+        ])
     }
 }

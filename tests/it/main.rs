@@ -23,6 +23,7 @@ mod bmc_ipmi;
 mod bmc_media;
 mod bmc_redfish;
 mod boot_flood;
+mod boot_refused;
 mod cli;
 mod client;
 mod descriptors;

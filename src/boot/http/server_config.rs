@@ -21,6 +21,19 @@ pub struct BootServerConfig {
     advertise: Option<IpAddr>,
     own: Option<IpAddr>,
     network_data: Option<Arc<dyn NetworkData>>,
+    pub(super) refused: Refused,
+}
+
+/// Is told which host's machine was refused its boot, and why.
+pub type TellRefusal = dyn Fn(&BootHost, &str) + Send + Sync;
+
+#[derive(Clone)]
+pub(super) struct Refused(pub Arc<TellRefusal>);
+
+impl std::fmt::Debug for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Refused")
+    }
 }
 
 /// What boot HTTP knows of the networks that machines ask from.
@@ -81,7 +94,9 @@ impl BootServerConfig {
         let ca_sha256 = Sha256::digest(&der).iter().map(|byte| format!("{byte:02x}")).collect();
         let networks = BootNetworks::default();
         let (kernel_args, ca_pem) = (kernel_args.into(), ca_pem.into());
-        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise: None, own: None, network_data: None })
+        let refused = Refused(Arc::new(|_, _| {}));
+        let (advertise, own, network_data) = (None, None, None);
+        Ok(Self { api_port, kernel_args, ca_pem, ca_sha256, networks, advertise, own, network_data, refused })
     }
 
     /// The same site with what is known of its networks.
@@ -93,6 +108,12 @@ impl BootServerConfig {
     /// Where hosts' network data comes from.
     pub fn with_network_data(self, source: Arc<dyn NetworkData>) -> Self {
         Self { network_data: Some(source), ..self }
+    }
+
+    /// Who is told when a host's machine is refused its boot.
+    #[must_use]
+    pub fn telling(self, refused: Arc<TellRefusal>) -> Self {
+        Self { refused: Refused(refused), ..self }
     }
 
     /// The address that machines are told when they did not reach this appliance by themselves: `advertise` in any case,

@@ -221,7 +221,7 @@ impl Decider<'_> {
         let deadline = self.call_deadline(started);
         (self.observed.now >= deadline).then(|| {
             format!(
-                "the machine did not call back within {} of being powered on at {started:.0}: see its console, and the DHCP and boot log for {}",
+                "the machine did not call back within {} of being powered on at {started:.0}: see its console, the host's events, and the DHCP and boot log for {}",
                 self.observed.settings.boot_deadline,
                 self.observed.host.spec.boot_mac_address.as_deref().unwrap_or("its MAC address")
             )
