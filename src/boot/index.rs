@@ -58,7 +58,7 @@ pub struct Ownership {
     pub paused: bool,
     /// What it was registered with, as recorded, while that counts; other than what it names now where it names another
     /// machine since.
-    pub record: Option<Registration>,
+    pub record: Option<Arc<Registration>>,
     /// Network of the configuration that its machine boots from; empty while nobody knows, or while it says anew what it is.
     pub home: String,
 }

@@ -53,9 +53,9 @@ fn whoever_comes_later_is_recorded_later_also_when_the_clock_was_set_back() {
         cards: BTreeMap::from([(mac(9).to_string(), card)]),
         ..Registration::default()
     };
-    let known = |record| {
+    let known = |record: Registration| {
         let ownership =
-            Ownership { boot_mac: Some(mac(1)), registered: true, record: Some(record), ..Ownership::default() };
+            Ownership { boot_mac: Some(mac(1)), registered: true, record: Some(record.into()), ..Ownership::default() };
         BootHost { ownership, ..host("a", &[1]) }
     };
     index.insert(known(record(90_500, 60_000)));
@@ -101,7 +101,7 @@ fn a_machine_is_contested_by_another_registered_host_with_its_boot_address() {
     // Who was registered later with a further card of the machine takes nothing from it, where the machine shows its own.
     let since = |boot: u8, since| {
         let record = Registration { since, ..Registration::default() };
-        Ownership { record: Some(record), ..ownership(boot, true) }
+        Ownership { record: Some(record.into()), ..ownership(boot, true) }
     };
     index.insert(BootHost { ownership: since(1, 5), ..host("a", &[1, 2]) });
     index.insert(BootHost { ownership: since(2, 6), ..host("b", &[2, 9]) });
@@ -121,7 +121,7 @@ fn a_card_that_an_agent_reported_is_its_hosts_as_a_boot_address_is() {
         let ownership = Ownership {
             boot_mac: Some(mac(boot)),
             registered: since > 0,
-            record: Some(record),
+            record: Some(record.into()),
             ..Ownership::default()
         };
         BootHost { namespace: name.into(), ownership, ..host(name, macs) }
@@ -287,7 +287,11 @@ fn who_was_registered_first_has_the_address_in_whatever_order_hosts_are_listed()
     let record = |since| Some(Registration { since, ..Registration::default() });
     let since = |name: &str, created, since| {
         let plain = registered(name, 1);
-        BootHost { created, ownership: Ownership { record: record(since), ..plain.ownership.clone() }, ..plain }
+        BootHost {
+            created,
+            ownership: Ownership { record: record(since).map(Arc::new), ..plain.ownership.clone() },
+            ..plain
+        }
     };
     let hosts = || [since("victim", 9, 50), since("elder", 1, 60), BootHost { created: 0, ..host("oldest", &[1]) }];
     for settled in [false, true] {

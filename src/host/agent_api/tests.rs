@@ -591,9 +591,8 @@ async fn a_session_goes_on_by_the_cards_that_it_was_opened_with() {
         site.router = site.sessions.clone().with_neighbours(neighbours).router();
         let know = || {
             let mut host = site.index.by_name("default", "h").expect("known").as_ref().clone();
-            let record = crate::api::slipway::Registration::default();
-            let record = host.ownership.record.get_or_insert(record);
-            record.cards = was_inspected.then(|| (MAC.to_owned(), 1)).into_iter().collect();
+            let record = host.ownership.record.get_or_insert_default();
+            Arc::make_mut(record).cards = was_inspected.then(|| (MAC.to_owned(), 1)).into_iter().collect();
             site.index.insert(host);
         };
         know();

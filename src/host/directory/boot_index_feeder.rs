@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::api::MacAddress;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost};
-use crate::api::slipway::{ANNOTATION_NETWORK, ANNOTATION_REPORTED, BootIntent, Registration};
+use crate::api::slipway::{ANNOTATION_NETWORK, ANNOTATION_REGISTRATION, ANNOTATION_REPORTED, BootIntent, Registration};
 use crate::bmc::BmcAddress;
 use crate::boot::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};
 use crate::host::lifecycle;
@@ -49,7 +49,7 @@ impl Intents {
 struct Known {
     hosts: HashMap<Key, BootHost>,
     /// With what its host was registered with.
-    intents: HashMap<Key, (Arc<BootIntent>, Option<Registration>)>,
+    intents: HashMap<Key, (Arc<BootIntent>, Option<Arc<Registration>>)>,
     /// Whether all hosts, and all intents, were listed once.
     listed: (bool, bool),
     /// When records end that count for a while only, Unix time in milliseconds, and whose they are.
@@ -124,9 +124,11 @@ impl Known {
 
     fn put_intent(&mut self, intent: &BootIntent, intents: &Intents) -> Key {
         let key = key(intent);
-        let record = intent.registration().map(|record| record.with_report(intent));
+        let record = intent.registration().map(|record| Arc::new(record.with_report(intent)));
         let mut intent = intent.clone();
         intent.metadata.managed_fields = None;
+        // Read already.
+        intent.annotations_mut().remove(ANNOTATION_REGISTRATION);
         // Nobody here asks for it, and it is larger than all the rest.
         if let Some(status) = &mut intent.status {
             status.inventory = None;
@@ -152,7 +154,7 @@ impl Known {
         match self.hosts.get(key) {
             Some(host) => {
                 let own = self.intents.get(key).filter(|(intent, _)| intent.is_of(&host.uid));
-                let counts = |record: &Registration| record.counts(host.ownership.registered, now);
+                let counts = |record: &Arc<Registration>| record.counts(host.ownership.registered, now);
                 let record = own.and_then(|(_, record)| record.clone()).filter(counts);
                 let until = record.as_ref().map_or(0, |record| record.until);
                 if until > now {

@@ -191,7 +191,7 @@ impl ConflictIndex {
         self.record(host.uid().as_deref()).is_some_and(|record| fits(&record))
     }
 
-    fn record(&self, uid: Option<&str>) -> Option<Registration> {
+    fn record(&self, uid: Option<&str>) -> Option<Arc<Registration>> {
         self.index.by_uid(uid?)?.ownership.record.clone()
     }
 

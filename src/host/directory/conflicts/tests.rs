@@ -47,11 +47,14 @@ fn put(conflicts: &ConflictIndex, host: &BareMetalHost) {
     let (boot_mac, bmc) = (host.boot_mac(), host.bmc_address().unwrap_or_default());
     let known = conflicts.index.by_uid(&uid).and_then(|known| known.ownership.record.clone());
     let record = known.or_else(|| {
-        crate::host::lifecycle::says_registered(host).then(|| Registration {
-            boot_mac_address: boot_mac.map(|mac| mac.to_string()).unwrap_or_default(),
-            bmc_address: bmc.to_owned(),
-            since: created.map_or(1, |made| made.as_millisecond()),
-            ..Registration::default()
+        crate::host::lifecycle::says_registered(host).then(|| {
+            Registration {
+                boot_mac_address: boot_mac.map(|mac| mac.to_string()).unwrap_or_default(),
+                bmc_address: bmc.to_owned(),
+                since: created.map_or(1, |made| made.as_millisecond()),
+                ..Registration::default()
+            }
+            .into()
         })
     });
     let registered = record.as_ref().is_some_and(|record| record.has_mac(boot_mac));
