@@ -34,6 +34,12 @@ impl Intents {
         intents.entry((namespace.to_owned(), name.to_owned())).or_default().subscribe()
     }
 
+    /// The intent of a host as last seen.
+    pub(in crate::host) fn get(&self, key: &Key) -> Option<Arc<BootIntent>> {
+        let intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        intents.get(key).and_then(|latest| latest.borrow().clone())
+    }
+
     fn set(&self, key: Key, intent: Option<Arc<BootIntent>>) {
         let mut intents = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sender = intents.entry(key.clone()).or_default();

@@ -1,5 +1,6 @@
 //! The host directory: what this process knows of all hosts, kept by one watch of each kind.
 
+pub(in crate::host) mod at_rest;
 pub mod boot_index_feeder;
 pub(in crate::host) mod conflicts;
 pub(in crate::host) mod host_view;
@@ -14,6 +15,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use self::at_rest::AtRest;
 use self::boot_index_feeder::Intents;
 use self::conflicts::ConflictIndex;
 use self::host_view::HostView;
@@ -33,6 +35,7 @@ pub struct Directory {
     pub ready: watch::Receiver<bool>,
     pub(in crate::host) conflicts: Arc<ConflictIndex>,
     pub(in crate::host) cache: Cache<HostView>,
+    pub(in crate::host) at_rest: AtRest,
 }
 
 impl Directory {
@@ -49,17 +52,23 @@ impl Directory {
             Change::Listed => told.take(&Change::Listed),
         });
         let cache = Cache::new(watches, |host: &BareMetalHost| HostView::from(host));
+        let at_rest = AtRest::default();
         // These have the names of their hosts.
         wake::<BootIntent>(watches, &cache, |cache, key| cache.wakes().wake(key.clone()));
-        wake::<Slim<HardwareData>>(watches, &cache, |cache, key| cache.wakes().wake(key.clone()));
-        wake_for_images(watches, &cache);
-        wake::<Slim<Secret>>(watches, &cache, |cache, (namespace, name)| {
+        let rest = at_rest.clone();
+        wake::<Slim<HardwareData>>(watches, &cache, move |cache, key| {
+            rest.end(key);
+            cache.wakes().wake(key.clone());
+        });
+        wake_for_images(watches, &cache, at_rest.clone());
+        let rest = at_rest.clone();
+        wake::<Slim<Secret>>(watches, &cache, move |cache, (namespace, name)| {
             let is_its = |host: &HostView| {
                 host.credentials_name() == Some(name.as_str()) && host.namespace().as_ref() == Some(namespace)
             };
-            cache.wake_where(is_its);
+            wake_where(cache, &rest, is_its);
         });
-        Self { index, intents, ready, conflicts, cache }
+        Self { index, intents, ready, conflicts, cache, at_rest }
     }
 
     /// With watches of its own, when everything is listed.
@@ -73,8 +82,20 @@ impl Directory {
     }
 }
 
+/// Has hosts looked at that rest or do not.
+fn wake_where(cache: &Cache<HostView>, at_rest: &AtRest, wanted: impl Fn(&HostView) -> bool) {
+    let wanted = |host: &HostView| {
+        let wanted = wanted(host);
+        if wanted {
+            at_rest.end(&key(host));
+        }
+        wanted
+    };
+    cache.wake_where(wanted);
+}
+
 /// Has hosts looked at when their Image changes in what they go by.
-fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>) {
+fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>, at_rest: AtRest) {
     let cache = cache.clone();
     let mut known = HashMap::new();
     watches.observe(move |change: &Change<'_, Image>| {
@@ -88,7 +109,7 @@ fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>) {
             None => known.remove(&name),
         };
         if before != now {
-            cache.wake_where(|host| host.image_name() == Some(name.as_str()));
+            wake_where(&cache, &at_rest, |host| host.image_name() == Some(name.as_str()));
         }
     });
 }

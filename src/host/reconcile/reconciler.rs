@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, PostParams};
@@ -26,6 +27,8 @@ use crate::config::HostConfig;
 use crate::engine::Fence;
 use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::Directory;
+use crate::host::directory::at_rest::AtRest;
+use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::directory::host_view::HostView;
 use crate::host::lifecycle::{self, Effect, Next, Observed, Transition};
 use crate::host::media::{Media, data_image};
@@ -58,6 +61,8 @@ pub struct Reconciler {
     context: Context,
     places: ProvisioningSlots,
     looks: Arc<ReconcileSlots>,
+    intents: Intents,
+    at_rest: AtRest,
     patience: Deadlines,
     hearing: UpSince,
     turns: Semaphore,
@@ -117,7 +122,8 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media } = hardware.into();
     registration::complete(&client, &shutdown).await;
-    let Directory { index, conflicts, cache, .. } = directory;
+    let Directory { index, conflicts, cache, intents, at_rest, .. } = directory;
+    at_rest.clear();
     let (places, free) = ProvisioningSlots::new(settings.busy_limit, settings.boot_deadline.0);
     let (looks, turns) = ReconcileSlots::new(metrics.looks_waiting());
     let context = Context {
@@ -138,11 +144,13 @@ pub async fn run(
         context,
         places,
         looks,
+        intents,
+        at_rest: at_rest.clone(),
         patience: Deadlines::default(),
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
     });
-    let woken = futures::stream::select(free, turns);
+    let woken = futures::stream::select(free, turns).inspect(move |key| at_rest.end(key));
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
     if tokio::time::timeout(LOG_OUT, reconciler.context.bmcs.close()).await.is_err() {
         warn!("cannot log out of all BMCs in time: some Redfish sessions are left to expire");
@@ -166,9 +174,13 @@ impl Reconcile for Reconciler {
         if !self.context.conflicts.is_listed() {
             return Ok(Action::requeue(*LOOK_AGAIN.start()));
         }
+        if let Some(left) = self.at_rest.goes_on(&key, &host, self.intents.get(&key).as_deref()) {
+            return Ok(Action::requeue(left));
+        }
         let Some(_look) = self.looks.begin(&key, self.context.conflicts.is_registered(host.as_ref())) else {
             return Ok(Action::await_change());
         };
+        self.at_rest.look(key.clone());
         // Before the look, in which the host may go: nothing of it is left then.
         self.context.metrics.reconciled(&namespace, &name);
         let outcome = self.context.metrics.effort().of(self.look_after(&namespace, &name)).await;
@@ -184,6 +196,7 @@ impl Reconcile for Reconciler {
         let key = (namespace.to_owned(), name.to_owned());
         self.places.leave(&key);
         self.looks.leave(&key);
+        self.at_rest.end(&key);
         tokio::spawn(async move { self.clear_after(&key.0, &key.1).await });
     }
 }
@@ -247,7 +260,9 @@ impl Reconciler {
                 }
                 Next::Wait { until, .. } => {
                     let wait = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
-                    return Ok(Action::requeue(wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end())));
+                    let wait = wait.clamp(*LOOK_AGAIN.start(), *LOOK_AGAIN.end());
+                    self.at_rest.begin(&key, &host, around.intent.as_ref(), wait);
+                    return Ok(Action::requeue(wait));
                 }
                 Next::Do(effect) => {
                     let quick = effects::is_of_the_intent(&effect);

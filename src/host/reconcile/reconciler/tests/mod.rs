@@ -153,6 +153,8 @@ impl Site {
             context,
             places,
             looks: ReconcileSlots::new(Default::default()).0,
+            intents: Default::default(),
+            at_rest: Default::default(),
             patience: Deadlines::default(),
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),

@@ -348,6 +348,8 @@ impl Site {
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             places: ProvisioningSlots::new(AT_ONCE, Duration::from_secs(900)).0,
             looks: ReconcileSlots::new(Default::default()).0,
+            intents: Default::default(),
+            at_rest: Default::default(),
             patience: Deadlines::default(),
             turns: Semaphore::new(1),
         }
