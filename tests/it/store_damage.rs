@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
@@ -58,17 +60,52 @@ async fn fill(store: &Store, random: &mut StdRng) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
         let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &to)
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?;
         } else {
-            fs::copy(entry.path(), to).unwrap();
+            fs::copy(entry.path(), to)?;
         }
     }
+    Ok(())
+}
+
+/// Every file with its size and when it was written last.
+fn listing(folder: &Path) -> io::Result<Vec<(PathBuf, u64, SystemTime)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        match about.is_dir() {
+            true => found.extend(listing(&entry.path())?),
+            false => found.push((entry.path(), about.len(), about.modified()?)),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A copy of a folder as it was at one moment, though a store that tidies up by itself is open in it.
+async fn copy_at_rest(from: &Path, to: &Path) {
+    let rest = async {
+        loop {
+            let before = listing(from);
+            let copied = copy(from, to);
+            // What is removed meanwhile cannot be found.
+            if let (Ok(before), Ok(()), Ok(after)) = (before, copied, listing(from))
+                && before == after
+            {
+                return;
+            }
+            fs::remove_dir_all(to).unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), rest).await.expect("the store comes to rest");
 }
 
 /// The files of a database, but for those that hold nothing of it.
@@ -180,7 +217,7 @@ async fn damage_is_healed_or_refused_and_never_kept_quiet() {
     fill(&store, &mut random).await;
     let (expected, revision) = (content(&store), store.revision());
     // Every write is acknowledged: what a `kill -9` would leave.
-    copy(original.path(), killed.path());
+    copy_at_rest(original.path(), killed.path()).await;
     store.close().await;
 
     let (mut whole, mut refused, mut lost) = (0, 0, Vec::new());
@@ -188,7 +225,7 @@ async fn damage_is_healed_or_refused_and_never_kept_quiet() {
         assert_eq!(
             {
                 let trial = tempfile::tempdir().unwrap();
-                copy(state, trial.path());
+                copy(state, trial.path()).unwrap();
                 try_open(trial.path(), &expected, revision).await
             },
             Outcome::Whole,
@@ -197,7 +234,7 @@ async fn damage_is_healed_or_refused_and_never_kept_quiet() {
         for kind in 0..8 {
             for _ in 0..ROUNDS {
                 let trial = tempfile::tempdir().unwrap();
-                copy(state, trial.path());
+                copy(state, trial.path()).unwrap();
                 let what = damage(kind, &trial.path().join("db"), &mut random);
                 match try_open(trial.path(), &expected, revision).await {
                     Outcome::Whole => whole += 1,
