@@ -25,7 +25,7 @@ help: ## say what there is
 demo: packages lab ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
 
-test: packages unit lab clients fleet journeys ## unit tests, real clients of the API, a simulated rack, then the virtual rack's journeys
+test: packages unit lab clients fleet try-package journeys ## unit tests, real clients of the API, a simulated rack, the package, the virtual rack's journeys
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
