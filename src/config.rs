@@ -142,6 +142,9 @@ pub struct BootConfig {
     pub listen: SocketAddr,
     /// Address of TFTP.
     pub tftp: SocketAddr,
+    /// Folder with the kernel, ramdisk and boot programs of the package: what machines boot unless a ramdisk was built in
+    /// `data_dir`.
+    pub packaged_files: PathBuf,
     /// Added to the ramdisk's kernel command line.
     pub kernel_args: String,
     /// This appliance's address for machines that boot from a medium; found by routing when unset.
@@ -155,6 +158,7 @@ impl Default for BootConfig {
         Self {
             listen: ([0, 0, 0, 0], 80).into(),
             tftp: ([0, 0, 0, 0], 69).into(),
+            packaged_files: "/usr/share/slipway/boot".into(),
             kernel_args: "console=tty0 console=ttyS0,115200".into(),
             advertise: None,
             advertise_to_bmcs: None,

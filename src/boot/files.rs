@@ -29,6 +29,15 @@ pub const IPXE_UEFI_DRIVERS: &str = "ipxe.efi";
 const BINARY: &str = "application/octet-stream";
 const EFI: &str = "application/efi";
 
+/// Which folder has the boot files: `own` when a ramdisk was built there, else the one that a package installed, where it did.
+///
+/// To be asked once, at the start: while a ramdisk is built anew its folder has none, and kernel and initrd of two builds do
+/// not go together.
+pub fn boot_folder<'a>(own: &'a Path, packaged: &'a Path) -> &'a Path {
+    let is_built = |folder: &Path| folder.join(MANIFEST).is_file();
+    if !is_built(own) && is_built(packaged) { packaged } else { own }
+}
+
 /// Every file that boot HTTP serves, with its media type.
 pub const HTTP_FILES: [(&str, &str); 5] =
     [(KERNEL, BINARY), (INITRD, BINARY), (IPXE_BIOS, BINARY), (IPXE_UEFI, EFI), (IPXE_UEFI_DRIVERS, EFI)];
@@ -155,6 +164,17 @@ pub fn lookup(list: &[&'static str], name: &[u8]) -> Result<&'static str, NameEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ramdisk_of_ones_own_goes_before_the_one_of_the_package() {
+        let (own, packaged) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let chosen = || boot_folder(own.path(), packaged.path()).to_owned();
+        assert_eq!(chosen(), own.path(), "where `slipway ramdisk build` will write");
+        std::fs::write(packaged.path().join(MANIFEST), "{}").unwrap();
+        assert_eq!(chosen(), packaged.path());
+        std::fs::write(own.path().join(MANIFEST), "{}").unwrap();
+        assert_eq!(chosen(), own.path());
+    }
 
     #[test]
     fn only_listed_names_are_found() {

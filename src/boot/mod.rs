@@ -30,7 +30,7 @@ pub use decision::{Boot, BootClient, ClientKind, Decision, Firmware, UnknownMach
 pub use download_scheduler::DownloadScheduler;
 pub use files::{
     BootFiles, FileError, HTTP_FILES, INITRD, IPXE_BIOS, IPXE_UEFI, IPXE_UEFI_DRIVERS, ISO, KERNEL, MANIFEST,
-    NameError, TFTP_FILES, lookup,
+    NameError, TFTP_FILES, boot_folder, lookup,
 };
 pub use http::{BootNetworks, BootServerConfig, BootServerConfigError, ConnInfo, LeaseOwner, router};
 pub use index::{BootHost, DiscoveryState, HostIndex, IndexedIntent, Ownership};

