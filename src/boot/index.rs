@@ -84,6 +84,8 @@ pub struct DiscoveryState {
     pub counts: bool,
     /// Addresses of unknown machines that turned out to be this one. They have no part in what is the host's.
     pub reported: Vec<MacAddress>,
+    /// Its BMC let the appliance in.
+    pub let_in: bool,
 }
 
 impl BootHost {
@@ -213,7 +215,8 @@ impl HostIndex {
     }
 
     /// Sets how many discovered hosts may wait to be accepted or inspected (at least 1), in these namespaces: as many
-    /// strangers are let in. Who may write hosts elsewhere can write into them what discovery does.
+    /// strangers are let in. Who may write hosts elsewhere can write into them what discovery does, so what such a host says of
+    /// discovery counts only when its BMC let the appliance in. To be called before hosts are put in.
     pub fn limit_waiting(&self, limit: usize, namespaces: BTreeSet<String>) {
         self.waiting_limit.store(limit.max(1), Ordering::Relaxed);
         self.write().discovered_in = namespaces;
@@ -316,8 +319,10 @@ impl HostIndex {
         for key in entry.claim_keys() {
             hosts.by_mac.insert(key, entry.host.clone());
         }
-        for mac in &entry.host.discovery.reported {
-            hosts.reported.insert((*mac, number), entry.host.clone());
+        if entry.host.discovery.let_in || hosts.discovered_in.contains(&entry.host.namespace) {
+            for mac in &entry.host.discovery.reported {
+                hosts.reported.insert((*mac, number), entry.host.clone());
+            }
         }
         hosts.by_uid.insert(entry.uid.clone(), entry.clone());
         hosts.by_name.insert(key, entry);

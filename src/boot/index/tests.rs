@@ -153,6 +153,7 @@ fn strangers_are_let_in_up_to_a_limit_and_never_twice() {
         waiting: true,
         counts: true,
         reported: reported.iter().map(|last| mac(*last)).collect(),
+        let_in: false,
     };
     assert_eq!(index.unknown_machine(mac(9), false), UnknownMachine::Ignored);
     assert_eq!(index.unknown_machine(mac(9), true), UnknownMachine::Discovered);
@@ -162,10 +163,15 @@ fn strangers_are_let_in_up_to_a_limit_and_never_twice() {
     assert!(index.by_mac(mac(9)).is_none(), "what only reported itself is not the host");
     assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered);
     // What somebody writes elsewhere keeps no machine from being discovered.
-    for number in 0..5 {
-        let plain = host(&format!("c{number}"), &[3]);
-        index.insert(BootHost { discovery: waiting(&[]), namespace: "other".into(), ..plain });
-    }
+    let elsewhere = |number: u8, let_in: bool| {
+        let discovery = DiscoveryState { let_in, ..waiting(&[8]) };
+        BootHost { discovery, namespace: "other".into(), ..host(&format!("c{number}"), &[3]) }
+    };
+    (0..5).for_each(|number| index.insert(elsewhere(number, false)));
+    assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered);
+    index.insert(elsewhere(0, true));
+    assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Reported("other/c0".into()), "its BMC let us in");
+    index.insert(elsewhere(0, false));
     assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::Discovered);
     index.insert(BootHost { discovery: waiting(&[]), ..host("b", &[2]) });
     assert_eq!(index.unknown_machine(mac(8), true), UnknownMachine::TooMany(2));
@@ -212,6 +218,7 @@ fn nothing_is_left_of_former_hosts() {
                     waiting: draw(3) == 0,
                     counts: draw(2) == 0,
                     reported: vec![mac(20 + draw(4) as u8); draw(3) as usize],
+                    let_in: draw(2) == 0,
                 },
                 ownership: Ownership { registered: draw(2) == 0, ..plain.ownership.clone() },
                 ..plain
@@ -228,7 +235,10 @@ fn nothing_is_left_of_former_hosts() {
         }
         for last in 20..24 {
             let reported = hosts.reported.range((mac(last), 0)..=(mac(last), u64::MAX)).count();
-            let wanted = model.values().filter(|host| host.discovery.reported.contains(&mac(last))).count();
+            let wanted = {
+                let says = |host: &&BootHost| host.discovery.let_in && host.discovery.reported.contains(&mac(last));
+                model.values().filter(says).count()
+            };
             assert_eq!(reported, wanted, "{step}");
         }
         let counted = model.values().filter(|host| host.discovery.counts).count();

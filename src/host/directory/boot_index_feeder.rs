@@ -225,6 +225,7 @@ fn discovery(host: &BareMetalHost) -> DiscoveryState {
         waiting: crate::host::discovery::waits(host),
         counts: crate::host::discovery::counts(host),
         reported: reported.split(',').filter_map(|mac| mac.trim().parse().ok()).take(MAX_REPORTED).collect(),
+        let_in: crate::host::discovery::was_let_in(host),
     }
 }
 
