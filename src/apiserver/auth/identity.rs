@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 
 use super::certificates::Certificate;
+use super::impersonation::ImpersonationRequest;
 use super::index::Caller;
 use super::tokens::Claims;
 
@@ -68,6 +69,8 @@ pub struct Identity {
     pub certificate: Option<Certificate>,
     /// Who speaks in this caller's name.
     pub impersonator: Option<Box<Identity>>,
+    /// What the impersonator asked to be; whoever serves the caller for long asks again whether it still may.
+    pub asked: Option<Arc<ImpersonationRequest>>,
 }
 
 /// A certificate names nobody.
@@ -93,6 +96,7 @@ impl Identity {
             claims: None,
             certificate: None,
             impersonator: None,
+            asked: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Impersonation: the `Impersonate-…` headers (`kubectl --as`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::HeaderMap;
 
@@ -95,16 +96,23 @@ impl ImpersonationRequest {
         demands
     }
 
+    /// Whether `allow` allows each part.
+    pub fn judge(
+        &self,
+        by: &Identity,
+        allow: impl Fn(&Identity, &Attributes<'_>) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        self.demands().iter().try_for_each(|demand| allow(by, demand))
+    }
+
     /// The identity to go on with, when `allow` allows each part.
     pub fn grant(
         self,
         by: Identity,
         allow: impl Fn(&Identity, &Attributes<'_>) -> Result<(), ApiError>,
     ) -> Result<Identity, ApiError> {
-        for demand in self.demands() {
-            allow(&by, &demand)?;
-        }
-        let mut groups = self.groups;
+        self.judge(&by, allow)?;
+        let mut groups = self.groups.clone();
         if groups.is_empty()
             && let Some((namespace, _)) = accounts::split_user_name(&self.user)
         {
@@ -114,13 +122,14 @@ impl ImpersonationRequest {
         if !groups.iter().any(|group| group == common) {
             groups.push(common.into());
         }
-        let mut identity = Identity::new(self.user, groups, Proof::Impersonation);
-        identity.uid = self.uid;
-        identity.extra = self.extra;
+        let mut identity = Identity::new(self.user.clone(), groups, Proof::Impersonation);
+        identity.uid.clone_from(&self.uid);
+        identity.extra.clone_from(&self.extra);
         // Who speaks must still be who they are for as long as they are served.
         identity.claims.clone_from(&by.claims);
         identity.certificate.clone_from(&by.certificate);
         identity.impersonator = Some(Box::new(by));
+        identity.asked = Some(Arc::new(self));
         Ok(identity)
     }
 }

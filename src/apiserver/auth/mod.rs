@@ -172,12 +172,15 @@ impl Auth {
             && self.certificate_fault(identity, now()).is_none()
     }
 
-    /// Whether the caller may do this.
+    /// Whether the caller may do this, and whoever speaks in its name may still do that.
     pub(super) fn authorize(&self, identity: Option<&Identity>, wanted: &Attributes<'_>) -> Result<(), ApiError> {
         if !wanted.is_resource() && is_public(wanted.path) && wanted.verb == "get" {
             return Ok(());
         }
         let Some(identity) = identity else { return Err(ApiError::unauthorized()) };
+        if let (Some(by), Some(asked)) = (identity.impersonator.as_deref(), &identity.asked) {
+            asked.judge(by, |by, wanted| self.authorize(Some(by), wanted))?;
+        }
         let decision = self.authorizer.decide(identity, wanted);
         if decision.allowed { Ok(()) } else { Err(refusal(&identity.user, wanted, &decision.reason)) }
     }

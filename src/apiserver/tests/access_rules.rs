@@ -367,6 +367,29 @@ async fn another_name_is_taken_on_by_who_may() {
 }
 
 #[tokio::test]
+async fn a_watch_in_another_name_ends_with_the_right_to_take_it() {
+    let rig = Rig::new().await;
+    let rules =
+        json!([{"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["eve"]}]);
+    rig.call("POST", CLUSTER_ROLES, &role("ClusterRole", "as-eve", &rules)).await.expect(201);
+    let may = binding("ClusterRoleBinding", "b", "ClusterRole/as-eve", &named("User", "bob"));
+    rig.call("POST", CLUSTER_BINDINGS, &may).await.expect(201);
+    let sees = binding("RoleBinding", "see", "ClusterRole/view", &named("User", "eve"));
+    rig.call("POST", BINDINGS, &sees).await.expect(201);
+    let request = http::Request::get(format!("{HOSTS}?watch=true")).header("impersonate-user", "eve");
+    let mut request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(user("bob", &[]).unwrap());
+    let response = rig.api.router().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut lines = super::watch_rules::Lines::of(response);
+    rig.call("POST", HOSTS, &host("a")).await.expect(201);
+    assert_eq!(lines.next().await.unwrap()["object"]["metadata"]["name"], "a");
+    rig.call("DELETE", &path(CLUSTER_BINDINGS, "b"), &json!({})).await.expect(200);
+    rig.call("POST", HOSTS, &host("b")).await.expect(201);
+    assert_eq!(lines.next().await, None);
+}
+
+#[tokio::test]
 async fn questions_about_permissions_are_answered() {
     let rig = Rig::new().await;
     rig.call("POST", BINDINGS, &binding("RoleBinding", "see", "ClusterRole/view", &named("User", "eve")))

@@ -12,6 +12,10 @@ pub(super) struct Lines {
 }
 
 impl Lines {
+    pub(super) fn of(response: http::Response<Body>) -> Self {
+        Self { stream: response.into_body().into_data_stream(), buffer: String::new() }
+    }
+
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some((line, rest)) = self.buffer.split_once('\n') {
@@ -36,7 +40,7 @@ pub(super) async fn watch(rig: &Rig, at: &str, accept: &str) -> Lines {
     request.extensions_mut().insert(admin().unwrap());
     let response = rig.api.router().oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
-    Lines { stream: response.into_body().into_data_stream(), buffer: String::new() }
+    Lines::of(response)
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use zeroize::Zeroizing;
 
 use super::body::{self, MAX_BODY, Unread};
 use super::message::{self, Complaint};
@@ -181,7 +182,7 @@ impl Client {
                     let user = &self.credentials.username;
                     let reason = format!(
                         "user {user:?} may not {method} {path}: give the account the role Operator or Administrator ({})",
-                        answer.reason()
+                        self.reason(&answer)
                     );
                     return Err(self.credentials(reason, 0));
                 }
@@ -192,7 +193,16 @@ impl Client {
 
     /// The error for a refusal.
     pub fn refused(&self, what: &str, answer: &RedfishResponse) -> BmcError {
-        BmcError::Protocol { peer: self.peer.clone(), reason: format!("{} to {what}", answer.reason()) }
+        BmcError::Protocol { peer: self.peer.clone(), reason: format!("{} to {what}", self.reason(answer)) }
+    }
+
+    /// For errors: why the service refused something. It may repeat what it refused, and anybody may read that.
+    pub fn reason(&self, answer: &RedfishResponse) -> String {
+        let secrets = [self.credentials.password.expose_secret(), &*self.pair()];
+        if secrets.iter().any(|secret| message::repeats(&answer.body, secret)) {
+            return format!("HTTP {}: what the BMC says of it repeats the password, and is not shown", answer.status);
+        }
+        answer.reason()
     }
 
     fn credentials(&self, reason: String, logins: u32) -> BmcError {
@@ -201,7 +211,7 @@ impl Client {
 
     fn wrong_password(&self, answer: &RedfishResponse, logins: u32) -> BmcError {
         let user = &self.credentials.username;
-        self.credentials(format!("wrong user name or password for {user:?} ({})", answer.reason()), logins)
+        self.credentials(format!("wrong user name or password for {user:?} ({})", self.reason(answer)), logins)
     }
 
     /// Headers that log in. With basic authentication, how many logins were refused before; with a session none, for then
@@ -235,12 +245,16 @@ impl Client {
     }
 
     fn basic(&self) -> Option<(http::HeaderName, HeaderValue)> {
-        use base64::Engine;
-        let pair = format!("{}:{}", self.credentials.username, self.credentials.password.expose_secret());
-        let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
-        let mut value = HeaderValue::from_str(&text).ok()?;
+        let mut value = HeaderValue::from_str(&format!("Basic {}", *self.pair())).ok()?;
         value.set_sensitive(true);
         Some((http::header::AUTHORIZATION, value))
+    }
+
+    /// User and password as basic authentication has them (RFC 7617, section 2).
+    fn pair(&self) -> Zeroizing<String> {
+        use base64::Engine;
+        let pair = format!("{}:{}", self.credentials.username, self.credentials.password.expose_secret());
+        Zeroizing::new(base64::engine::general_purpose::STANDARD.encode(Zeroizing::new(pair).as_bytes()))
     }
 
     /// A session if the service has them, else basic authentication.

@@ -5,6 +5,10 @@ use serde_json::Value;
 /// Longest text taken from a BMC into an error.
 const MAX_TEXT: usize = 400;
 
+/// Longest word taken from a BMC into an error, in bytes. A ticket in the URL of a medium is longer, and gives whoever reads it
+/// what the medium has; a BMC repeats the URL, the name of its file, or its path, encoded in some way.
+const MAX_WORD: usize = 64;
+
 /// What a BMC says about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Complaint {
@@ -22,20 +26,20 @@ pub fn complaint(body: &Value) -> Complaint {
     let mut texts: Vec<String> = Vec::new();
     for info in listed.into_iter().flat_map(each).take(16) {
         if let Some(id) = info["MessageId"].as_str() {
-            ids.push(clean(id.rsplit('.').next().unwrap_or(id), 100));
+            ids.push(readable(id.rsplit('.').next().unwrap_or(id), 100));
         }
         for key in ["Message", "Resolution"] {
-            let text = clean(info[key].as_str().unwrap_or_default(), MAX_TEXT);
+            let text = readable(info[key].as_str().unwrap_or_default(), MAX_TEXT);
             if !matches!(text.as_str(), "" | "None" | "None.") && !texts.contains(&text) {
                 texts.push(text);
             }
         }
     }
     if texts.is_empty() {
-        texts.extend(error["message"].as_str().map(|t| clean(t, MAX_TEXT)));
+        texts.extend(error["message"].as_str().map(|t| readable(t, MAX_TEXT)));
     }
     if ids.is_empty() {
-        ids.extend(error["code"].as_str().map(|c| clean(c.rsplit('.').next().unwrap_or(c), 100)));
+        ids.extend(error["code"].as_str().map(|c| readable(c.rsplit('.').next().unwrap_or(c), 100)));
     }
     if texts.is_empty() {
         texts.extend(ids.first().cloned());
@@ -52,6 +56,31 @@ fn each(value: &Value) -> Vec<&Value> {
     }
 }
 
+/// Whether a body has this secret in it, as it is, as JSON has it, or as JSON within a text has it.
+pub fn repeats(body: &Value, secret: &str) -> bool {
+    let escaped = |text: &str| {
+        let quoted = Value::from(text).to_string();
+        quoted[1..quoted.len() - 1].to_owned()
+    };
+    let (text, once) = (body.to_string(), escaped(secret));
+    !secret.is_empty() && [&once, &escaped(&once)].into_iter().any(|secret| text.contains(secret))
+}
+
+/// The same as [`clean`], for text that anybody may read: words as long as a ticket are left out.
+fn readable(text: &str, max: usize) -> String {
+    let mut shown = String::with_capacity(text.len().min(max));
+    let mut rest = text;
+    while !rest.is_empty() && shown.len() <= max {
+        let of_a_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let word = rest.find(|c| !of_a_word(c)).unwrap_or(rest.len());
+        shown.push_str(if word > MAX_WORD { "…" } else { &rest[..word] });
+        let after = rest[word..].find(of_a_word).map_or(rest.len(), |next| word + next);
+        shown.push_str(&rest[word..after]);
+        rest = &rest[after..];
+    }
+    clean(&shown, max)
+}
+
 /// Text from the wire, fit for a log line, without spaces around it.
 pub fn clean(text: &str, max: usize) -> String {
     crate::log::clean(text, max).trim().to_owned()
@@ -63,6 +92,45 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_ticket_is_in_no_error_however_a_bmc_repeats_it() {
+        let ticket = "A-b_9".repeat(28);
+        for said in [
+            format!("cannot fetch http://172.30.0.1/boot/iso/{ticket}.iso"),
+            format!("file {ticket}.iso not found"),
+            format!("path http%3A%2F%2F172.30.0.1%2Fboot%2Fiso%2F{ticket}%2Eiso"),
+            format!("http://172.30.0.1:80/boot/iso/{ticket}.iso, {ticket}"),
+            ticket.clone(),
+        ] {
+            for body in [
+                json!({"error": {"message": said}}),
+                json!({"error": {"code": said}}),
+                json!({"error": {"@Message.ExtendedInfo": [{"MessageId": said, "Message": said, "Resolution": said}]}}),
+            ] {
+                let found = complaint(&body);
+                let all = [found.ids.concat(), found.text].concat();
+                assert!(all.contains('…') && !all.contains(&ticket[..MAX_WORD + 1]), "{all}");
+            }
+        }
+        assert_eq!(readable("Größe: 5 GB, id 0123-4567", 400), "Größe: 5 GB, id 0123-4567");
+        let digest = "a".repeat(64);
+        assert_eq!(readable(&digest, 400), digest);
+    }
+
+    #[test]
+    fn a_password_is_found_however_json_has_it() {
+        let password = r#"Hunter2"q&x\"#;
+        let within = json!({"Password": password}).to_string();
+        for (said, repeats_it) in [
+            (format!("the value {password} for the property Password is not right"), true),
+            (format!("{within} is not right"), true),
+            ("the property Password is not right".into(), false),
+        ] {
+            assert_eq!(repeats(&json!({"error": {"message": said}}), password), repeats_it, "{said}");
+        }
+        assert!(!repeats(&json!({"error": {}}), ""));
+    }
 
     #[test]
     fn the_reason_is_found_in_every_form_that_services_use() {

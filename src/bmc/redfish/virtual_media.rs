@@ -116,7 +116,7 @@ impl RedfishBmc {
             self.empty(found, &drive.path).await?;
             let answer = self.write(found, &media_write).await?;
             if !answer.status.is_success() {
-                tracing::debug!(bmc = %self.client.peer(), drive = %drive.path, reason = %answer.without(url).reason(), "the BMC refused a virtual CD");
+                tracing::debug!(bmc = %self.client.peer(), drive = %drive.path, reason = %self.client.reason(&answer.without(url)), "the BMC refused a virtual CD");
                 outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer.without(url)));
                 continue;
             }
