@@ -16,6 +16,7 @@ mod load_rules;
 mod long_work;
 mod model;
 mod observed;
+mod protobuf_rules;
 mod read_rules;
 mod refused_rules;
 mod rights_rules;
