@@ -7,6 +7,7 @@ mod client;
 mod crd_bounds;
 mod crd_claims;
 mod crd_compiling;
+mod crd_extended;
 mod crd_rules;
 mod crd_validation;
 mod delete_rules;
