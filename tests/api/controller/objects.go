@@ -112,6 +112,12 @@ func objects(ctx context.Context, config *rest.Config, seen *sent) error {
 	if err := events(ctx, clients, applied); err != nil {
 		return err
 	}
+	// What a recorder sends is JSON; a client of the kind sends what it sends of others.
+	told := &core.Event{ObjectMeta: named, Reason: "Told", Type: core.EventTypeNormal, Count: 1, FirstTimestamp: meta.Now(),
+		InvolvedObject: core.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: space, Name: "one"}}
+	if _, err := clients.CoreV1().Events(space).Create(ctx, told, create); err != nil {
+		return err
+	}
 	for _, resource := range []string{"namespaces", "configmaps", "secrets", "serviceaccounts", "token", "roles", "rolebindings",
 		"tokenreviews", "subjectaccessreviews", "events"} {
 		if err := seen.protobuf("POST", resource); err != nil {
