@@ -92,7 +92,8 @@ conformance: lab rust ## ask a real kube-apiserver the same; builds it from sour
 	@tests/lab/packages lab
 	python3 tests/api/kubectl.py record
 	python3 tests/api/raw.py record
-	PEER=1 python3 tests/api/clients.py
+	python3 tests/api/clients.py go
+	PEER=1 python3 tests/api/clients.py python helm go
 	SLIPWAY_TESTS_REQUIRE_TOOLS=all $(STATIC) cargo test $(LAB) --test it engine::
 
 journeys: lab ## every journey in the virtual rack; `tests/lab/run NAME` runs one

@@ -12,7 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde::de::DeserializeOwned;
 
 /// What the file has, by name (`baremetalhosts.metal3.io`).
-pub(super) fn written() -> BTreeMap<String, CustomResourceDefinition> {
+pub(crate) fn written() -> BTreeMap<String, CustomResourceDefinition> {
     unpack(include_bytes!(concat!(env!("OUT_DIR"), "/definitions.json.zz")))
 }
 

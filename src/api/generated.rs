@@ -11,9 +11,30 @@ use super::{Declared, cluster};
 /// Of a kind with one version.
 pub(super) fn one<T: CustomResourceExt>() -> CustomResourceDefinition {
     let mut definition = T::crd();
+    let of_metal3 = definition.spec.group == "metal3.io";
     let schemas = definition.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
-    schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()).for_each(publish);
+    for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
+        publish(schema);
+        if of_metal3 {
+            leave_spec_out(schema);
+        }
+    }
     definition
+}
+
+/// Metal3 requires no `spec`. One that says nothing is filled in where the types want one
+/// ([`completed_by`](Declared::completed_by)).
+fn leave_spec_out(schema: &mut JSONSchemaProps) {
+    let spec = schema.properties.as_ref().and_then(|properties| properties.get("spec"));
+    let needs = spec.and_then(|spec| spec.required.as_deref()).unwrap_or_default();
+    if needs.iter().all(|field| field == "online")
+        && let Some(required) = &mut schema.required
+    {
+        required.retain(|field| field != "spec");
+        if required.is_empty() {
+            schema.required = None;
+        }
+    }
 }
 
 /// Of a kind that is stored as `New` and served as `Old` too.

@@ -145,6 +145,14 @@ mod tests {
 
         let mut generated: Documents = all.documented.take_definitions(true).into_iter().collect();
         generated.values_mut().for_each(reference_as_upstream);
+        for (name, schema) in &mut generated {
+            // Of values of any type the library says that they are objects.
+            if name.ends_with(".apiextensions.v1.JSON")
+                && let Some(schema) = schema.as_object_mut()
+            {
+                schema.remove("type");
+            }
+        }
         held_against("src/apiserver/core_schemas.json", &generated);
         let written = documents();
         assert!(written == generated, "the build packed another file");

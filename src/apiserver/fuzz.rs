@@ -43,11 +43,19 @@ pub fn patch_and_apply(kinds: fn() -> Vec<Kind>, data: &[u8]) {
         _ => json!({}),
     };
     resource.schema.prune(&mut live);
-    match form % 4 {
+    match form % 5 {
         0 => patched(resource, "application/merge-patch+json", &live, body),
         1 => patched(resource, "application/json-patch+json", &live, body),
         2 => patched(resource, "application/strategic-merge-patch+json", &live, body),
+        3 => protobuf_of(rest),
         _ => configured(resource, &live, body),
+    }
+}
+
+/// A body in protobuf, of the kind that it names itself.
+fn protobuf_of(bytes: &[u8]) {
+    if let Ok(value) = super::protobuf::parse(&[&b"k8s\0"[..], bytes].concat()) {
+        assert!(value.is_object() && body::check_values(&value).is_ok(), "what is read is within its bounds");
     }
 }
 

@@ -460,6 +460,59 @@ mod tests {
         assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_none());
     }
 
+    /// The rules of OpenAPI 3.0 for a schema, where a property may be called as a keyword is.
+    fn check_schema(schema: &Value, path: &str) {
+        let map = schema.as_object().unwrap_or_else(|| panic!("{path} is no schema: {schema}"));
+        for (keyword, value) in map {
+            let at = format!("{path}/{keyword}");
+            match keyword.as_str() {
+                "properties" => {
+                    let properties = value.as_object().unwrap_or_else(|| panic!("{at} is no object"));
+                    properties.iter().for_each(|(name, one)| check_schema(one, &format!("{at}/{name}")));
+                }
+                "items" | "not" => check_schema(value, &at),
+                "additionalProperties" if value.is_boolean() => {}
+                "additionalProperties" => check_schema(value, &at),
+                "allOf" | "anyOf" | "oneOf" => {
+                    value
+                        .as_array()
+                        .unwrap_or_else(|| panic!("{at} is no list"))
+                        .iter()
+                        .for_each(|one| check_schema(one, &at));
+                }
+                "$ref" | "type" | "description" | "format" | "title" | "pattern" => {
+                    assert!(value.is_string(), "{at}: {value}")
+                }
+                "required" | "enum" => assert!(value.is_array(), "{at}: {value}"),
+                "nullable" | "uniqueItems" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                    assert!(value.is_boolean(), "{at}")
+                }
+                "default" | "minimum" | "maximum" | "multipleOf" | "minLength" | "maxLength" | "minItems"
+                | "maxItems" | "minProperties" | "maxProperties" => {}
+                other => assert!(other.starts_with("x-kubernetes-"), "{at} is no keyword"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_schema_is_one_by_the_rules_of_openapi() {
+        let registry = crate::apiserver::built_in::registry(&crate::modules::kinds()).unwrap();
+        for (group, versions) in registry.groups().into_iter().chain([("", vec!["v1"])]) {
+            for version in versions {
+                let document = document_of(&registry, group, version);
+                for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+                    check_schema(schema, name);
+                }
+            }
+        }
+        let document = document_of(&registry, "apiextensions.k8s.io", "v1");
+        let schemas = &document["components"]["schemas"];
+        let package = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
+        let properties = &schemas[format!("{package}.JSONSchemaProps")]["properties"];
+        assert_eq!((&properties["$ref"]["type"], &properties["allOf"]["type"]), (&json!("string"), &json!("array")));
+        assert_eq!(schemas[format!("{package}.JSON")].get("type"), None, "a default may be of any type");
+    }
+
     #[test]
     fn hashed_documents_may_be_kept() {
         let documents = Documents::new(&Arc::new(crate::apiserver::built_in::registry(&[]).unwrap()), None);

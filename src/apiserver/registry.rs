@@ -18,6 +18,8 @@ pub struct Registry {
     by_path: HashMap<(String, String, String), Arc<Resource>>,
     /// By group and version as objects name them, and kind.
     by_kind: HashMap<(String, String), Arc<Resource>>,
+    /// What is built in, as the program brings it.
+    built_in: Arc<[Arc<Resource>]>,
     /// Schemas that several kinds use, for OpenAPI documents.
     pub(super) shared_schemas: Arc<BTreeMap<String, Document>>,
 }
@@ -25,10 +27,15 @@ pub struct Registry {
 impl Registry {
     /// These resources, which are built in, and the schemas that several of them use.
     pub(super) fn new(resources: Vec<Resource>, shared_schemas: BTreeMap<String, Document>) -> Self {
-        Self::of(resources.into_iter().map(Arc::new).collect(), Arc::new(shared_schemas))
+        let built_in: Arc<[Arc<Resource>]> = resources.into_iter().map(Arc::new).collect();
+        Self::of(built_in.to_vec(), built_in, Arc::new(shared_schemas))
     }
 
-    fn of(resources: Vec<Arc<Resource>>, shared_schemas: Arc<BTreeMap<String, Document>>) -> Self {
+    fn of(
+        resources: Vec<Arc<Resource>>,
+        built_in: Arc<[Arc<Resource>]>,
+        shared_schemas: Arc<BTreeMap<String, Document>>,
+    ) -> Self {
         let path = |r: &Resource| (r.group.clone(), r.version.clone(), r.plural.clone());
         let by_path = resources.iter().map(|r| (path(r), Arc::clone(r))).collect();
         let mut by_kind: HashMap<_, Arc<Resource>> = HashMap::new();
@@ -36,15 +43,24 @@ impl Registry {
             let kind = (resource.api_version(), resource.kind.clone());
             by_kind.entry(kind).or_insert_with(|| Arc::clone(resource));
         }
-        Self { resources, by_path, by_kind, shared_schemas }
+        Self { resources, by_path, by_kind, built_in, shared_schemas }
     }
 
-    /// What is built in, and these kinds that were defined at run time.
+    /// What is built in, some of it in an extended form, and these kinds that were defined at run time.
     #[must_use]
-    pub(super) fn with_custom(&self, custom: impl IntoIterator<Item = Arc<Resource>>) -> Self {
-        let built_in = self.resources.iter().filter(|resource| resource.custom.is_none()).cloned();
+    pub(super) fn with_custom(
+        &self,
+        extended: &[Arc<Resource>],
+        custom: impl IntoIterator<Item = Arc<Resource>>,
+    ) -> Self {
+        let built_in = self.built_in.iter().map(|one| {
+            let same = |other: &&Arc<Resource>| {
+                (&other.group, &other.version, &other.plural) == (&one.group, &one.version, &one.plural)
+            };
+            Arc::clone(extended.iter().find(same).unwrap_or(one))
+        });
         let own = custom.into_iter().filter(|one| !self.has_built_in(&one.group, &one.plural));
-        Self::of(built_in.chain(own).collect(), Arc::clone(&self.shared_schemas))
+        Self::of(built_in.chain(own).collect(), Arc::clone(&self.built_in), Arc::clone(&self.shared_schemas))
     }
 
     /// Whether a built-in kind is served at this place in any version, or keeps its objects where a definition of this

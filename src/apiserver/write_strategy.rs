@@ -88,11 +88,11 @@ pub(super) fn prepare(
     if !resource.schema.apply_defaults(&mut new) && meta.deletion_timestamp.is_none() {
         return Err(overfilled(resource, &name));
     }
+    if !resource.core {
+        drop_nulls(resource, &mut new, matches!(managers, Managers::Applied(_)));
+    }
     if let Some(complete) = resource.complete {
         complete(&mut new);
-    }
-    if !resource.core {
-        resource.schema.drop_nulls(&mut new);
     }
     if crd::is_definition(resource) {
         warnings.list.extend(crd::complete(&mut new, old.map(|old| old.value)));
@@ -141,6 +141,18 @@ pub(super) fn prepare(
         }
     };
     Ok((new, managers))
+}
+
+/// Drops nulls where there is to be a value. Of what was applied, as upstream, only those of the metadata: a null that
+/// somebody applies to a field that takes none is refused.
+fn drop_nulls(resource: &Resource, object: &mut Value, applied: bool) {
+    if !applied {
+        return resource.schema.drop_nulls(object);
+    }
+    let Some(metadata) = object.get_mut("metadata").map(Value::take) else { return };
+    let mut only = serde_json::json!({ "metadata": metadata });
+    resource.schema.drop_nulls(&mut only);
+    set_or_remove(object, "metadata", only.get_mut("metadata").map(Value::take));
 }
 
 fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
-use crate::api::metal3::{BareMetalHost, DataImage, HardwareData};
+use crate::api::metal3::{BareMetalHost, DataImage, HardwareData, complete_hardware, complete_host};
 use crate::api::slipway::BootIntent;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
@@ -33,8 +33,8 @@ const HOST_MEMORY: usize = 16 << 10;
 pub fn module() -> Module {
     Module {
         kinds: vec![
-            Declared::one::<BareMetalHost>(StoragePolicy::Durable).costing(HOST_MEMORY),
-            Declared::one::<HardwareData>(StoragePolicy::Durable).of_hosts(),
+            Declared::one::<BareMetalHost>(StoragePolicy::Durable).costing(HOST_MEMORY).completed_by(complete_host),
+            Declared::one::<HardwareData>(StoragePolicy::Durable).of_hosts().completed_by(complete_hardware),
             Declared::one::<DataImage>(StoragePolicy::Durable).of_hosts(),
             Declared::one::<BootIntent>(StoragePolicy::Internal),
         ],

@@ -1,6 +1,7 @@
-"""The Python client, and helm, against Slipway; the first of them while Slipway is killed and started again.
+"""The Python client, and helm, against Slipway; the first of them while Slipway is killed and started again. A controller
+in Go with client-go only when it is named, because it needs Go.
 
-    python3 tests/api/clients.py [python|helm]...
+    python3 tests/api/clients.py [python|helm|go]...
 
 With PEER=1 in the environment they are tried against a real kube-apiserver instead: what they expect must hold there too.
 """
@@ -175,11 +176,16 @@ def one_chart(run, space):
     run("kubectl", "delete", "namespace", space, "--timeout=60s")
 
 
-PARTS = {"python": python, "helm": helm}
+def go(server):
+    for part in check_output([tools.go_controller(), server.kubeconfig], deadline=300).splitlines():
+        say(f"client-go: {part}")
+
+
+PARTS = {"python": python, "helm": helm, "go": go}
 
 
 def main():
-    names = sys.argv[1:] or list(PARTS)
+    names = sys.argv[1:] or ["python", "helm"]
     if any(name not in PARTS for name in names):
         print(__doc__.strip(), file=sys.stderr)
         sys.exit(2)

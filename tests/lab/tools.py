@@ -159,6 +159,23 @@ def kubernetes():
     return target
 
 
+def go_controller():
+    """The controller of tests/api/controller, built with client-go from the Go module proxy; again when its source is another."""
+    source = TOP / "tests/api/controller"
+    text = b"".join(path.read_bytes() for path in sorted(source.iterdir()) if path.suffix == ".go" or path.name.startswith("go."))
+    target = CACHE / f"controller-{hashlib.sha256(text).hexdigest()[:12]}"
+    with locked("controller"):
+        if not target.exists():
+            if not shutil.which("go"):
+                raise LabError("the controller with client-go is built from source: install Go 1.25 or newer (https://go.dev/dl)")
+            say("building the controller with client-go")
+            for old in CACHE.glob("controller-*"):
+                old.unlink()
+            check_output(["env", "GOFLAGS=-mod=readonly -buildvcs=false -p=2", "CGO_ENABLED=0", "nice", "go", "build", "-trimpath",
+                          "-ldflags", "-s -w", "-o", target, "."], deadline=3600, cwd=source)
+    return target
+
+
 def go_settings():
     return ["GOFLAGS=-mod=mod -buildvcs=false -p=2", "CGO_ENABLED=0"]
 

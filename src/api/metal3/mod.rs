@@ -13,6 +13,7 @@ mod status;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::bounded;
 
@@ -59,6 +60,22 @@ pub const MAX_VOLUMES: usize = 128;
 pub const MAX_VOLUME_DISKS: usize = 256;
 /// Bytes of the whole spec as JSON.
 pub const MAX_SPEC: usize = 64 << 10;
+
+/// A host without a `spec` is one that nobody wishes anything of, as in Go, where the field is always there.
+pub fn complete_host(host: &mut Value) {
+    fill_in(host, json!({"online": false}));
+}
+
+/// A HardwareData without a `spec` says nothing.
+pub fn complete_hardware(data: &mut Value) {
+    fill_in(data, json!({}));
+}
+
+fn fill_in(object: &mut Value, spec: Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.entry("spec").or_insert(spec);
+    }
+}
 
 /// A physical server: what it should be.
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]

@@ -128,6 +128,10 @@ pub(in crate::apiserver) async fn answer(context: &RequestContext<'_>, body: &By
     options::check(context, Write::Create)?;
     let mut review = write::read(context, body, || parse_body(context.headers, body)).await?.value;
     write::check_type(resource, &mut review)?;
+    // Go clients send one, with lists that are null where the schema requires them; it is the server's to fill in.
+    if let Some(review) = review.as_object_mut() {
+        review.remove("status");
+    }
     resource.schema.drop_nulls(&mut review);
     if review.get("metadata").is_none() {
         review["metadata"] = json!({});

@@ -15,8 +15,8 @@ use super::super::blocking;
 use super::super::from_definition;
 use super::super::resource::{Conversion, Custom, Resource};
 use super::names::{self, BUILT_IN, is_built_in};
-use super::weight;
-use crate::api::{Kind, StoragePolicy};
+use super::{extension, weight};
+use crate::api::{Complete, Kind, ServedVersion, StoragePolicy};
 use crate::store::{Object, WriteError};
 
 /// What is little more for a definition that is there, in bytes: a condition.
@@ -32,6 +32,8 @@ pub(in crate::apiserver) struct Compiled {
     unsettled: HashSet<String>,
     /// What was served, and is served no longer in this form.
     retired: Vec<Arc<Resource>>,
+    /// The built-in kinds, by the names of their definitions.
+    built_in: HashMap<String, BuiltIn>,
     /// What they may take together, in bytes.
     pub(in crate::apiserver) limit: usize,
 }
@@ -48,9 +50,28 @@ struct Known {
     resources: Vec<Arc<Resource>>,
 }
 
+/// A built-in kind, without its definition.
+struct BuiltIn {
+    policy: StoragePolicy,
+    also_served: Option<ServedVersion>,
+    complete: Option<Complete>,
+    /// Its spec as the program brings it.
+    spec: Source,
+    /// The revision of its definition that was looked at last.
+    revision: u64,
+    /// What its definition was extended to, and that compiled.
+    extended: Option<(Source, Vec<Arc<Resource>>)>,
+}
+
 impl Default for Compiled {
     fn default() -> Self {
-        Self { known: HashMap::new(), unsettled: HashSet::new(), retired: Vec::new(), limit: weight::ALL_MAX }
+        Self {
+            known: HashMap::new(),
+            unsettled: HashSet::new(),
+            retired: Vec::new(),
+            built_in: HashMap::new(),
+            limit: weight::ALL_MAX,
+        }
     }
 }
 
@@ -163,6 +184,38 @@ impl Compiled {
         changed
     }
 
+    /// Takes note of a built-in kind, whose spec the program brings so.
+    pub fn set_built_in(&mut self, name: &str, kind: &Kind, spec: &Value) {
+        let one = BuiltIn {
+            policy: kind.policy,
+            also_served: kind.also_served,
+            complete: kind.complete,
+            spec: digest([spec]),
+            revision: 0,
+            extended: None,
+        };
+        self.built_in.insert(name.to_owned(), one);
+    }
+
+    /// Brings the built-in kinds in line with their definitions, which may have more fields; whether any changed.
+    pub fn extend(&mut self, objects: &[Arc<Object>]) -> bool {
+        let mut changed = false;
+        for object in objects {
+            let Some(one) = self.built_in.get_mut(&object.name).filter(|one| one.revision != object.revision) else {
+                continue;
+            };
+            one.revision = object.revision;
+            changed |= blocking::in_place_if(true, || one.follow(&object.name, &object.value()));
+        }
+        changed
+    }
+
+    /// The built-in kinds that have more fields.
+    pub fn extended(&self) -> Vec<Arc<Resource>> {
+        let extended = self.built_in.values().filter_map(|one| one.extended.as_ref());
+        extended.flat_map(|(_, resources)| resources.iter().cloned()).collect()
+    }
+
     /// All kinds, in order of their definitions' names.
     pub fn resources(&self) -> Vec<Arc<Resource>> {
         let mut known: Vec<(&String, &Known)> = self.known.iter().collect();
@@ -177,6 +230,38 @@ impl Compiled {
         {
             custom.cancel();
         }
+    }
+}
+
+impl BuiltIn {
+    fn follow(&mut self, name: &str, definition: &Value) -> bool {
+        let wanted = Some(digest([&definition["spec"]])).filter(|spec| is_built_in(definition) && *spec != self.spec);
+        if wanted.as_ref() == self.extended.as_ref().map(|(spec, _)| spec) {
+            return false;
+        }
+        self.extended = wanted.and_then(|spec| match self.compile(name, definition) {
+            Ok(resources) => Some((spec, resources)),
+            Err(reason) => {
+                tracing::error!(
+                    definition = name,
+                    reason,
+                    "cannot add fields to a built-in kind: it is served without"
+                );
+                None
+            }
+        });
+        true
+    }
+
+    /// What was restored was never admitted: no more is taken of it than what may be added.
+    fn compile(&self, name: &str, definition: &Value) -> Result<Vec<Arc<Resource>>, String> {
+        let spec = extension::built_in_spec(name).ok_or("the program brings no such kind")?;
+        let source = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {}, "spec": extension::extended(&spec, &definition["spec"])});
+        let crd: CustomResourceDefinition = serde_json::from_value(source).map_err(|error| error.to_string())?;
+        let kind = Kind { crd, policy: self.policy, also_served: self.also_served, complete: self.complete };
+        let resources = from_definition::resources(&kind).map_err(|error| error.to_string())?;
+        Ok(resources.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -221,6 +306,12 @@ fn outline(definition: &Value) -> Value {
 
 /// A digest of what of a definition matters for serving it.
 fn source_of(definition: &Value) -> Source {
+    let status = &definition["status"];
+    let ending = is_ending(definition).into();
+    digest([&definition["spec"], &status["acceptedNames"], &status["storedVersions"], &ending])
+}
+
+fn digest<'v>(parts: impl IntoIterator<Item = &'v Value>) -> Source {
     struct Hasher(Sha256);
     impl io::Write for Hasher {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -233,9 +324,7 @@ fn source_of(definition: &Value) -> Source {
         }
     }
     let mut hasher = Hasher(Sha256::new());
-    let status = &definition["status"];
-    let ending = is_ending(definition).into();
-    for part in [&definition["spec"], &status["acceptedNames"], &status["storedVersions"], &ending] {
+    for part in parts {
         // Hashing does not fail, nor does writing what was read from JSON.
         serde_json::to_writer(&mut hasher, part).ok();
     }

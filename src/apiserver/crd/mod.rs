@@ -7,13 +7,15 @@
 //! clients that wait for `Established` do not wait here.
 //!
 //! The kinds that are built in have definitions too, because charts and operators look for them. The server writes
-//! these itself; a client may label and annotate them, and what else it writes is dropped with a warning.
+//! these itself; a client may label and annotate them, and add fields to their schemas ([`extension`]). What else it writes
+//! is dropped with a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use extension::{complete_spec, is_extended, mark, own_fields, set_marks};
 use names::{BUILT_IN, is_built_in};
 
 use super::auth::Identity;
@@ -28,6 +30,7 @@ use crate::api::Kind;
 use crate::store::{Expect, Mutation, Object, WriteError};
 
 mod compiled;
+mod extension;
 mod names;
 mod precompile;
 mod rules;
@@ -82,8 +85,18 @@ pub(super) fn complete(new: &mut Value, old: Option<&Value>) -> Option<String> {
         complete_spec(new);
         if new["spec"] != old["spec"] {
             let name = old["metadata"]["name"].as_str().unwrap_or_default();
-            warning = Some(format!("{name} is built into Slipway: its spec stays as it is"));
-            new["spec"] = old["spec"].clone();
+            let built_in = extension::built_in_spec(name);
+            let spec = built_in.as_ref().map(|built_in| extension::extended(built_in, &new["spec"]));
+            let spec = spec.unwrap_or_else(|| old["spec"].clone());
+            if spec != new["spec"] {
+                let added = if built_in.is_some_and(|built_in| built_in != spec) {
+                    "fields that are new are added, and the rest of "
+                } else {
+                    ""
+                };
+                warning = Some(format!("{name} is built into Slipway: {added}its spec stays as it is"));
+            }
+            new["spec"] = spec;
         }
     } else {
         complete_spec(new);
@@ -101,26 +114,6 @@ pub(super) fn complete(new: &mut Value, old: Option<&Value>) -> Option<String> {
         stored.push(storage.into());
     }
     warning
-}
-
-fn complete_spec(definition: &mut Value) {
-    let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    if let Some(Value::Object(names)) = spec.get_mut("names") {
-        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let empty = |names: &Map<String, Value>, field: &str| {
-            names.get(field).and_then(Value::as_str).is_none_or(str::is_empty)
-        };
-        if empty(names, "singular") {
-            names.insert("singular".into(), kind.to_lowercase().into());
-        }
-        if empty(names, "listKind") && !kind.is_empty() {
-            names.insert("listKind".into(), format!("{kind}List").into());
-        }
-    }
-    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
-    if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
-        spec.remove("preserveUnknownFields");
-    }
 }
 
 /// Bytes of a definition that somebody writes: what the server writes into it, as the names that are accepted, fits beside.
@@ -146,6 +139,9 @@ fn prepare(new: &mut Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     }
     rules::check_stored_versions(new, errors);
     rules::check_approval(new, old, errors);
+    if let Some(old) = old.filter(|old| is_built_in(old)) {
+        mark(new, old);
+    }
     let claims = |value: &Value| value["metadata"]["annotations"].get(BUILT_IN).cloned();
     if claims(new) != old.and_then(claims) {
         errors.push(FieldError::forbidden(format!("metadata.annotations[{BUILT_IN}]"), "is set by Slipway itself"));
@@ -263,8 +259,9 @@ impl ApiServer {
         }
         let objects = self.store().list(STORAGE, None).objects;
         compiled.note(&objects);
-        if compiled.compile(&objects) {
-            self.set_registry(self.registry().with_custom(compiled.resources()));
+        let extended = compiled.extend(&objects);
+        if compiled.compile(&objects) || extended {
+            self.set_registry(self.registry().with_custom(&compiled.extended(), compiled.resources()));
         }
         compiled.retire();
         Ok(())
@@ -276,8 +273,10 @@ impl ApiServer {
         let mut own = Vec::new();
         for kind in kinds {
             let name = format!("{}.{}", kind.crd.spec.names.plural, kind.crd.spec.group);
-            let spec = serde_json::to_value(&kind.crd.spec).unwrap_or_default();
-            self.install_definition(&name, &spec, kind.crd.metadata.labels.as_ref()).await?;
+            let mut whole = json!({ "spec": kind.crd.spec });
+            complete_spec(&mut whole);
+            compiled.set_built_in(&name, kind, &whole["spec"]);
+            self.install_definition(&name, &whole["spec"], kind.crd.metadata.labels.as_ref()).await?;
             own.push(name);
         }
         // A kind that this version no longer has stays reachable, as its user's.
@@ -326,7 +325,9 @@ impl ApiServer {
                 },
             }),
         };
-        value["spec"] = spec.clone();
+        let former = before.as_ref().filter(|before| is_extended(before));
+        value["spec"] = former.map_or_else(|| spec.clone(), |former| extension::extended(spec, &former["spec"]));
+        let extended = value["spec"] != *spec;
         complete(&mut value, before.as_ref().filter(|old| !is_built_in(old)));
         if let Some(before) = &before {
             value["status"] = before["status"].clone();
@@ -338,7 +339,10 @@ impl ApiServer {
         if let Some(storage) = storage_version(&value["spec"]).map(str::to_owned) {
             value["status"]["storedVersions"] = json!([storage]);
         }
-        value["metadata"]["annotations"][BUILT_IN] = "true".into();
+        set_marks(&mut value, extended);
+        if value["metadata"]["managedFields"].is_null() {
+            value["metadata"]["managedFields"] = own_fields();
+        }
         stay(&mut value);
         for (label, text) in labels.into_iter().flatten() {
             value["metadata"]["labels"][label] = text.as_str().into();
@@ -354,9 +358,9 @@ impl ApiServer {
                 tracing::warn!(definition = name, %error, "a definition is too large: it is written without the annotations, labels and managers of others");
                 if let Some(metadata) = value["metadata"].as_object_mut() {
                     metadata.retain(|field, _| KEPT_METADATA.contains(&field.as_str()));
-                    metadata.insert("annotations".into(), json!({ BUILT_IN: "true" }));
                     metadata.insert("labels".into(), json!(labels.cloned().unwrap_or_default()));
                 }
+                set_marks(&mut value, extended);
                 self.write_definition(name, expect, value).await
             }
             written => written,

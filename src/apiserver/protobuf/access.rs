@@ -1,6 +1,7 @@
 //! Accounts, roles, bindings and reviews.
 
-use super::{Fault, Field, META, REFERENCE, Type, list, plain, pointer};
+use super::objects::{META, REFERENCE};
+use super::{Field, Type, list, plain, pointer};
 
 pub(super) const ACCOUNT: &[Field] = &[
     plain(1, "metadata", Type::Message(META)),
@@ -17,7 +18,7 @@ const RULE: &[Field] = &[
     list(5, "nonResourceURLs", Type::Text),
 ];
 const SELECTOR: &[Field] = &[
-    plain(1, "matchLabels", Type::TextMap),
+    plain(1, "matchLabels", Type::Map(&Type::Text)),
     list(
         2,
         "matchExpressions",
@@ -104,22 +105,22 @@ const TOKEN_REQUEST: &[Field] = &[
 ];
 
 /// Fields of a kind of `rbac.authorization.k8s.io/v1`.
-pub(super) fn role_kind(kind: &str) -> Result<&'static [Field], Fault> {
+pub(super) fn role_kind(kind: &str) -> Option<&'static [Field]> {
     match kind {
-        "Role" | "ClusterRole" => Ok(ROLE),
-        "RoleBinding" | "ClusterRoleBinding" => Ok(BINDING),
-        _ => Err("it is of a kind that is not served as protobuf"),
+        "Role" | "ClusterRole" => Some(ROLE),
+        "RoleBinding" | "ClusterRoleBinding" => Some(BINDING),
+        _ => None,
     }
 }
 
 /// Fields of a review.
-pub(super) fn review(kind: &str) -> Result<&'static [Field], Fault> {
+pub(super) fn review(kind: &str) -> Option<&'static [Field]> {
     match kind {
-        "SelfSubjectAccessReview" | "LocalSubjectAccessReview" | "SubjectAccessReview" => Ok(ACCESS),
-        "SelfSubjectRulesReview" => Ok(RULES),
-        "SelfSubjectReview" => Ok(SELF),
-        "TokenReview" => Ok(TOKEN),
-        "TokenRequest" => Ok(TOKEN_REQUEST),
-        _ => Err("it is of a kind that is not served as protobuf"),
+        "SelfSubjectAccessReview" | "LocalSubjectAccessReview" | "SubjectAccessReview" => Some(ACCESS),
+        "SelfSubjectRulesReview" => Some(RULES),
+        "SelfSubjectReview" => Some(SELF),
+        "TokenReview" => Some(TOKEN),
+        "TokenRequest" => Some(TOKEN_REQUEST),
+        _ => None,
     }
 }

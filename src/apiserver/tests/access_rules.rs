@@ -492,3 +492,38 @@ async fn a_refusal_does_not_name_megabytes_of_rights() {
     assert!(refused.code == 403 && refused.text.contains("attempting to grant"), "{}", refused.code);
     assert!(refused.text.len() < 300_000, "{} bytes", refused.text.len());
 }
+
+#[tokio::test]
+async fn reviews_take_what_go_clients_send() {
+    let rig = Rig::new().await;
+    let reviews = |kind: &str| format!("/apis/authorization.k8s.io/v1/{kind}");
+    // Types without pointers are written whole: lists that are not there as null, also those that the schema requires.
+    let meta = json!({"creationTimestamp": null});
+    for (path, body, answered) in [
+        (
+            reviews("selfsubjectrulesreviews"),
+            json!({"metadata": meta, "spec": {"namespace": "rack"},
+                "status": {"resourceRules": null, "nonResourceRules": null, "incomplete": false}}),
+            "/status/resourceRules",
+        ),
+        (
+            reviews("subjectaccessreviews"),
+            json!({"metadata": meta, "spec": {"resourceAttributes": {"verb": "get"}, "user": "eve", "groups": null,
+                "extra": null}, "status": {"allowed": false}}),
+            "/status/allowed",
+        ),
+        (
+            "/apis/authentication.k8s.io/v1/tokenreviews".to_owned(),
+            json!({"metadata": meta, "spec": {"token": "x", "audiences": null}, "status": {"user": {}}}),
+            "/status/error",
+        ),
+        (
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews".to_owned(),
+            json!({"metadata": meta, "status": {"userInfo": {"groups": null}}}),
+            "/status/userInfo/username",
+        ),
+    ] {
+        let answer = rig.call("POST", &path, &body).await.expect(201);
+        assert!(answer.pointer(answered).is_some(), "{path}: {answer}");
+    }
+}

@@ -347,3 +347,32 @@ async fn managed_fields_may_be_patched() {
     let partial = rig.send(admin(), partial, Body::empty()).await.expect(200);
     assert_eq!(partial["metadata"], moved["metadata"]);
 }
+
+#[tokio::test]
+async fn a_null_that_is_applied_to_a_field_that_takes_none_is_refused() {
+    let rig = Rig::new().await;
+    let mut config = host("a");
+    config["metadata"]["creationTimestamp"] = Value::Null;
+    rig.apply(&path(HOSTS, "a"), "m", &config).await.expect(201);
+    for (field, named) in [("/spec", "spec"), ("/spec/bmc", "spec.bmc")] {
+        let (parent, name) = field.rsplit_once('/').unwrap();
+        let mut config = host("a");
+        config.pointer_mut(parent).unwrap()[name] = Value::Null;
+        for at in ["a", "b"] {
+            config["metadata"]["name"] = at.into();
+            let answer = rig.apply(&path(HOSTS, at), "m", &config).await.expect(422);
+            let message = answer["message"].as_str().unwrap();
+            // Over a map that is there a null merges nothing: what was applied before goes.
+            let wanted = match (at, named) {
+                ("a", "spec") => "spec.online: Required value".to_owned(),
+                _ => format!("{named}: Invalid value: \"null\""),
+            };
+            assert!(message.contains(&wanted), "{message}");
+        }
+        // A patch takes the field away, and in a body it is one that is not given.
+        if named != "spec" {
+            config["metadata"]["name"] = "c".into();
+            rig.call("POST", &format!("{HOSTS}?dryRun=All"), &config).await.expect(201);
+        }
+    }
+}

@@ -273,3 +273,20 @@ async fn strangers_get_no_further() {
     }
     rig.get("/nonsense").await.expect(404);
 }
+
+#[tokio::test]
+async fn a_host_needs_no_spec() {
+    let rig = Rig::new().await;
+    for (name, spec) in [("none", None), ("null", Some(Value::Null))] {
+        let mut host = json!({"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost", "metadata": {"name": name}});
+        if let Some(spec) = spec {
+            host["spec"] = spec;
+        }
+        let made = rig.call("POST", HOSTS, &host).await.expect(201);
+        assert_eq!(made["spec"], json!({"online": false}), "{name}");
+        serde_json::from_value::<crate::api::metal3::BareMetalHost>(made).unwrap();
+    }
+    let data = json!({"apiVersion": "metal3.io/v1alpha1", "kind": "HardwareData", "metadata": {"name": "a"}});
+    let made = rig.call("POST", &HOSTS.replace("baremetalhosts", "hardwaredata"), &data).await.expect(201);
+    serde_json::from_value::<crate::api::metal3::HardwareData>(made).unwrap();
+}

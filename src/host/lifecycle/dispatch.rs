@@ -21,7 +21,7 @@ impl Decider<'_> {
             (false, false) => return Next::Do(Effect::AddFinalizer),
             (true, _) => {}
         }
-        if !rests && let Some(next) = self.take_hardware().or_else(|| self.fill_architecture()) {
+        if !rests && let Some(next) = self.fill_hardware() {
             return next;
         }
         if self.status.operational_status == OperationalStatus::Delayed {

@@ -46,8 +46,24 @@ impl Decider<'_> {
         }
     }
 
+    /// Brings what is known of the hardware beside an inspection to where it is shown.
+    pub(super) fn fill_hardware(&mut self) -> Option<Next> {
+        self.take_hardware().or_else(|| self.show_hardware()).or_else(|| self.fill_architecture())
+    }
+
+    /// Shows what a HardwareData says that somebody brought along, where inspection is disabled and nothing is shown yet.
+    fn show_hardware(&mut self) -> Option<Next> {
+        let found = self.observed.hardware?;
+        if self.deleting() || !self.inspection_disabled() || self.status.hardware.is_some() {
+            return None;
+        }
+        self.status.hardware = Some(found.clone());
+        self.note("UpdateHardwareDetails", "Hardware taken from the HardwareData of this name".to_owned());
+        Some(Next::Again)
+    }
+
     /// Takes over the hardware that somebody else found out, where inspection is disabled.
-    pub(super) fn take_hardware(&mut self) -> Option<Next> {
+    fn take_hardware(&mut self) -> Option<Next> {
         let text = self.annotation(ANNOTATION_HARDWARE_DETAILS)?;
         if self.deleting() || !self.inspection_disabled() {
             return None;
@@ -81,7 +97,7 @@ impl Decider<'_> {
     }
 
     /// The architecture that the hardware says, where the operator gave none.
-    pub(super) fn fill_architecture(&self) -> Option<Next> {
+    fn fill_architecture(&self) -> Option<Next> {
         let found = self.observed.hardware?.cpu.as_ref()?.arch.as_str();
         let spec = &self.observed.host.spec;
         let given = spec.architecture.as_deref().unwrap_or_default();

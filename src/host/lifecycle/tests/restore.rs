@@ -120,6 +120,18 @@ fn hardware_from_outside() {
         assert_eq!(model.events.iter().filter(|seen| **seen == event).count(), 1, "{event}");
     }
 
+    let brought = |hostname: &str| HardwareDetails { hostname: hostname.to_owned(), ..HardwareDetails::default() };
+    let mut stored = Model::new();
+    stored.host.spec.inspection_mode = Some(InspectionMode::Disabled);
+    stored.hardware = Some(brought("stored"));
+    stored.run_until("available");
+    assert_eq!(stored.status().hardware.expect("hardware").hostname, "stored");
+    assert_eq!(stored.events.iter().filter(|seen| **seen == "UpdateHardwareDetails").count(), 1);
+    // What is shown stays: another object is not the machine's.
+    stored.hardware = Some(brought("other"));
+    stored.settle();
+    assert_eq!(stored.status().hardware.expect("hardware").hostname, "stored");
+
     let mut inspected = Model::new();
     inspected.annotate(ANNOTATION_HARDWARE_DETAILS, &hardware);
     inspected.run_until("available");
