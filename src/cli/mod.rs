@@ -5,6 +5,7 @@
 
 mod backup;
 mod bmc;
+mod check_config;
 mod client;
 mod common;
 mod completion;
@@ -54,8 +55,8 @@ enum Command {
     /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
     /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.
     Kubeconfig(kubeconfig::Options),
-    /// Check a configuration file; prints one line for each error
-    CheckConfig(ConfigFile),
+    /// Check a configuration file: everything that `serve` would refuse or miss, one line for each fault
+    CheckConfig(check_config::Options),
     /// Ask a BMC (Redfish or IPMI) what it is and what it can do
     #[command(subcommand)]
     Bmc(bmc::Command),
@@ -106,7 +107,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Serve(options) => serve::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
-        Command::CheckConfig(options) => check_config(&options),
+        Command::CheckConfig(options) => check_config::run(&options),
         Command::Bmc(command) => bmc::run(command),
         Command::Ramdisk(command) => ramdisk::run(command),
         Command::Debug(command) => debug::run(command),
@@ -155,10 +156,4 @@ fn with_causes(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-fn check_config(options: &ConfigFile) -> anyhow::Result<()> {
-    let config = options.load()?;
-    println!("{}: no fault, {} network(s)", options.config.display(), config.networks.len());
-    Ok(())
 }
