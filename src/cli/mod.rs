@@ -38,7 +38,7 @@ use failure::{Failure, complain};
 A first machine, on a box with /etc/slipway/slipway.toml:
   slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb
   slipway serve
-  slipway kubeconfig > ~/.kube/config
+  slipway kubeconfig --merge
   slipway apply -f web-1.yaml        (or kubectl apply -f web-1.yaml)
   slipway watch hosts                (or kubectl get bmh -w)")]
 struct Cli {
@@ -50,7 +50,7 @@ struct Cli {
 enum Command {
     /// Run the appliance: API, DHCP, TFTP, boot HTTP and the controllers, until SIGTERM or Ctrl-C
     Serve(ConfigFile),
-    /// Print a kubeconfig for the administrator: a new client certificate, CA and endpoint
+    /// Print a kubeconfig for the administrator, or --merge it into yours: a new client certificate, CA and endpoint
     ///
     /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
     /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.

@@ -45,6 +45,7 @@ mod image_cli;
 mod image_sources;
 mod informers;
 mod journal;
+mod kubeconfig_merge;
 mod kubectl;
 mod log_flood;
 mod needs;
