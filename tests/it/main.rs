@@ -48,6 +48,7 @@ mod journal;
 mod kubeconfig_merge;
 mod kubectl;
 mod log_flood;
+mod monitoring;
 mod needs;
 mod process;
 mod reload;
