@@ -124,7 +124,8 @@ pub struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        let event_lifetime = Span(Duration::from_secs(3600));
+        // From Friday evening to Monday morning.
+        let event_lifetime = Span(Duration::from_secs(72 * 3600));
         // As in the API server.
         let connections_per_address = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN);
         Self {
