@@ -15,9 +15,11 @@ RUST    := 1.92
 DESTDIR ?=
 PREFIX  ?= /usr
 FUZZ_SECONDS ?= 600
+SHARE   = $(DESTDIR)$(PREFIX)/share
+DOC     = $(SHARE)/doc/slipway
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint install package try-package build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
+.PHONY: help demo test bench lint install uninstall package try-package build lab rust packages unit clients conformance journeys fleet fuzz clean-cache
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,22 +48,43 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \
 	  if [ -n "$$faults" ]; then echo "$$faults"; exit 1; fi; fi
 
-install: ## binary, systemd unit, config and boot files onto this machine, or below DESTDIR
+install: ## binary, completions, systemd unit, config, pages and boot files onto this machine, or below DESTDIR; after `make build`
+	@[ -x $(BINARY) ] || { \
+	  echo "There is no $(BINARY) yet: run \`make build\` first, as the user who has Rust, then this." >&2; exit 1; }
 	@tests/lab/packages install
-	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
+	install -d $(SHARE)/slipway/boot
+	@# First, for it is what may fail: it fetches a kernel package.
+	kernel=$$(python3 tests/lab/tools.py kernel) && \
+	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(SHARE)/slipway/boot
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/slipway
 	install -D -m 644 systemd/slipway.service $(DESTDIR)/usr/lib/systemd/system/slipway.service
 	install -D -m 644 systemd/slipway.sysusers $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
 	@# An edited file stays.
 	[ -e $(DESTDIR)/etc/slipway/slipway.toml ] || install -D -m 644 config/slipway.toml $(DESTDIR)/etc/slipway/slipway.toml
-	install -d $(DESTDIR)$(PREFIX)/share/slipway/boot
-	kernel=$$(python3 tests/lab/tools.py kernel) && \
-	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(DESTDIR)$(PREFIX)/share/slipway/boot
-	@if [ -z "$(DESTDIR)" ]; then \
+	$(BINARY) completion bash | install -D -m 644 /dev/stdin $(SHARE)/bash-completion/completions/slipway
+	$(BINARY) completion zsh | install -D -m 644 /dev/stdin $(SHARE)/zsh/vendor-completions/_slipway
+	$(BINARY) completion fish | install -D -m 644 /dev/stdin $(SHARE)/fish/vendor_completions.d/slipway.fish
+	install -D -m 644 -t $(DOC) README.md CHANGELOG.md LICENSE
+	install -D -m 644 -t $(DOC)/docs docs/*.md
+	install -D -m 644 -t $(DOC)/config config/slipway.toml config/bmc-quirks.toml config/engine-rbac.yaml
+	install -D -m 644 -t $(DOC)/monitoring monitoring/*
+	@[ -n "$(DESTDIR)" ] || { \
 	  systemd-sysusers slipway.conf && install -d -m 700 -o slipway -g slipway /var/lib/slipway && \
-	  { [ ! -d /run/systemd/system ] || systemctl daemon-reload; } && \
 	  { [ ! -e /var/lib/slipway/boot/ramdisk.json ] || echo "Machines boot the ramdisk in /var/lib/slipway/boot: build it anew, or remove it."; } && \
-	  echo "Now name your network in /etc/slipway/slipway.toml, then: systemctl enable --now slipway"; fi
+	  if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi && \
+	  if [ -d /run/systemd/system ] && systemctl --quiet is-active slipway; then \
+	    echo "The old version still runs. Start the new one with: systemctl restart slipway"; \
+	  else \
+	    echo "Now name your network in /etc/slipway/slipway.toml, then: systemctl enable --now slipway"; \
+	  fi; }
+
+uninstall: ## take away what `make install` put there, but for the configuration and /var/lib/slipway
+	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl --quiet disable --now slipway || true; fi
+	rm -f $(DESTDIR)$(PREFIX)/bin/slipway $(DESTDIR)/usr/lib/systemd/system/slipway.service $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
+	rm -f $(SHARE)/bash-completion/completions/slipway $(SHARE)/zsh/vendor-completions/_slipway $(SHARE)/fish/vendor_completions.d/slipway.fish
+	rm -rf $(DOC) $(SHARE)/slipway
+	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+	@echo "Left: $(DESTDIR)/etc/slipway and $(DESTDIR)/var/lib/slipway, with the keys and all that the appliance knows, and the user slipway."
 
 package: build ## what a release consists of: .deb, tarball, SBOM, checksums; into target/package
 	@tests/lab/packages install

@@ -28,10 +28,10 @@ use crate::host::media::{HostNetworkData, Media, ToMachines};
 use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
 use crate::image::{self, Library};
-use crate::log::Ration;
+use crate::log::{LevelHandle, Ration};
 use crate::metrics::Meters;
 use crate::module::{Acting, Life};
-use crate::modules::{self, House, acted_on, declared, kinds};
+use crate::modules::{self, House, LiveSettings, acted_on, declared, kinds};
 use crate::pki::Pki;
 use crate::runtime::{Tasks, Watches};
 use crate::store::{self, Store, StoreOptions};
@@ -39,14 +39,17 @@ use crate::{descriptors, dhcp, tftp};
 
 mod acting;
 mod administrator;
+pub mod checks;
 mod early;
 mod ownership;
 mod ranks;
+mod reload;
 mod signals;
 
 pub use administrator::{authority, kubeconfig, local_kubeconfig};
 
 use early::Rest;
+use reload::Reload;
 use signals::Signals;
 
 /// Changes kept for watches that come back, for each resource.
@@ -109,8 +112,17 @@ pub fn certificate_names(config: &Config) -> Vec<String> {
     names
 }
 
+/// What rules the log of a running appliance.
+#[derive(Clone)]
+pub struct LogControl {
+    /// How many lines of whom.
+    pub ration: Ration,
+    /// Which lines; none where the configuration does not say it.
+    pub level: Option<LevelHandle>,
+}
+
 /// Runs the appliance until SIGTERM or SIGINT, or until a part of it fails.
-pub async fn run(config: Config, log: Ration) -> anyhow::Result<()> {
+pub async fn run(config: Config, log: LogControl) -> anyhow::Result<()> {
     install_tls_provider();
     let mut signals = Signals::install()?;
     let most = descriptors::Shares { api: apiserver::tls::CONNECTIONS_MAX, boot: boot::MAX_CONNECTIONS };
@@ -160,8 +172,7 @@ struct Prepared {
     kinds: JoinHandle<Vec<Kind>>,
     /// Connections that each listener may have.
     shares: descriptors::Shares,
-    /// Of lines of the log.
-    log: Ration,
+    log: LogControl,
 }
 
 /// A service: what it is called, and how it ended.
@@ -186,7 +197,8 @@ async fn serve(
     let (audit, ended) = match begun {
         None => (None, Ok(())),
         Some(Err(error)) => (None, Err(error)),
-        Some(Ok((audit, rest))) => {
+        Some(Ok((audit, rest, reload))) => {
+            signals.reload_with(reload);
             let ended = match rest.when_listed(&mut services, store, signals).await {
                 Ok(true) => supervise(&mut services, store, signals).await,
                 Ok(false) => Ok(()),
@@ -206,8 +218,8 @@ async fn serve(
     ended
 }
 
-/// Starts what need not know any host: the API above all. Returns the audit log, which is closed after all services, and what is
-/// still to be started.
+/// Starts what need not know any host: the API above all. Returns the audit log, which is closed after all services, what is
+/// still to be started, and what SIGHUP does.
 async fn begin(
     config: &Config,
     pki: &Pki,
@@ -215,8 +227,9 @@ async fn begin(
     prepared: Prepared,
     services: &mut JoinSet<Ended>,
     shutdown: &CancellationToken,
-) -> anyhow::Result<(Option<apiserver::audit::Audit>, Rest)> {
-    let Prepared { kinds, shares, log } = prepared;
+) -> anyhow::Result<(Option<apiserver::audit::Audit>, Rest, Reload)> {
+    let Prepared { kinds, shares, log: LogControl { ration: log, level } } = prepared;
+    let live = LiveSettings::of(config)?;
     if !config.networks.is_empty() {
         boot::neighbour_table::make_room(config.networks.iter().map(|network| u64::from(network.subnet.size())).sum())
             .await;
@@ -235,7 +248,7 @@ async fn begin(
         );
     }
     let tftp = tftp::Server::bind(config.boot.tftp, files.clone())?;
-    let library = Library::open(config.data_dir.images(), image_sources(config))
+    let library = Library::open(config.data_dir.images(), image_sources(config, &live))
         .with_context(|| format!("image library {}", config.data_dir.images().display()))?;
     let tokens = Arc::new(Tokens::open(&config.data_dir.pki())?);
     let mut watches = Watches::default();
@@ -249,12 +262,13 @@ async fn begin(
     let refusals = BootRefusals::default();
     let media = media(config, &tokens, &files);
     let leases = leases(config, store)?;
-    let sources = image_sources(config);
+    let sources = image_sources(config, &live);
     let cards = checked(config);
     let lives: Arc<[Box<dyn Life>]> = modules::begin(&mut House {
         watches: &mut watches,
         tasks: &tasks,
         config,
+        live: &live,
         directory: &directory,
         logs: &logs,
         media: &media,
@@ -273,6 +287,7 @@ async fn begin(
     let boot_metrics = boot::Metrics::new(downloads.clone());
     let mut views = HashSet::new();
     let mut audit = None;
+    let mut embedded_api = None;
     let counted: Meters = {
         let (lives, tftp, boot, copies) = (lives.clone(), tftp.metrics(), boot_metrics.clone(), copies.clone());
         Arc::new(move |registry| {
@@ -310,6 +325,7 @@ async fn begin(
             views.extend(api.registry().stored().filter(in_memory).map(|kind| kind.storage.to_string()));
             api.set_backup(backup::page::page(backup_source(config, store, &views), token()));
             audit = Some(log);
+            embedded_api = Some(api.clone());
             let (series, look) = (pki.authority().series().clone(), tasks.task("client-certificates"));
             let stop = token();
             let follow = async move { look.every(SERIES_EVERY, &stop, || series.look()).await };
@@ -361,8 +377,7 @@ async fn begin(
     let api = apiserver::tls::serve_knowing(api_listener, pki.server_config()?, router, token(), limits, callers);
     services.spawn(named("API", api));
 
-    let site = boot::BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)
-        .context("boot.kernel_args")?
+    let site = boot::BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)?
         .with_networks(boot_networks(config, leases.as_ref(), &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .telling(Arc::new(move |host, reason| refusals.take(host, reason)))
@@ -373,6 +388,7 @@ async fn begin(
         ranks.clone(),
     ));
     let parts = acting::Parts { engine: config.engine.clone(), lives, tasks: tasks.clone() };
+    let reload = Reload::new(config, level, live, embedded_api);
     let (config, store, shutdown) = (config.clone(), store.clone(), shutdown.clone());
     let start = move |services: &mut JoinSet<Ended>| {
         let boot = boot::serve(boot_listener, router, ranks.clone(), shares.boot, boot_metrics, shutdown.clone());
@@ -388,7 +404,7 @@ async fn begin(
         info!(api = %config.api.listen, boot = %config.boot.listen, tftp = %config.boot.tftp, networks = config.networks.len(), "ready");
         Ok(())
     };
-    Ok((audit, Rest { listed, start: Box::new(start), started: tell }))
+    Ok((audit, Rest { listed, start: Box::new(start), started: tell }, reload))
 }
 
 /// What machines boot without the network.
@@ -438,11 +454,11 @@ fn boot_networks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostInd
 }
 
 /// Where images may come from.
-fn image_sources(config: &Config) -> image::Sources {
+fn image_sources(config: &Config, live: &LiveSettings) -> image::Sources {
     let image = config.image.clone();
     image::Sources {
         ca_file: image.ca_file,
-        allow: image.allow,
+        allow: live.image_allow.clone(),
         file_folder: image.file_folder,
         data_dir: Some(config.data_dir.0.clone()),
         max_unpacked: image.max_unpacked_gib << 30,

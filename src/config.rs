@@ -59,6 +59,9 @@ pub struct Config {
     /// The file as it was read.
     #[serde(skip)]
     pub text: std::sync::Arc<str>,
+    /// Where it was read.
+    #[serde(skip)]
+    pub path: PathBuf,
 }
 
 /// Where Slipway keeps what it must not lose.
@@ -121,7 +124,8 @@ pub struct ApiConfig {
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        let event_lifetime = Span(Duration::from_secs(3600));
+        // From Friday evening to Monday morning.
+        let event_lifetime = Span(Duration::from_secs(72 * 3600));
         // As in the API server.
         let connections_per_address = NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN);
         Self {
@@ -356,6 +360,8 @@ pub struct BmcConfig {
     /// Addresses of this box that hosts may name as their BMC's all the same: loopback, link-local, multicast, and the
     /// appliance's own.
     pub allow: Vec<Allowed>,
+    /// File of the site's own quirk profiles, applied after those in the binary.
+    pub quirks: Option<PathBuf>,
 }
 
 /// Where log lines go, and how they look.
@@ -404,20 +410,38 @@ pub enum ConfigError {
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        Self::parse(&text, path)
+        Self::load_unchecked(path)?.checked()
     }
 
     /// Reads and checks text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let mut config: Self = toml::from_str(text)
-            .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
-        config.text = text.into();
-        let faults = config.faults();
-        if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults { path: path.into(), faults }) }
+        Self::parse_unchecked(text, path)?.checked()
     }
 
-    fn faults(&self) -> Vec<String> {
+    fn checked(self) -> Result<Self, ConfigError> {
+        let faults = self.faults();
+        if faults.is_empty() { Ok(self) } else { Err(ConfigError::Faults { path: self.path, faults }) }
+    }
+
+    /// Reads a file whose [`Config::faults`] are still to be looked for, with others.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or is no TOML of the right shape.
+    pub fn load_unchecked(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse_unchecked(&text, path)
+    }
+
+    fn parse_unchecked(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut config: Self = toml::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.into(), message: error.to_string() })?;
+        (config.text, config.path) = (text.into(), path.into());
+        Ok(config)
+    }
+
+    /// In what the configuration contradicts itself; one line for each fault.
+    pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if !self.data_dir.0.is_absolute() {
             faults.push(format!("data_dir {:?} must be an absolute path", self.data_dir.0));
@@ -425,8 +449,23 @@ impl Config {
         if !ADMIN_CERTIFICATE.contains(&self.api.admin_certificate.0) {
             faults.push("api.admin_certificate must be 10m to 8760h".into());
         }
+        for name in self.api.names.iter().filter(|name| !crate::pki::is_name(name)) {
+            faults.push(format!("api.names: {name:?} is neither an IP address nor a DNS name"));
+        }
+        if clash(self.api.listen, self.boot.listen) {
+            faults.push(format!(
+                "api.listen {} and boot.listen {} are the same TCP port: give one of them another",
+                self.api.listen, self.boot.listen
+            ));
+        }
         if self.dhcp.port == 0 {
             faults.push("dhcp.port must be 1 to 65535".into());
+        }
+        if !self.networks.is_empty() && self.boot.tftp.port() == self.dhcp.port {
+            faults.push(format!("boot.tftp and dhcp.port are the same UDP port, {}", self.dhcp.port));
+        }
+        if let Some(file) = self.bmc.quirks.as_ref().filter(|file| !file.is_absolute()) {
+            faults.push(format!("bmc.quirks {file:?} must be an absolute path"));
         }
         faults.extend(self.image.faults(&self.data_dir.0));
         if self.audit.max_size_mb == 0 || self.audit.max_size_mb > 1_000_000 {
@@ -465,6 +504,13 @@ impl Config {
         }
         faults
     }
+}
+
+/// Whether two listeners cannot have these addresses at the same time: Linux gives a port to one socket, of any address or of
+/// both families where one is unspecified.
+fn clash(a: SocketAddr, b: SocketAddr) -> bool {
+    let covers = |a: IpAddr, b: IpAddr| a == b || a.is_unspecified() && (a.is_ipv6() || b.is_ipv4());
+    a.port() == b.port() && a.port() != 0 && (covers(a.ip(), b.ip()) || covers(b.ip(), a.ip()))
 }
 
 #[cfg(test)]

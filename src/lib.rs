@@ -32,6 +32,7 @@
 //! |  | [`network_data`] | a site's network without DHCP: OpenStack's `network_data.json` |
 //! |  | [`api`] | the resource kinds as plain types |
 //! |  | [`outbound`] | where the appliance may connect to when somebody else chose the address |
+//! |  | [`live`] | settings that a reload changes under those who hold them |
 //! |  | [`ration`] | who goes first when not everybody can be served |
 //! |  | [`descriptors`] | how many files and connections may be open, and whose they are |
 //! |  | [`netlink`] | single questions to the kernel about its networks |
@@ -57,6 +58,7 @@ pub mod glob;
 pub mod host;
 pub mod image;
 pub mod jsonpath;
+pub mod live;
 pub mod log;
 pub mod metrics;
 pub mod module;

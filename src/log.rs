@@ -10,8 +10,8 @@
 use std::fmt;
 
 use tracing::Subscriber;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer;
+use tracing_subscriber::Registry;
 use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{JsonFields, format};
@@ -21,10 +21,12 @@ use crate::config::LogFormat;
 
 mod escape;
 mod journal;
+mod level;
 mod ration;
 
 pub use escape::{clean, escape_all, escaped, escaped_lines, is_safe};
 pub use journal::{Journal, has_stderr};
+pub use level::{LevelHandle, adjustable, filter};
 pub use ration::Ration;
 
 use escape::Escaped;
@@ -45,7 +47,7 @@ pub fn named<'a>(namespace: &'a str, name: &'a str) -> impl fmt::Display + 'a {
 
 /// What writes the log to standard error, as JSON or else as text. `colours` are for terminals, and for text only.
 pub fn subscriber<W>(
-    filter: EnvFilter,
+    filter: impl Layer<Registry> + Send + Sync,
     format_of: LogFormat,
     colours: bool,
     writer: W,
@@ -70,7 +72,11 @@ where
 }
 
 /// What writes the log to the journal.
-pub fn to_journal(filter: EnvFilter, journal: Journal, ration: Ration) -> Box<dyn Subscriber + Send + Sync> {
+pub fn to_journal(
+    filter: impl Layer<Registry> + Send + Sync,
+    journal: Journal,
+    ration: Ration,
+) -> Box<dyn Subscriber + Send + Sync> {
     Box::new(tracing_subscriber::registry().with(filter).with(journal.with_filter(shown(ration))))
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 
 use crate::api::{self, Declared, Kind, StoragePolicy};
+use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
-use crate::config::Config;
+use crate::config::{Config, HostConfig};
 use crate::dhcp::{self, Leases, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::directory::image_requesters::ImageRequesters;
@@ -18,7 +19,9 @@ use crate::host::status::metrics::Metrics;
 use crate::host::{self, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
+use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, rules, service};
+use crate::outbound::Allowed;
 use crate::runtime::Views;
 use crate::runtime::tasks::{MANAGER, TaskView, publish};
 use crate::runtime::{Tasks, Watches};
@@ -53,6 +56,8 @@ pub struct House<'a> {
     pub tasks: &'a Tasks,
     /// The configuration.
     pub config: &'a Config,
+    /// Settings that a reload changes.
+    pub live: &'a LiveSettings,
     /// Hosts that are known.
     pub directory: &'a Directory,
     /// Logs of hosts.
@@ -73,6 +78,35 @@ pub struct House<'a> {
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
 
+/// The settings that a reload of the configuration changes in the running process.
+#[derive(Clone, Debug)]
+pub struct LiveSettings {
+    /// `[host]`
+    pub host: Live<HostConfig>,
+    /// `bmc.allow`
+    pub bmc_allow: Live<Vec<Allowed>>,
+    /// `bmc.quirks` with the profiles in the binary.
+    pub quirks: Live<Quirks>,
+    /// `image.allow`
+    pub image_allow: Live<Vec<Allowed>>,
+}
+
+impl LiveSettings {
+    /// As the configuration has them.
+    ///
+    /// # Errors
+    ///
+    /// When the site's BMC profiles cannot be used.
+    pub fn of(config: &Config) -> Result<Self, QuirksError> {
+        Ok(Self {
+            host: config.host.clone().into(),
+            bmc_allow: config.bmc.allow.clone().into(),
+            quirks: Quirks::load(config.bmc.quirks.as_deref())?.into(),
+            image_allow: config.image.allow.clone().into(),
+        })
+    }
+}
+
 /// All that run.
 pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
     LIVES.iter().filter_map(|life| (life.begin)(house)).collect()
@@ -81,7 +115,8 @@ pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
 fn machines(house: &mut House<'_>) -> Machines {
     let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
     let (metrics, refusals) = (house.metrics.clone(), house.refusals.clone());
-    Machines::new(house.watches, directory, logs, media, house.config, metrics, refusals)
+    let LiveSettings { host, bmc_allow, quirks, .. } = house.live.clone();
+    Machines::new(house.watches, directory, logs, media, host, (bmc_allow, quirks), metrics, refusals)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

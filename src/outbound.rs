@@ -25,6 +25,8 @@ use ipnetwork::IpNetwork;
 use reqwest::Url;
 use serde::Deserialize;
 
+use crate::live::Live;
+
 pub use names::{for_namespace, lookup};
 
 /// One entry of a list in the configuration: `172.22.0.1`, `127.0.0.1:8000`, `[::1]:8000`, `10.0.0.0/8`.
@@ -255,12 +257,12 @@ pub fn masked(text: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Guard {
     key: &'static str,
-    allow: Arc<[Allowed]>,
+    allow: Live<Vec<Allowed>>,
 }
 
 impl Guard {
     /// `key` is the list's name in the configuration, for messages: `image.allow`.
-    pub fn new(key: &'static str, allow: &[Allowed]) -> Self {
+    pub fn new(key: &'static str, allow: impl Into<Live<Vec<Allowed>>>) -> Self {
         Self { key, allow: allow.into() }
     }
 
@@ -274,14 +276,15 @@ impl Guard {
     }
 
     fn judge_as(&self, name: Option<&str>, address: SocketAddr) -> Result<(), Refused> {
+        let allow = self.allow.get();
         let judged = match own_addresses() {
-            Ok(own) => judge(address, &own, &self.allow).and_then(|()| match route::is_local(plain(address.ip())) {
+            Ok(own) => judge(address, &own, &allow).and_then(|()| match route::is_local(plain(address.ip())) {
                 Ok(false) => Ok(()),
-                Ok(true) => judge(address, &[address.ip(), plain(address.ip())], &self.allow),
-                Err(_) => judge(address, &[address.ip()], &self.allow).map_err(|_| Special::Unknown),
+                Ok(true) => judge(address, &[address.ip(), plain(address.ip())], &allow),
+                Err(_) => judge(address, &[address.ip()], &allow).map_err(|_| Special::Unknown),
             }),
             // Without them everything could be this box; what the list names is still known.
-            Err(_) => judge(address, &[address.ip()], &self.allow).map_err(|_| Special::Unknown),
+            Err(_) => judge(address, &[address.ip()], &allow).map_err(|_| Special::Unknown),
         };
         let name = || name.map(str::to_owned);
         judged.map_err(|special| Refused { name: name(), address: address.ip().to_canonical(), special, key: self.key })
@@ -414,7 +417,7 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_literal_host_is_judged() {
-        let guard = Guard::new("image.allow", &[]);
+        let guard = Guard::new("image.allow", Vec::new());
         for text in [
             "http://127.0.0.1/",
             "http://127.1/",
@@ -441,7 +444,7 @@ mod tests {
     async fn a_name_is_judged_by_its_addresses_and_the_client_says_why() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let guard = Guard::new("bmc.allow", &[]);
+        let guard = Guard::new("bmc.allow", Vec::new());
         let client = move |guard: &Guard| {
             let tls = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
                 .with_safe_default_protocol_versions()
@@ -471,7 +474,7 @@ mod tests {
         assert_eq!((refused.name.as_deref(), refused.special), (Some("localhost"), Special::Loopback));
         assert!(refused.to_string().contains("bmc.allow"), "{refused}");
         // A name that the list names is connected to.
-        let open = Guard::new("bmc.allow", &allowed(&[&format!("127.0.0.1:{port}"), &format!("[::1]:{port}")]));
+        let open = Guard::new("bmc.allow", allowed(&[&format!("127.0.0.1:{port}"), &format!("[::1]:{port}")]));
         let asked = tokio::spawn(async move { get(client(&open), &url).await });
         let (_, peer) = listener.accept().await.expect("a connection");
         assert!(peer.ip().is_loopback());

@@ -222,21 +222,27 @@ impl Pki {
     }
 }
 
+/// Whether the server's certificate can have this name: an IP address or a DNS name.
+pub fn is_name(name: &str) -> bool {
+    server_name(name).is_some()
+}
+
+fn server_name(name: &str) -> Option<SanType> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Some(SanType::IpAddress(address));
+    }
+    let plain = !name.is_empty()
+        && name.len() <= 253
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.*".contains(&byte));
+    name.try_into().ok().filter(|_| plain).map(SanType::DnsName)
+}
+
 /// The names given and those of this machine to itself.
 fn server_names(names: &[String]) -> Result<Vec<SanType>, PkiError> {
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
     let mut wanted = Vec::new();
     for name in names.iter().chain(&own) {
-        let entry = match name.parse::<IpAddr>() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => {
-                let plain = !name.is_empty()
-                    && name.len() <= 253
-                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.*".contains(&byte));
-                let entry = name.as_str().try_into().ok().filter(|_| plain);
-                SanType::DnsName(entry.ok_or_else(|| PkiError::Name(name.clone()))?)
-            }
-        };
+        let entry = server_name(name).ok_or_else(|| PkiError::Name(name.clone()))?;
         if !wanted.contains(&entry) {
             wanted.push(entry);
         }

@@ -1,21 +1,27 @@
 //! Signal handling.
 //!
-//! What signals do: SIGTERM and SIGINT end the appliance in order, whenever they come; SIGHUP, SIGUSR1 and SIGUSR2 end
-//! nothing.
+//! What signals do: SIGTERM and SIGINT end the appliance in order, whenever they come; SIGHUP has the
+//! configuration read again; SIGUSR1 and SIGUSR2 end nothing.
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::spawn_blocking;
+
+use super::reload::Reload;
 
 /// The signals that it acts on. As long as the process lives, none of them ends it by itself.
-#[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
     user1: Signal,
     user2: Signal,
+    /// None until there is something to reload.
+    reload: Option<Arc<Reload>>,
 }
 
 /// A signal that asks for the end.
@@ -39,22 +45,37 @@ impl Signals {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
+            reload: None,
         })
     }
 
-    /// Waits for a signal that asks for the end. The others are told of in the log.
+    /// From now on SIGHUP does this.
+    pub(super) fn reload_with(&mut self, reload: Reload) {
+        self.reload = Some(Arc::new(reload));
+    }
+
+    /// Waits for a signal that asks for the end, and does what the others ask for.
     pub(super) async fn end(&mut self) -> End {
         loop {
             let passed_over = tokio::select! {
                 _ = self.terminate.recv() => return End("SIGTERM"),
                 _ = self.interrupt.recv() => return End("SIGINT"),
-                _ = self.hangup.recv() => "SIGHUP",
+                _ = self.hangup.recv() => {
+                    let Some(reload) = self.reload.clone() else {
+                        tracing::warn!("SIGHUP: the appliance is about to start and has nothing to reload yet");
+                        continue;
+                    };
+                    // A disk may keep it waiting. It goes on when nobody waits for it any more.
+                    let (done, runtime) = (async move { reload.run().await }, Handle::current());
+                    spawn_blocking(move || runtime.block_on(done)).await.ok();
+                    continue;
+                }
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };
             tracing::warn!(
                 signal = passed_over,
-                "nothing is reloaded: restart the appliance to apply its configuration"
+                "this signal asks for nothing: SIGHUP has the configuration read again"
             );
         }
     }

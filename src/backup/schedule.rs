@@ -127,6 +127,24 @@ pub async fn run(
     }
 }
 
+/// How copies are encrypted.
+///
+/// # Errors
+///
+/// When the file with the passphrase cannot be used.
+pub fn seal(config: &BackupConfig) -> anyhow::Result<Seal> {
+    match &config.passphrase_file {
+        Some(file) => {
+            let passphrase = passphrase_of(file).and_then(strong);
+            Ok(Seal::Passphrase(passphrase.context("backup.passphrase_file")?))
+        }
+        None => {
+            let keys = config.recipients.iter().map(|text| recipient(text));
+            Ok(Seal::Recipients(keys.collect::<Result<_, _>>()?))
+        }
+    }
+}
+
 /// What happened how long ago, by a clock that nobody sets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
@@ -172,7 +190,7 @@ impl Job {
         // Not what is above it: a disk that is not mounted is to be noticed.
         fs::DirBuilder::new().mode(0o700).create(folder).or_else(ignore_existing).with_context(what)?;
         take::sweep(folder, SystemTime::now()).with_context(what)?;
-        let seal = self.seal()?;
+        let seal = seal(&self.config)?;
         let content = self.source.take(now)?;
         let prefix = prefix(&content.header.ca);
         check_room(&content, folder)?;
@@ -188,16 +206,6 @@ impl Job {
             }
         }
         Ok(Look::Made(copy))
-    }
-
-    fn seal(&self) -> anyhow::Result<Seal> {
-        match &self.config.passphrase_file {
-            Some(file) => Ok(Seal::Passphrase(strong(passphrase_of(file)?).context("backup.passphrase_file")?)),
-            None => {
-                let keys = self.config.recipients.iter().map(|text| recipient(text));
-                Ok(Seal::Recipients(keys.collect::<Result<_, _>>()?))
-            }
-        }
     }
 
     /// This appliance's copies, oldest first.

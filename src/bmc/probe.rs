@@ -44,7 +44,7 @@ pub struct ProbeReport {
     pub uefi_http: bool,
     /// Virtual drives.
     pub virtual_media: Vec<Drive>,
-    /// Quirk profiles that fit, in the order in which they are applied.
+    /// Quirk profiles that fit, in the order in which they are applied: name, and the file in brackets.
     pub profiles: Vec<String>,
     /// Address schemes of `spec.bmc.address` that it can serve, the one that needs least of the network first.
     pub schemes: Vec<String>,

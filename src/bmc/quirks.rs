@@ -1,7 +1,11 @@
 //! Quirk profiles: what particular controllers do differently, as data.
 //!
-//! `config/bmc-quirks.toml` is part of the binary. Later profiles are applied last and win. Each profile says where its facts come from.
+//! `config/bmc-quirks.toml` is part of the binary; the file that `bmc.quirks` names comes after it. Later profiles are applied last
+//! and win. Each profile says where its facts come from.
 
+use std::fs::File as OpenFile;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -11,6 +15,11 @@ use crate::glob;
 
 /// The file in the binary.
 const BUILTIN: &str = include_str!("../../config/bmc-quirks.toml");
+
+/// What stands for the file in the binary where a profile is named.
+const BUILTIN_ORIGIN: &str = "built in";
+/// Longest file of profiles that is read, in bytes: thousands of profiles.
+const FILE_MAX: u64 = 1 << 20;
 
 /// Why a profile file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +33,22 @@ pub enum QuirksError {
     /// Longest wait is an hour.
     #[error("BMC quirk profile {0:?}: {1} is over 3600 seconds")]
     Wait(String, &'static str),
+    /// The site's file cannot be read.
+    #[error("bmc.quirks {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The site's file can be read and not be used.
+    #[error("bmc.quirks {path}: {source}")]
+    Site {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<Self>,
+    },
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,11 +59,14 @@ struct File {
 }
 
 /// One profile.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Name, for logs.
     pub name: String,
+    /// The file that it is in.
+    #[serde(skip)]
+    origin: Arc<str>,
     /// Where the facts come from.
     pub source: String,
     /// Which controllers.
@@ -52,8 +80,15 @@ pub struct Profile {
     pub ipmi: IpmiKeys,
 }
 
+impl Profile {
+    /// For people: its name, and which file it is in.
+    fn label(&self) -> String {
+        format!("{} ({})", self.name, self.origin)
+    }
+}
+
 /// Which controllers a profile is for; every key given must fit. Text is compared without case, `*` stands for anything.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Match {
     /// Redfish: `Manufacturer` of the system.
@@ -69,7 +104,7 @@ pub struct Match {
 }
 
 /// Keys under `[profile.redfish]`; one that is absent leaves the value as it was.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct RedfishKeys {
     boot_override_once_unsupported: Option<bool>,
@@ -97,7 +132,7 @@ pub struct RedfishKeys {
 }
 
 /// Keys under `[profile.ipmi]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default)]
 pub struct IpmiKeys {
     uefi_disk_selector: Option<u8>,
@@ -122,7 +157,7 @@ pub struct RedfishIdentity {
 /// How to treat one Redfish controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedfishQuirks {
-    /// Names of the profiles that fitted.
+    /// The profiles that fitted: name, and the file in brackets.
     pub profiles: Vec<String>,
     /// `Once` is not kept: write `Continuous`; the next boot device replaces it.
     pub boot_override_once_unsupported: bool,
@@ -204,7 +239,7 @@ impl Default for RedfishQuirks {
 /// How to treat one IPMI controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpmiQuirks {
-    /// Names of the profiles that fitted.
+    /// The profiles that fitted: name, and the file in brackets.
     pub profiles: Vec<String>,
     /// Byte of boot flags that selects the disk in UEFI mode, instead of 08h.
     pub uefi_disk_selector: Option<u8>,
@@ -221,14 +256,14 @@ pub struct IpmiQuirks {
 }
 
 /// All profiles.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Quirks {
     profiles: Vec<Profile>,
 }
 
 static SHARED: LazyLock<Arc<Quirks>> = LazyLock::new(|| {
     // The file is part of the binary and a test reads it; should it be wrong all the same, drive plainly.
-    Arc::new(Quirks::parse(BUILTIN).unwrap_or_else(|error| {
+    Arc::new(Quirks::parse(BUILTIN, BUILTIN_ORIGIN).unwrap_or_else(|error| {
         tracing::error!(%error, "cannot read the built-in BMC profiles: BMCs are driven without them");
         Quirks { profiles: Vec::new() }
     }))
@@ -240,10 +275,29 @@ impl Quirks {
         SHARED.clone()
     }
 
-    /// Profiles of one file alone.
-    pub fn parse(text: &str) -> Result<Self, QuirksError> {
-        let file: File = toml::from_str(text)?;
-        for p in &file.profiles {
+    /// The built-in profiles, and after them those of the site's file, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or used, with its path. At most 1 MiB is read.
+    pub fn load(site: Option<&Path>) -> Result<Arc<Self>, QuirksError> {
+        let Some(path) = site else { return Ok(Self::builtin()) };
+        let fail = |source| QuirksError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        OpenFile::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text)).map_err(fail)?;
+        if text.len() as u64 > FILE_MAX {
+            return Err(fail(io::Error::other("longer than 1 MiB")));
+        }
+        let all = Self::with_site(&text, &path.display().to_string());
+        all.map(Arc::new).map_err(|source| QuirksError::Site { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// Profiles of one file alone; `origin` says which file it is.
+    pub fn parse(text: &str, origin: &str) -> Result<Self, QuirksError> {
+        let mut file: File = toml::from_str(text)?;
+        let origin: Arc<str> = origin.into();
+        for p in &mut file.profiles {
+            p.origin = origin.clone();
             let m = &p.matches;
             let any = m.manufacturer.is_some() || m.model.is_some() || m.firmware.is_some();
             if !any && m.ipmi_manufacturer_id.is_none() && m.ipmi_product_id.is_none() {
@@ -263,10 +317,10 @@ impl Quirks {
         Ok(Self { profiles: file.profiles })
     }
 
-    /// The built-in profiles, then those of `site`.
-    pub fn with_site(site: &str) -> Result<Self, QuirksError> {
-        let mut all = Self::parse(BUILTIN)?;
-        all.profiles.extend(Self::parse(site)?.profiles);
+    /// The built-in profiles, then those of the text `site`, which is of the file `origin`.
+    pub fn with_site(site: &str, origin: &str) -> Result<Self, QuirksError> {
+        let mut all = Self::parse(BUILTIN, BUILTIN_ORIGIN)?;
+        all.profiles.extend(Self::parse(site, origin)?.profiles);
         Ok(all)
     }
 
@@ -296,7 +350,7 @@ impl Quirks {
                 && text_fits(&m.model, &identity.model)
                 && text_fits(&m.firmware, &identity.firmware);
             if fits {
-                q.profiles.push(p.name.clone());
+                q.profiles.push(p.label());
                 q.apply(&p.redfish);
             }
         }
@@ -312,7 +366,7 @@ impl Quirks {
             let fits = m.ipmi_manufacturer_id.is_none_or(|id| id == manufacturer_id)
                 && m.ipmi_product_id.is_none_or(|id| id == product_id);
             if asked && fits {
-                q.profiles.push(p.name.clone());
+                q.profiles.push(p.label());
                 let k = &p.ipmi;
                 q.uefi_disk_selector = k.uefi_disk_selector.or(q.uefi_disk_selector);
                 set(&mut q.valid_flag_not_reported, k.valid_flag_not_reported);
@@ -382,7 +436,7 @@ mod tests {
 
     #[test]
     fn the_built_in_file_is_good_and_every_profile_names_its_source() {
-        let quirks = Quirks::parse(BUILTIN).unwrap();
+        let quirks = Quirks::parse(BUILTIN, BUILTIN_ORIGIN).unwrap();
         assert!(quirks.profiles().len() >= 5);
         assert!(quirks.profiles().iter().all(|p| p.source.len() > 10), "a profile without source");
     }
@@ -403,20 +457,42 @@ mod tests {
     fn a_site_file_wins_and_a_bad_one_is_refused() {
         let site = "[[profile]]\nname='x'\nsource='the bench'\n[profile.match]\nmanufacturer='supermicro'\nfirmware='1.*'\n\
                     [profile.redfish]\nboot_resend_unchanged=false\nboot_wait_seconds=9\nreset_on=['ForceOn']\n";
-        let q = Quirks::with_site(site).unwrap();
+        let q = Quirks::with_site(site, "site.toml").unwrap();
         let mut id = identity("Supermicro", "");
+        assert_eq!(q.redfish(&id).profiles, ["supermicro (built in)"]);
         assert!(q.needs_firmware(&id) && !q.needs_firmware(&identity("HPE", "")));
         assert!(q.redfish(&id).boot_resend_unchanged);
         id.firmware = "1.73".into();
         let found = q.redfish(&id);
+        assert_eq!(found.profiles, ["supermicro (built in)", "x (site.toml)"]);
         assert!(!found.boot_resend_unchanged);
         assert_eq!((found.boot_wait, found.reset_on), (Some(Duration::from_secs(9)), vec!["ForceOn".to_string()]));
 
         let all = "[[profile]]\nname='x'\nsource='s'\nmatch={}\n";
-        assert!(matches!(Quirks::with_site(all), Err(QuirksError::MatchesAll(_))));
+        assert!(matches!(Quirks::with_site(all, ""), Err(QuirksError::MatchesAll(_))));
         let typo = "[[profile]]\nname='x'\nsource='s'\nmatch={model='m'}\nredfish={no_ifmatch=true}\n";
-        assert!(Quirks::with_site(typo).unwrap_err().to_string().contains("no_ifmatch"));
+        assert!(Quirks::with_site(typo, "").unwrap_err().to_string().contains("no_ifmatch"));
         let wait = "[[profile]]\nname='x'\nsource='s'\nmatch={model='m'}\nredfish={boot_wait_seconds=99999}\n";
-        assert!(matches!(Quirks::with_site(wait), Err(QuirksError::Wait(..))));
+        assert!(matches!(Quirks::with_site(wait, ""), Err(QuirksError::Wait(..))));
+    }
+
+    #[test]
+    fn a_file_of_the_site_is_named_in_what_is_said_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("quirks.toml");
+        let said = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Quirks::load(Some(&path)).map(|all| all.profiles().len()).map_err(|error| error.to_string())
+        };
+        let all = Quirks::load(None).unwrap().profiles().len();
+        assert_eq!(said("[[profile]]\nname='x'\nsource='s'\nmatch={model='m'}\n"), Ok(all + 1));
+        let long = "#".repeat(FILE_MAX as usize + 1);
+        for (text, part) in [("[[profile]]\nname='x'\nsource='s'\nmatch={}\n", "matches everything"), (&long, "1 MiB")]
+        {
+            let error = said(text).unwrap_err();
+            assert!(error.starts_with(&format!("bmc.quirks {}: ", path.display())) && error.contains(part), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(Quirks::load(Some(&path)).unwrap_err().to_string().contains("No such file"));
     }
 }

@@ -13,6 +13,7 @@ use subtle::ConstantTimeEq;
 use super::address::Endpoint;
 use super::ipmi::IpmiBmc;
 use super::locate::locate;
+use super::quirks::Quirks;
 use super::redfish::{self, RedfishBmc};
 use super::{
     Bmc, BmcAddress, BmcError, BmcSettings, BootDevice, Credentials, FirmwareMode, PowerAction, PowerState, ProbeReport,
@@ -91,6 +92,8 @@ struct Connection {
     places: Vec<SocketAddr>,
     credentials: Credentials,
     verify: bool,
+    /// The profiles by which it was, or will be, identified.
+    quirks: Arc<Quirks>,
     used: u64,
     /// The same by the clock.
     at: Instant,
@@ -161,12 +164,14 @@ impl Registry {
         let now = inner.clock;
         inner.forget_idle(at);
         let key = HostKey::of(address, places);
+        let quirks = self.settings.quirks.get();
         let known = inner.hosts.get_mut(&key).and_then(|host| {
             let fits = |c: &&mut Connection| {
                 c.address == *address
                     && same_places(&c.places, places)
                     && c.verify == verify
                     && same(&c.credentials, credentials)
+                    && Arc::ptr_eq(&c.quirks, &quirks)
             };
             host.connections.iter_mut().find(fits)
         });
@@ -176,12 +181,15 @@ impl Registry {
         }
         inner.make_room(self.settings.max_connections.max(1));
         let host = inner.hosts.entry(key).or_default();
+        // Other profiles were loaded since: the login stays, and the controller is identified anew.
+        host.connections.retain(|c| c.is_used() || Arc::ptr_eq(&c.quirks, &quirks));
         let bmc = host.open(address, places, credentials, verify, (&self.settings, &self.tls));
         host.connections.push(Connection {
             address: address.clone(),
             places: places.to_vec(),
             credentials: credentials.clone(),
             verify,
+            quirks,
             used: now,
             at,
             bmc: bmc.clone(),

@@ -1,6 +1,5 @@
 //! Settings of BMC connections: timeouts, and what all connections share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::CertificateDer;
@@ -8,6 +7,7 @@ use secrecy::SecretString;
 
 use super::metrics::Metrics;
 use super::quirks::Quirks;
+use crate::live::Live;
 use crate::outbound::Guard;
 
 /// Times, bounds and shared data of all BMC connections.
@@ -40,7 +40,7 @@ pub struct BmcSettings {
     /// Certificate authorities beside the system's own.
     pub extra_roots: Vec<CertificateDer<'static>>,
     /// Vendor profiles.
-    pub quirks: Arc<Quirks>,
+    pub quirks: Live<Quirks>,
     /// How many connections are kept when nobody uses them. 4096 by default.
     pub max_connections: usize,
     /// What judges the addresses, where whoever runs the program did not choose them. None by default.
@@ -65,7 +65,7 @@ impl Default for BmcSettings {
             boot_deadline: Duration::from_secs(15),
             media_deadline: Duration::from_secs(60),
             extra_roots: Vec::new(),
-            quirks: Quirks::builtin(),
+            quirks: Quirks::builtin().into(),
             max_connections: 4096,
             guard: None,
             metrics: Metrics::default(),

@@ -32,7 +32,7 @@ pub enum ScriptError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelArgsError {
     /// iPXE or the script would take it for something else.
-    #[error("boot.kernel_args: {0:?} cannot be used in a boot script")]
+    #[error("boot.kernel_args: the character {0:?} cannot be used in a boot script")]
     Character(char),
     /// No room is left for Slipway's own.
     #[error("boot.kernel_args: {0} bytes; 1024 are the limit")]

@@ -1,6 +1,6 @@
 //! `slipway bmc`: asks a BMC what it is and can do.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -10,7 +10,9 @@ use kube::Api;
 use super::client::Server;
 use super::failure::{Failure, plain};
 use super::local;
+use crate::bmc::quirks::Quirks;
 use crate::bmc::{BmcAddress, BmcSettings, Credentials, ProbeReport, Registry};
+use crate::config::{Config, ConfigError};
 use crate::host::reconcile::credentials;
 
 /// Longest password file that is read, in bytes.
@@ -34,6 +36,9 @@ pub(super) enum Command {
         /// Secret with username and password
         #[arg(long, value_name = "[NAMESPACE/]NAME")]
         secret: Option<String>,
+        /// Quirk profiles to use beside the built-in ones [default: bmc.quirks of the configuration on this box]
+        #[arg(long, value_name = "FILE")]
+        quirks: Option<PathBuf>,
         /// Accept any TLS certificate, as disableCertificateVerification does
         #[arg(long)]
         insecure: bool,
@@ -53,7 +58,7 @@ pub(super) enum Output {
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let Command::Probe { address, username, password_file, secret, insecure, output, server } = command;
+    let Command::Probe { address, username, password_file, secret, quirks, insecure, output, server } = command;
     let parsed = BmcAddress::parse(&address).map_err(|error| Failure::Usage(error.to_string()))?;
     let credentials = match (username, password_file, &secret) {
         (Some(username), Some(file), None) => Some(Credentials { username, password: password(&file)?.into() }),
@@ -63,18 +68,34 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             return Err(Failure::Usage(usage).into());
         }
     };
+    let site = quirks.map_or_else(|| site_quirks(&server), |file| Ok(Some(file)))?;
+    let quirks = Quirks::load(site.as_deref())?.into();
     let report = local::block_on(async {
         let credentials = match (credentials, &secret) {
             (Some(credentials), _) => credentials,
             (None, Some(secret)) => from_secret(&server, secret).await?,
             (None, None) => bail!("no credentials"),
         };
-        let registry = Registry::new(BmcSettings::default());
+        let registry = Registry::new(BmcSettings { quirks, ..BmcSettings::default() });
         let report = registry.connect(&parsed, &credentials, !insecure).probe().await;
         registry.close().await;
         Ok(report?)
     })?;
     print(&report, output)
+}
+
+/// The site's profiles, where this is the appliance's box.
+fn site_quirks(server: &Server) -> anyhow::Result<Option<PathBuf>> {
+    match Config::load_unchecked(server.config_file()) {
+        Ok(config) => Ok(config.bmc.quirks),
+        // Elsewhere there is none, and whoever may not read it is told by the profiles in the answer which were used.
+        Err(ConfigError::Read { source, .. })
+            if [ErrorKind::NotFound, ErrorKind::PermissionDenied].contains(&source.kind()) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn password(file: &PathBuf) -> anyhow::Result<String> {

@@ -1,7 +1,14 @@
-//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it.
+//! `slipway kubeconfig`: makes a client certificate, and prints a kubeconfig with it or merges it into one that is there.
+
+mod merge;
+mod target;
+
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 
+use self::merge::Entry;
+use self::target::Target;
 use super::common::ConfigFile;
 use crate::appliance;
 
@@ -15,11 +22,49 @@ pub(super) struct Options {
     /// Revoke every administrator's certificate made before; open connections that use one end within seconds
     #[arg(long)]
     revoke_all: bool,
+    /// Put it into this kubeconfig instead, beside what is there [default: $KUBECONFIG, else ~/.kube/config]
+    ///
+    /// Other clusters, users and contexts stay; the entries of an earlier call are replaced. The file is written whole or not at
+    /// all, for its owner alone (mode 0600), without a backup and without the comments that it had; a missing one is made.
+    /// Under sudo, ~ is the home of who called sudo. Root writes with the rights of the file's owner.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    merge: Option<Option<PathBuf>>,
+    /// Name for cluster and context in the file; the user is NAME-admin [default: slipway]
+    #[arg(long, value_name = "NAME", requires = "merge")]
+    context: Option<String>,
+    /// Make it the current context; without this it is only where the file has none
+    #[arg(long, requires = "merge")]
+    set_current: bool,
 }
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let config = options.config.load()?;
-    print!("{}", appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all)?);
+    let made = || appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all);
+    match &options.merge {
+        None => print!("{}", made()?),
+        Some(file) => {
+            let endpoint = options.server.clone().unwrap_or_else(|| appliance::endpoint(&config));
+            let target = Target::find(file.as_deref())?;
+            let name = options.context.as_deref().unwrap_or(merge::DEFAULT_NAME);
+            let place = Entry {
+                name,
+                endpoint: &endpoint,
+                chosen: options.context.is_some(),
+                set_current: options.set_current,
+            };
+            // Whatever hinders shows before a certificate is made, or all others are revoked.
+            target.as_owner(|| place.free_in(&target.read()?))??;
+            let made = made()?;
+            let (file, current) = target.as_owner(|| target.update(|known| place.put(known, &made)))??;
+            let file = file.display();
+            match current == name {
+                true => eprintln!("{file}: the current context is {name}"),
+                false => eprintln!(
+                    "{file}: has the context {name}; the current one stays {current}. Use it with --context {name}"
+                ),
+            }
+        }
+    }
     if options.revoke_all {
         eprintln!("every administrator's certificate that was made before has been revoked");
     }

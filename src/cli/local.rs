@@ -1,10 +1,13 @@
 //! Requests to the appliance on this box.
 
+use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use nix::unistd::{Gid, Uid, getegid, geteuid, getgroups, setegid, seteuid, setgroups};
 
 use crate::appliance::{self, local_kubeconfig};
 use crate::config::Config;
 use crate::engine;
+use crate::pki::users::{self, Owner};
 
 /// The credentials for the objects of the appliance on this box: its administrator's, or those it has itself for the
 /// API server that keeps them.
@@ -13,6 +16,23 @@ pub(super) fn credentials(config: &Config) -> anyhow::Result<(Kubeconfig, KubeCo
         Some(engine) => Ok(engine?),
         None => Ok((Kubeconfig::from_yaml(&local_kubeconfig(config)?)?, KubeConfigOptions::default())),
     }
+}
+
+/// Does this as another user, if one is named; then this process is who it was. Only root can, with one thread.
+///
+/// # Errors
+///
+/// When the kernel refuses the change, or the way back.
+pub(super) fn as_user<T>(owner: Option<Owner>, work: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let Some(owner) = owner else { return Ok(work()) };
+    let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+    let (me, mine, others) = (geteuid(), getegid(), getgroups()?);
+    let become_it = || setgroups(&[group]).and_then(|()| setegid(group)).and_then(|()| seteuid(user));
+    let become_me = || seteuid(me).and_then(|()| setegid(mine)).and_then(|()| setgroups(&others));
+    become_it().with_context(|| format!("cannot act as {}", users::name(owner.user)))?;
+    let done = work();
+    become_me().context("cannot become root again")?;
+    Ok(done)
 }
 
 /// A client of the appliance on this box.

@@ -5,6 +5,7 @@
 
 mod backup;
 mod bmc;
+mod check_config;
 mod client;
 mod common;
 mod completion;
@@ -37,7 +38,7 @@ use failure::{Failure, complain};
 A first machine, on a box with /etc/slipway/slipway.toml:
   slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb
   slipway serve
-  slipway kubeconfig > ~/.kube/config
+  slipway kubeconfig --merge
   slipway apply -f web-1.yaml        (or kubectl apply -f web-1.yaml)
   slipway watch hosts                (or kubectl get bmh -w)")]
 struct Cli {
@@ -49,13 +50,13 @@ struct Cli {
 enum Command {
     /// Run the appliance: API, DHCP, TFTP, boot HTTP and the controllers, until SIGTERM or Ctrl-C
     Serve(ConfigFile),
-    /// Print a kubeconfig for the administrator: a new client certificate, CA and endpoint
+    /// Print a kubeconfig for the administrator, or --merge it into yours: a new client certificate, CA and endpoint
     ///
     /// Run it on the appliance, as root or as the user who runs it. Each call makes a key and a certificate, which lasts for
     /// api.admin_certificate (30 days) and is kept nowhere else. It may be run before the appliance was ever started.
     Kubeconfig(kubeconfig::Options),
-    /// Check a configuration file; prints one line for each error
-    CheckConfig(ConfigFile),
+    /// Check a configuration file: everything that `serve` would refuse or miss, one line for each fault
+    CheckConfig(check_config::Options),
     /// Ask a BMC (Redfish or IPMI) what it is and what it can do
     #[command(subcommand)]
     Bmc(bmc::Command),
@@ -106,7 +107,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Serve(options) => serve::run(&options),
         Command::Kubeconfig(options) => kubeconfig::run(&options),
-        Command::CheckConfig(options) => check_config(&options),
+        Command::CheckConfig(options) => check_config::run(&options),
         Command::Bmc(command) => bmc::run(command),
         Command::Ramdisk(command) => ramdisk::run(command),
         Command::Debug(command) => debug::run(command),
@@ -155,10 +156,4 @@ fn with_causes(error: &anyhow::Error) -> String {
         }
     }
     text
-}
-
-fn check_config(options: &ConfigFile) -> anyhow::Result<()> {
-    let config = options.load()?;
-    println!("{}: no fault, {} network(s)", options.config.display(), config.networks.len());
-    Ok(())
 }

@@ -3,27 +3,31 @@
 use std::io::IsTerminal;
 
 use anyhow::Context;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::common::ConfigFile;
-use crate::appliance;
+use crate::appliance::{self, LogControl, checks};
 use crate::config::{Config, LogFormat};
 use crate::log::{self, Journal, Ration};
 
 pub(super) fn run(options: &ConfigFile) -> anyhow::Result<()> {
-    let config = options.load()?;
-    let ration = set_up_log(&config)?;
+    appliance::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(Box::pin(appliance::run(config, ration)));
+    let (config, faults) = runtime.block_on(checks::load(&options.config))?;
+    let control = set_up_log(&config)?;
+    faults.iter().for_each(|fault| tracing::error!("{}", fault.text));
+    let outcome = runtime.block_on(Box::pin(appliance::run(config, control)));
     // A thread that a disk or a lock still holds is not waited for.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     outcome
 }
 
-fn set_up_log(config: &Config) -> anyhow::Result<Ration> {
-    let level = std::env::var("SLIPWAY_LOG").unwrap_or_else(|_| config.log.level.clone());
-    let filter = EnvFilter::try_new(&level).map_err(|error| anyhow::anyhow!("log.level {level:?}: {error}"))?;
+fn set_up_log(config: &Config) -> anyhow::Result<LogControl> {
+    let environment = std::env::var("SLIPWAY_LOG").ok();
+    let level = environment.as_ref().unwrap_or(&config.log.level);
+    let key = if environment.is_some() { "SLIPWAY_LOG in the environment" } else { "log.level" };
+    let filter = log::filter(level).map_err(|error| anyhow::anyhow!("{key}: {error}"))?;
+    let (filter, level) = log::adjustable(filter);
     let ration = Ration::default();
     let format = config.log.format;
     match journal(format)? {
@@ -33,7 +37,7 @@ fn set_up_log(config: &Config) -> anyhow::Result<Ration> {
             log::subscriber(filter, format, colours, std::io::stderr, ration.clone()).init();
         }
     }
-    Ok(ration)
+    Ok(LogControl { ration, level: environment.is_none().then_some(level) })
 }
 
 /// The journal, when lines go there.

@@ -33,14 +33,19 @@ const EXPIRES: &str = "slipway.dev/token-expires";
 /// Longest name: it is a label's value, and bindings have more behind it.
 const NAME_MAX: usize = 50;
 const DAY: u64 = 24 * 3600;
+/// Short for the ClusterRole that may read `/metrics` and health, unless there is a ClusterRole of that name.
+const MONITOR: (&str, &str) = ("monitor", "system:monitoring");
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// Make a token and print it; it cannot be printed again
     ///
-    /// Without --role and --group the token can only ask who it is and which kinds there are. The roles view, edit, admin
-    /// and cluster-admin are built in; `kubectl create clusterrole` makes others.
+    /// Without --role and --group the token can only ask who it is and which kinds there are. The roles view, edit, admin,
+    /// cluster-admin and monitor (/metrics and health, no object) are built in; `kubectl create clusterrole` makes others.
     #[command(after_help = "\
+A token for Prometheus, for the appliance's metrics and health and nothing else:
+  slipway token create prometheus --role monitor --ttl 365d > /etc/prometheus/slipway.token
+
 A token that may only look at hosts:
   kubectl create clusterrole host-viewer --verb=get,list,watch --resource=baremetalhosts.metal3.io
   slipway token create dashboard --role host-viewer --ttl 30d -o kubeconfig > dashboard.kubeconfig")]
@@ -137,6 +142,7 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
+#[derive(Clone)]
 struct WantedToken {
     name: String,
     roles: Vec<String>,
@@ -177,11 +183,20 @@ async fn create(client: &Client, wanted: &WantedToken) -> anyhow::Result<Made> {
         bail!("--in needs a role: add --role NAME");
     }
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    for role in &wanted.roles {
-        if roles.get_opt(role).await?.is_none() {
+    let mut wanted = wanted.clone();
+    for role in &mut wanted.roles {
+        if roles.get_opt(role).await?.is_some() {
+            continue;
+        }
+        if role.as_str() != MONITOR.0 {
             bail!("there is no ClusterRole named {role:?}; `kubectl get clusterroles` lists them");
         }
+        if !wanted.within.is_empty() {
+            bail!("--in and the role monitor exclude each other: /metrics is in no namespace");
+        }
+        MONITOR.1.clone_into(role);
     }
+    let wanted = &wanted;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     for namespace in &wanted.within {
         namespaces.get(namespace).await.with_context(|| format!("--in {namespace}"))?;

@@ -160,6 +160,15 @@ impl NetworkConfig {
         for relay in self.relays.iter().filter(|it| it.is_unspecified() || it.is_multicast() || it.is_broadcast()) {
             faults.push(format!("{at}: relay {relay} is no address of a machine"));
         }
+        for (index, one) in self.pool.iter().enumerate() {
+            let overlaps = |other: &&AddressRange| other.first <= one.last && one.first <= other.last;
+            if let Some(other) = self.pool[..index].iter().find(overlaps) {
+                faults.push(format!(
+                    "{at}: the pools {}-{} and {}-{} overlap",
+                    other.first, other.last, one.first, one.last
+                ));
+            }
+        }
         for (index, one) in self.reservations.iter().enumerate() {
             for other in &self.reservations[..index] {
                 if other.mac == one.mac || other.address == one.address {

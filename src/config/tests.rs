@@ -10,10 +10,16 @@ fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
             data_dir = "relative"
             [api]
             admin_certificate = "9000h"
+            listen = "0.0.0.0:80"
+            names = ["slipway.example.org", "not a name", "10.0.0.1"]
             [host]
             provisioning_retries = -1
             [image]
             imports = 1000000000000
+            [bmc]
+            quirks = "quirks.toml"
+            [boot]
+            tftp = "0.0.0.0:67"
             [engine]
             kubeconfig = "here"
             lease = "1s"
@@ -21,7 +27,7 @@ fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
             name = "a"
             interface = "eth0"
             subnet = "10.0.0.0/24"
-            pool = ["10.0.1.1-10.0.1.9"]
+            pool = ["10.0.1.1-10.0.1.9", "10.0.0.20-10.0.0.30", "10.0.0.30-10.0.0.31"]
             router = "10.0.0.255"
             [[network]]
             name = "a"
@@ -45,6 +51,11 @@ fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
         "image.imports must be 1 to",
         "api.admin_certificate must be 10m to 8760h",
         "pool address 10.0.1.1",
+        "the pools 10.0.0.20-10.0.0.30 and 10.0.0.30-10.0.0.31 overlap",
+        "api.names: \"not a name\" is neither",
+        "api.listen 0.0.0.0:80 and boot.listen 0.0.0.0:80 are the same TCP port",
+        "boot.tftp and dhcp.port are the same UDP port, 67",
+        "bmc.quirks \"quirks.toml\" must be an absolute path",
         "router 10.0.0.255",
         "used twice",
         "overlaps",
@@ -70,5 +81,22 @@ fn the_shipped_file_is_the_defaults_and_every_fault_has_its_line() {
         "[[discovery.rule]]\nmatch.memory='4'",
     ] {
         assert!(matches!(Config::parse(text, Path::new("x")), Err(ConfigError::Parse { .. })), "{text}");
+    }
+}
+
+#[test]
+fn two_listeners_have_one_port_only_at_different_addresses() {
+    for (a, b, same) in [
+        ("0.0.0.0:80", "0.0.0.0:80", true),
+        ("0.0.0.0:80", "127.0.0.1:80", true),
+        ("[::]:80", "10.0.0.1:80", true),
+        ("[::]:80", "0.0.0.0:80", true),
+        ("0.0.0.0:80", "[fd00::1]:80", false),
+        ("10.0.0.1:80", "10.0.0.2:80", false),
+        ("10.0.0.1:80", "10.0.0.1:81", false),
+        ("0.0.0.0:0", "0.0.0.0:0", false),
+    ] {
+        let [a, b]: [SocketAddr; 2] = [a, b].map(|text| text.parse().expect("an address"));
+        assert_eq!((clash(a, b), clash(b, a)), (same, same), "{a} {b}");
     }
 }

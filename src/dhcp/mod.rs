@@ -39,7 +39,7 @@ pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};
 pub use publish::LeaseViews;
-pub use server::{BindError, ServeError, Server};
+pub use server::{BindError, ServeError, Server, unserved};
 
 /// Where boot files are to be had on this appliance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

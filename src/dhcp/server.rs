@@ -1,5 +1,6 @@
 //! The server: a worker for each interface and port that the networks name, and the views of what they lease.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 
@@ -8,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
-use crate::config::NetworkMode;
+use crate::config::{NetworkConfig, NetworkMode};
 
 use super::ServicePorts;
 use super::interface::{Interface, interfaces};
@@ -110,24 +111,8 @@ impl Server {
         let mut workers: Vec<InterfaceWorker> = Vec::new();
         for (index, served) in leases.networks().iter().enumerate() {
             let config = &served.config;
-            let Some(interface) = present.get(&config.interface) else {
-                return Err(BindError::NoInterface {
-                    network: config.name.clone(),
-                    interface: config.interface.clone(),
-                    present: present.keys().cloned().collect(),
-                });
-            };
-            // A network behind a relay has no address here: there this machine goes by the one that the relay reaches.
-            let neighbour = || workers.iter().find_map(|worker| worker.server_at(&config.interface));
-            let found = config.server.or_else(|| interface.address_in(config.subnet)).or_else(neighbour);
-            let Some(server) = found else {
-                return Err(BindError::NoAddress {
-                    network: config.name.clone(),
-                    interface: config.interface.clone(),
-                    subnet: config.subnet,
-                    present: interface.addresses.clone(),
-                });
-            };
+            let neighbour = workers.iter().find_map(|worker| worker.server_at(&config.interface));
+            let (interface, server) = server_of(config, &present, neighbour)?;
             served.table().exclude(server);
             let ports: &[Port] = match config.mode {
                 NetworkMode::Proxy => &[Port::Server, Port::Proxy],
@@ -200,6 +185,44 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// The interface of a network, and this machine's address there. A network behind a relay has no address here: there this
+/// machine goes by the one that the relay reaches, its `neighbour` of the same interface.
+fn server_of<'i>(
+    config: &NetworkConfig,
+    present: &'i BTreeMap<String, Interface>,
+    neighbour: Option<Ipv4Addr>,
+) -> Result<(&'i Interface, Ipv4Addr), BindError> {
+    let Some(interface) = present.get(&config.interface) else {
+        return Err(BindError::NoInterface {
+            network: config.name.clone(),
+            interface: config.interface.clone(),
+            present: present.keys().cloned().collect(),
+        });
+    };
+    let found = config.server.or_else(|| interface.address_in(config.subnet)).or(neighbour);
+    found.map(|server| (interface, server)).ok_or_else(|| BindError::NoAddress {
+        network: config.name.clone(),
+        interface: config.interface.clone(),
+        subnet: config.subnet,
+        present: interface.addresses.clone(),
+    })
+}
+
+/// What of these networks DHCP cannot serve with these interfaces.
+pub fn unserved(networks: &[NetworkConfig], present: &BTreeMap<String, Interface>) -> Vec<BindError> {
+    let mut first: BTreeMap<&str, Ipv4Addr> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for config in networks.iter().filter(|config| config.mode != NetworkMode::Off) {
+        match server_of(config, present, first.get(config.interface.as_str()).copied()) {
+            Ok((_, server)) => {
+                first.entry(&config.interface).or_insert(server);
+            }
+            Err(error) => faults.push(error),
+        }
+    }
+    faults
 }
 
 /// Opens the sockets of an interface.

@@ -9,7 +9,8 @@ use crate::api::slipway::BootIntent;
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::bmc;
-use crate::config::{BmcConfig, Config, HostConfig};
+use crate::bmc::quirks::Quirks;
+use crate::config::HostConfig;
 use crate::host::admission;
 use crate::host::directory::Directory;
 use crate::host::logs::{Logs, endpoint};
@@ -19,7 +20,9 @@ use crate::host::reconcile::reconciler::{self, Hardware};
 use crate::host::status::boot_refusals::{self, BootRefusals};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::stall::{self, StallDetector};
+use crate::live::Live;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::outbound::Allowed;
 use crate::runtime::Watches;
 
 /// Where hosts are stored.
@@ -87,9 +90,11 @@ pub struct Machines {
     /// What machines boot without the network.
     pub media: Media,
     /// Limits and times.
-    pub settings: HostConfig,
-    /// BMC addresses that hosts may name.
-    pub bmc: BmcConfig,
+    pub settings: Live<HostConfig>,
+    /// Special addresses that hosts may name as their BMC's.
+    pub bmc_allow: Live<Vec<Allowed>>,
+    /// What particular BMCs do differently.
+    pub quirks: Live<Quirks>,
     /// What hosts go through.
     pub metrics: Metrics,
     /// Boots that were refused to their machines.
@@ -108,20 +113,32 @@ impl Machines {
         directory: Directory,
         logs: Logs,
         media: Media,
-        config: &Config,
+        settings: Live<HostConfig>,
+        (bmc_allow, quirks): (Live<Vec<Allowed>>, Live<Quirks>),
         metrics: Metrics,
         refusals: BootRefusals,
     ) -> Self {
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
-        let (settings, bmc) = (config.host.clone(), config.bmc.clone());
         let bmc_metrics = bmc::Metrics::default();
-        Self { directory, logs, media, settings, bmc, metrics, refusals, bmc_metrics, stalls, data_images }
+        Self {
+            directory,
+            logs,
+            media,
+            settings,
+            bmc_allow,
+            quirks,
+            metrics,
+            refusals,
+            bmc_metrics,
+            stalls,
+            data_images,
+        }
     }
 }
 
 impl Life for Machines {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
-        let guard = admission::bmc_addresses::guard(&self.bmc);
+        let guard = admission::bmc_addresses::guard(self.bmc_allow.clone());
         vec![
             (HOSTS, Arc::new(admission::admit)),
             (HOSTS, admission::bmc_addresses::admission(guard)),
@@ -141,9 +158,10 @@ impl Life for Machines {
 
     fn act(&self, acting: &Acting) -> anyhow::Result<Vec<Service>> {
         let (client, stop) = (&acting.client, &acting.stop);
-        let guard = Some(admission::bmc_addresses::guard(&self.bmc));
+        let guard = Some(admission::bmc_addresses::guard(self.bmc_allow.clone()));
         let metrics = self.bmc_metrics.clone();
-        let bmcs = bmc::Registry::new(bmc::BmcSettings { guard, metrics, ..bmc::BmcSettings::default() });
+        let quirks = self.quirks.clone();
+        let bmcs = bmc::Registry::new(bmc::BmcSettings { guard, metrics, quirks, ..bmc::BmcSettings::default() });
         let hosts = reconciler::run(
             client.clone(),
             self.directory.clone(),
@@ -154,8 +172,8 @@ impl Life for Machines {
             stop.clone(),
         );
         let data_images = data_image::run(client.clone(), self.data_images.clone(), stop.clone());
-        let (limit, looks) = (self.settings.stuck_after.0, acting.tasks.task("stuck-hosts"));
-        let watch = stall::run(client.clone(), self.stalls.clone(), limit, looks, stop.clone());
+        let (settings, looks) = (self.settings.clone(), acting.tasks.task("stuck-hosts"));
+        let watch = stall::run(client.clone(), self.stalls.clone(), settings, looks, stop.clone());
         let refused = acting.tasks.task("refused-boots");
         let refused = boot_refusals::run(client.clone(), self.refusals.clone(), refused, stop.clone());
         Ok(vec![

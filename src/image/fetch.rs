@@ -9,6 +9,7 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,6 +119,31 @@ impl Validator {
     }
 }
 
+/// Whether `image.ca_file` can be used.
+///
+/// # Errors
+///
+/// When it cannot be read, or holds no certificate of a CA.
+pub fn check_ca_file(path: &Path) -> io::Result<()> {
+    add_authorities(&mut rustls::RootCertStore::empty(), path)
+}
+
+fn add_authorities(roots: &mut rustls::RootCertStore, path: &Path) -> io::Result<()> {
+    use rustls_pki_types::pem::PemObject;
+    let fail =
+        |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("image.ca_file {}: {why}", path.display()));
+    let text = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    let found: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(&text).collect();
+    let found = found.map_err(|e| fail(e.to_string()))?;
+    if found.is_empty() {
+        return Err(fail("there is no certificate in it".into()));
+    }
+    for certificate in found {
+        roots.add(certificate).map_err(|e| fail(e.to_string()))?;
+    }
+    Ok(())
+}
+
 impl Fetcher {
     pub(super) fn new(sources: Sources) -> io::Result<Self> {
         Self::with_timing(sources, Timing::default())
@@ -128,17 +154,7 @@ impl Fetcher {
         // Single system certificates that do not parse are left out, as every TLS client does.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if let Some(path) = &sources.ca_file {
-            use rustls_pki_types::pem::PemObject;
-            let fail = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
-            let text = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
-            let found: Result<Vec<_>, _> = rustls_pki_types::CertificateDer::pem_slice_iter(&text).collect();
-            let found = found.map_err(|e| fail(e.to_string()))?;
-            if found.is_empty() {
-                return Err(fail("there is no certificate in it".into()));
-            }
-            for certificate in found {
-                roots.add(certificate).map_err(|e| fail(e.to_string()))?;
-            }
+            add_authorities(&mut roots, path)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = rustls::ClientConfig::builder_with_provider(provider)

@@ -44,7 +44,7 @@ mod room;
 mod source;
 mod turns;
 
-pub use fetch::USER_AGENT_NAME;
+pub use fetch::{USER_AGENT_NAME, check_ca_file};
 pub(crate) use iso9660::is_iso;
 pub use library::{Collected, Library};
 pub use life::{Importing, module};

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::formats::Layout;
 use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
+use crate::live::Live;
 use crate::outbound::{Allowed, Guard};
 
 /// Where images may come from, and how large they may become: `[image]` of the configuration.
@@ -27,7 +28,7 @@ pub struct Sources {
     /// PEM file of further CAs for https, beside the system's.
     pub ca_file: Option<PathBuf>,
     /// Addresses that are special to this box and may be fetched from all the same.
-    pub allow: Vec<Allowed>,
+    pub allow: Live<Vec<Allowed>>,
     /// The one folder that files are read from; none: no file at all.
     pub file_folder: Option<PathBuf>,
     /// The appliance's own folder, of which nothing is read.
@@ -42,7 +43,7 @@ pub struct Sources {
 
 impl Default for Sources {
     fn default() -> Self {
-        let (ca_file, allow, file_folder, data_dir) = (None, Vec::new(), None, None);
+        let (ca_file, allow, file_folder, data_dir) = (None, Live::from(Vec::new()), None, None);
         let (max_unpacked, max_library, max_chunks) = (256 << 30, u64::MAX, MAX_LIBRARY_CHUNKS);
         Self { ca_file, allow, file_folder, data_dir, max_unpacked, max_library, max_chunks }
     }
@@ -93,15 +94,15 @@ pub fn check_host_source(url: &str, checksum: Option<&str>) -> Result<(), Source
 impl Sources {
     /// Loopback, and the files that tests make.
     pub(crate) fn of_tests() -> Self {
-        let allow = ["127.0.0.0/8", "::1"].map(|entry| entry.parse().expect("an entry")).into();
-        Self { allow, file_folder: Some(std::env::temp_dir()), ..Self::default() }
+        let allow: Vec<Allowed> = ["127.0.0.0/8", "::1"].map(|entry| entry.parse().expect("an entry")).into();
+        Self { allow: allow.into(), file_folder: Some(std::env::temp_dir()), ..Self::default() }
     }
 }
 
 impl Sources {
     /// Judges addresses by `image.allow`.
     pub fn guard(&self) -> Guard {
-        Guard::new("image.allow", &self.allow)
+        Guard::new("image.allow", self.allow.clone())
     }
 
     /// What is wrong with an Image's spec, as far as can be told without a look at the network or the disk.
@@ -242,7 +243,7 @@ mod tests {
         let none = Sources::default();
         let with = Sources {
             file_folder: Some("/srv/images".into()),
-            allow: vec!["127.0.0.1:8000".parse().expect("an entry")],
+            allow: vec!["127.0.0.1:8000".parse().expect("an entry")].into(),
             ..Sources::default()
         };
         for (sources, spec, field, said) in [

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use tracing::{debug, error, info, warn};
+use tracing_subscriber::EnvFilter;
 
 use super::ration::{LINES_OF_A_PLACE, LINES_OF_ONE, LINES_OF_STRANGERS};
 use super::*;

@@ -4,6 +4,8 @@
 //! modules for other sources of users.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 const PASSWD: &str = "/etc/passwd";
 /// The user that the systemd unit runs the appliance as (`systemd/slipway.sysusers`).
@@ -44,12 +46,30 @@ pub fn name(user: u32) -> String {
     name_of(&fs::read_to_string(PASSWD).unwrap_or_default(), user)
 }
 
+/// Home folder of a user, with his own group.
+pub fn home(user: u32) -> Option<(PathBuf, Owner)> {
+    home_of(&fs::read_to_string(PASSWD).ok()?, user)
+}
+
+fn home_of(passwd: &str, user: u32) -> Option<(PathBuf, Owner)> {
+    let line = passwd.lines().zip(passwd.lines().map(|line| lines(line).next()));
+    let (line, owner) =
+        line.filter_map(|(line, found)| Some((line, found?.1))).find(|(_, owner)| owner.user == user)?;
+    Some((line.split(':').nth(5)?.into(), owner))
+}
+
 /// Whom a file that is made in the data folder is to belong to; `None`: to who makes it.
 ///
 /// Only root can give files away, and does it so that the service can use what an administrator's command makes:
 /// to the folder's owner, or, before there is a folder, to the user of the service.
 pub fn heir(me: u32, folder: Option<Owner>, service: Option<Owner>) -> Option<Owner> {
     folder.or(service).filter(|owner| me == 0 && owner.user != 0)
+}
+
+/// As whom the service uses this data folder, when this process is root and the service is not.
+pub fn service_of(data: &Path) -> Option<Owner> {
+    let found = fs::metadata(data).ok().map(|about| Owner { user: about.uid(), group: about.gid() });
+    heir(nix::unistd::geteuid().as_raw(), found, service())
 }
 
 /// What to do about a file that cannot be used because it is another user's.
@@ -71,6 +91,8 @@ mod tests {
         let list = "root:x:0:0:root:/root:/bin/bash\nbad\nodd:x:y:1::\nslipway:!:998:997::/var/lib/slipway:/usr/sbin/nologin\n";
         assert_eq!(find(list, "slipway"), Some(Owner { user: 998, group: 997 }));
         assert_eq!((find(list, "odd"), find(list, "nobody")), (None, None));
+        assert_eq!(home_of(list, 998), Some(("/var/lib/slipway".into(), Owner { user: 998, group: 997 })));
+        assert_eq!(home_of(list, 5), None);
         assert_eq!((name_of(list, 998).as_str(), name_of(list, 5).as_str()), ("slipway", "5"));
     }
 

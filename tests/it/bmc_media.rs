@@ -23,7 +23,7 @@ struct Site {
 }
 
 async fn site(options: RedfishOptions) -> Site {
-    site_of(Profile::default(), options, Arc::new(Quirks::parse("").unwrap())).await
+    site_of(Profile::default(), options, Arc::new(Quirks::parse("", "test").unwrap())).await
 }
 
 async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>) -> Site {
@@ -38,7 +38,7 @@ async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>)
         poll: Duration::from_millis(10),
         boot_deadline: Duration::from_millis(200),
         media_deadline: Duration::from_millis(200),
-        quirks,
+        quirks: quirks.into(),
         ..BmcSettings::default()
     };
     let credentials = Credentials { username: "admin".into(), password: "secret".into() };
@@ -48,7 +48,7 @@ async fn site_of(profile: Profile, options: RedfishOptions, quirks: Arc<Quirks>)
 
 fn quirk(key: &str) -> Arc<Quirks> {
     let text = format!("[[profile]]\nname='q'\nsource='test'\nmatch={{model='*'}}\nredfish={{{key}}}\n");
-    Arc::new(Quirks::parse(&text).unwrap())
+    Arc::new(Quirks::parse(&text, "test").unwrap())
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn a_probe_says_what_it_is_and_changes_nothing() {
     let report = site.bmc.probe().await.unwrap();
     assert_eq!(site.machine.generation(), before);
     assert_eq!(report.protocol, "Redfish 1.15.0");
-    assert_eq!(report.profiles, ["supermicro"]);
+    assert_eq!(report.profiles, ["supermicro (built in)"]);
     assert_eq!(report.schemes, ["redfish-virtualmedia", "redfish-uefihttp", "redfish"]);
     assert!(report.uefi_http && report.boot_devices.iter().any(|one| one == "UsbCd"));
     let drive = &report.virtual_media[0];
@@ -220,7 +220,7 @@ async fn a_probe_says_what_it_is_and_changes_nothing() {
     );
     let lines = report.lines();
     assert!(
-        lines.contains(&("Power", "off".into())) && lines.contains(&("Quirk profiles", "supermicro".into())),
+        lines.contains(&("Power", "off".into())) && lines.contains(&("Quirk profiles", "supermicro (built in)".into())),
         "{lines:?}"
     );
 }

@@ -148,7 +148,7 @@ async fn bios_mode_and_site_profiles() {
     // … unless a profile says that it is known; then the next device takes its place.
     let site = "[[profile]]\nname='odd'\nsource='seen on the bench'\n[profile.match]\nmanufacturer='odd'\n\
                 [profile.redfish]\nboot_override_once_unsupported=true\n";
-    let quirks = Arc::new(slipway::bmc::quirks::Quirks::with_site(site).unwrap());
+    let quirks = slipway::bmc::quirks::Quirks::with_site(site, "site.toml").unwrap().into();
     let bmc = connect_with(sim.port, "", "secret", BmcSettings { quirks, ..quick() });
     bmc.set_boot_device(BootDevice::Pxe, FirmwareMode::Bios).await.unwrap();
     bmc.set_boot_device(BootDevice::Disk, FirmwareMode::Bios).await.unwrap();

@@ -60,7 +60,7 @@ impl IpmiBmc {
             Err(CallError::Bmc(error)) => return Err(error),
         };
         let quirks = found.map_or_else(IpmiQuirks::default, |id| {
-            let quirks = self.settings.quirks.ipmi(id.manufacturer_id, id.product_id);
+            let quirks = self.settings.quirks.get().ipmi(id.manufacturer_id, id.product_id);
             tracing::info!(bmc = %self.client.peer(), manufacturer = id.manufacturer_id, product = id.product_id,
                 profiles = ?quirks.profiles, suite = connection.suite().id(), "BMC identified");
             quirks
@@ -256,7 +256,7 @@ impl Bmc for IpmiBmc {
         let id = self.device_id().await?;
         let power = self.power().await?;
         let flags = self.boot_flags().await;
-        let quirks = self.settings.quirks.ipmi(id.manufacturer_id, id.product_id);
+        let quirks = self.settings.quirks.get().ipmi(id.manufacturer_id, id.product_id);
         let mut report = ProbeReport {
             protocol: "IPMI 2.0".into(),
             manufacturer: format!("enterprise number {}", id.manufacturer_id),

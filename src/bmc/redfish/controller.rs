@@ -78,7 +78,7 @@ impl RedfishBmc {
         };
         let system = self.read_system(&path).await?.body;
         let mut identity = model::identity(&system);
-        let all = &self.settings.quirks;
+        let all = self.settings.quirks.get();
         if all.needs_firmware(&identity) {
             identity.firmware = self.manager_firmware(&system).await;
         }

@@ -11,12 +11,12 @@ use serde_json::Value;
 use crate::apiserver::{Admission, AdmissionRequest, FieldError, Operation};
 use crate::bmc::BmcAddress;
 use crate::bmc::address::BmcHost;
-use crate::config::BmcConfig;
-use crate::outbound::{Guard, Refused};
+use crate::live::Live;
+use crate::outbound::{Allowed, Guard, Refused};
 
 /// What judges the addresses that hosts name.
-pub(in crate::host) fn guard(config: &BmcConfig) -> Guard {
-    Guard::new("bmc.allow", &config.allow)
+pub(in crate::host) fn guard(allow: Live<Vec<Allowed>>) -> Guard {
+    Guard::new("bmc.allow", allow)
 }
 
 /// Refuses a new BMC address that is a literal one of this box. The appliance itself may write it: a discovered machine
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn only_a_new_literal_address_of_this_box_is_refused() {
         let host = |address: &str| json!({"spec": {"bmc": {"address": address}}});
-        let guard = guard(&BmcConfig { allow: vec!["127.0.0.3:623".parse().expect("an entry")] });
+        let guard = guard(vec!["127.0.0.3:623".parse().expect("an entry")].into());
         let rows = [
             (None, "ipmi://127.0.0.1", true),
             (None, "127.0.0.1", true),

@@ -3,7 +3,7 @@
 use super::{Decider, Effect, Next, one, profile, seconds};
 use crate::api::metal3::{
     ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
-    ProvisioningState as State,
+    ProvisioningState as State, Storage,
 };
 use crate::api::slipway::{BootIntentSpec, IntentStep, StepAction};
 
@@ -110,7 +110,26 @@ impl Decider<'_> {
         let step = IntentStep { erase: Some(AutomatedCleaningMode::Metadata), ..one(StepAction::Erase) };
         let stage = self.in_ramdisk(&operation, vec![step], error_type);
         let next = self.unless_done(stage, error_type);
-        next.or_else(|| self.observed.intent.map(|intent| Next::Do(self.disks_are_clean(intent))))
+        if next.is_some() {
+            return next;
+        }
+        let intent = self.observed.intent?;
+        let message = format!("Disks cleaned: {}", self.said(StepAction::Erase, &operation));
+        self.note("Cleaned", self.with_serial_numbers(&message));
+        Some(Next::Do(self.disks_are_clean(intent)))
+    }
+
+    /// A text with the serial number behind the name of each disk that the inspection knows: names change.
+    fn with_serial_numbers(&self, text: &str) -> String {
+        let disks = self.observed.hardware.map_or(&[][..], |hardware| &hardware.storage);
+        let named = |word: &str| {
+            let name = word.trim_end_matches(',');
+            let is_it = |disk: &&Storage| disk.name == name || disk.alternate_names.iter().any(|other| other == name);
+            let disk = disks.iter().find(is_it).filter(|disk| !disk.serial_number.is_empty())?;
+            Some(format!("{name} (serial number {}){}", disk.serial_number, &word[name.len()..]))
+        };
+        let words = text.split(' ').map(|word| named(word).unwrap_or_else(|| word.to_owned()));
+        words.collect::<Vec<_>>().join(" ")
     }
 
     pub(super) fn cleans(&self) -> bool {

@@ -237,6 +237,12 @@ impl Effect {
     pub fn done(&self) -> Option<Note> {
         let (reason, message) = match self {
             Self::PowerOn => ("PowerOn", "Host powered on"),
+            Self::Boot(BootDevice::Disk) => ("BootStarted", "Host started anew, to boot from its disk"),
+            Self::Boot(_) => ("BootStarted", "Host started anew, to boot what the appliance has for it"),
+            Self::EnsureImage { name, .. } => {
+                let message = format!("Image {name} is asked of the library, which imports it unless it has it");
+                return Some(Note { reason: "ImageRequested", message, warning: false });
+            }
             Self::PowerOff { soft: true } => ("PowerOff", "Host soft powered off"),
             Self::PowerOff { soft: false } => ("PowerOff", "Host powered off"),
             Self::Reboot { .. } => ("PowerOn", "Host rebooted, because disablePowerOff forbids powering it off"),

@@ -167,6 +167,7 @@ impl Decider<'_> {
             let why = "Image provisioning begins again: the image has another content than what is being written";
             return Err(self.begin_deprovisioning(why));
         }
+        let first = planned.is_empty();
         match self.end_under_way(&planned, &steps) {
             Some(end) => steps.extend(end.iter().map(|step| (*step).clone())),
             None if self.starts_by_kexec() => steps.push(on_root(StepAction::Kexec)),
@@ -174,10 +175,16 @@ impl Decider<'_> {
             None if !self.observed.host.spec.disable_power_off => steps.push(one(StepAction::PowerOff)),
             None => {}
         }
+        if first {
+            self.note("ImageReady", format!("Image {} is in the library", image_name(image)));
+        }
         let by_kexec = steps.last().is_some_and(|step| step.action == StepAction::Kexec);
         match self.in_ramdisk(operation, steps, ErrorType::Provisioning) {
-            Stage::Done if by_kexec => Ok(self.on_disk_already(operation)),
-            Stage::Done => Ok(self.onto(BootTarget::Disk, operation)),
+            Stage::Done => {
+                let message = format!("Image written: {}", self.said(StepAction::WriteImage, operation));
+                self.note("ImageWritten", message);
+                Ok(if by_kexec { self.on_disk_already(operation) } else { self.onto(BootTarget::Disk, operation) })
+            }
             stage => Ok(stage),
         }
     }

@@ -131,6 +131,15 @@ impl Decider<'_> {
         steps.filter(|step| step.operation == operation).collect()
     }
 
+    /// What the agent said of how a step of an operation ended; empty when nothing is known of it.
+    pub(super) fn said(&self, action: StepAction, operation: &str) -> &str {
+        let planned = self.planned(operation);
+        let step = planned.iter().find(|step| step.action == action).map(|step| step.id.as_str());
+        let results = self.observed.intent.and_then(|intent| intent.status.as_ref()).map(|status| &status.results[..]);
+        let result = results.unwrap_or_default().iter().find(|result| Some(result.id.as_str()) == step);
+        result.map_or("", |result| &result.message)
+    }
+
     pub(super) fn has_succeeded(&self, step: &IntentStep) -> bool {
         self.observed.intent.is_some_and(|intent| succeeded(intent, step))
     }

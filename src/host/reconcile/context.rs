@@ -14,13 +14,14 @@ use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::conflicts::ConflictIndex;
 use crate::host::media::Media;
 use crate::host::status::metrics::Metrics;
+use crate::live::Live;
 
 /// What decisions about a host and their effects work with.
 pub(in crate::host) struct Context {
     pub client: Client,
     pub bmcs: Registry,
     pub index: HostIndex,
-    pub settings: HostConfig,
+    pub settings: Live<HostConfig>,
     pub power: StatusCache,
     pub fence: Fence,
     pub metrics: Metrics,

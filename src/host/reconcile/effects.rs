@@ -325,7 +325,7 @@ pub(in crate::host) async fn connect(
         namespace: host.namespace().unwrap_or_default(),
         controllers,
         fingerprint: context.logins.fingerprint(&credentials),
-        retry: context.settings.retry.0,
+        retry: context.settings.get().retry.0,
     };
     let verify = !details.disable_certificate_verification;
     let bmc = context.bmcs.connect_at(&address, &places, &credentials, verify);

@@ -37,6 +37,7 @@ use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::{conditions, hardware_data, progress};
 use crate::host::{COMPONENT, label};
+use crate::live::Live;
 use crate::log::named;
 use crate::runtime::{Note, Reconcile, events, run as run_controller};
 
@@ -114,7 +115,7 @@ impl From<Registry> for Hardware {
 pub async fn run(
     client: Client,
     directory: Directory,
-    settings: HostConfig,
+    settings: impl Into<Live<HostConfig>> + Send,
     hardware: impl Into<Hardware> + Send,
     fence: Fence,
     metrics: Metrics,
@@ -124,7 +125,9 @@ pub async fn run(
     registration::complete(&client, &shutdown).await;
     let Directory { index, conflicts, cache, intents, at_rest, .. } = directory;
     at_rest.clear();
-    let (places, free) = ProvisioningSlots::new(settings.busy_limit, settings.boot_deadline.0);
+    let settings = settings.into();
+    let begun = settings.get();
+    let (places, free) = ProvisioningSlots::new(begun.busy_limit, begun.boot_deadline.0);
     let (looks, turns) = ReconcileSlots::new(metrics.looks_waiting());
     let context = Context {
         client,
@@ -352,10 +355,12 @@ impl Reconciler {
 
     fn decide(&self, host: &BareMetalHost, around: &Around) -> Transition {
         let Around { intent, access, image, hardware, data_cd } = around;
+        let settings = self.context.settings.get();
+        self.places.set(settings.busy_limit, settings.boot_deadline.0);
         let power = match access {
             lifecycle::Access::Ready { version, .. } => {
                 let uid = host.uid().unwrap_or_default();
-                self.context.power.get(&uid, &effects::power_key(host, version), self.context.settings.power_poll.0)
+                self.context.power.get(&uid, &effects::power_key(host, version), settings.power_poll.0)
             }
             lifecycle::Access::None | lifecycle::Access::Broken(_) | lifecycle::Access::Taken(_) => None,
         };
@@ -379,7 +384,7 @@ impl Reconciler {
             held_until: self.context.logins.held(host.metadata.uid.as_deref().unwrap_or_default()),
             data_cd: *data_cd,
             room,
-            settings: &self.context.settings,
+            settings: &settings,
         };
         self.places.decide(
             &key,

@@ -22,11 +22,17 @@ use crate::runtime::Key;
 const CALL: Duration = Duration::from_secs(60);
 
 pub(in crate::host) struct ProvisioningSlots {
-    limit: usize,
-    turn: Duration,
+    bounds: Mutex<Bounds>,
     // std's lock: held for one decision, which is a pure function, never across an await.
     inner: Mutex<Option<Inner>>,
     wake: UnboundedSender<Key>,
+}
+
+/// How many places there are, and how long one counts for everybody.
+#[derive(Clone, Copy)]
+struct Bounds {
+    limit: usize,
+    turn: Duration,
 }
 
 #[derive(Default)]
@@ -131,7 +137,16 @@ impl ProvisioningSlots {
     /// of its own namespace waiting only.
     pub(in crate::host) fn new(limit: usize, turn: Duration) -> (Self, UnboundedReceiver<Key>) {
         let (wake, woken) = unbounded();
-        (Self { limit, turn, inner: Mutex::new(None), wake }, woken)
+        (Self { bounds: Mutex::new(Bounds { limit, turn }), inner: Mutex::new(None), wake }, woken)
+    }
+
+    /// From now on there are so many places, and new ones have this turn. Hosts that have one keep it.
+    pub(in crate::host) fn set(&self, limit: usize, turn: Duration) {
+        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = Bounds { limit, turn };
+    }
+
+    fn bounds(&self) -> Bounds {
+        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides for a host, given whether it has a place or one is free for it. `before` says who had one when this
@@ -144,11 +159,11 @@ impl ProvisioningSlots {
         decision: impl FnOnce(bool) -> (T, SlotState),
     ) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let inner = inner.get_or_insert_with(|| Inner::new(before(), now + self.turn));
+        let inner = inner.get_or_insert_with(|| Inner::new(before(), now + self.bounds().turn));
         if inner.expire(now) {
             self.call(inner, now);
         }
-        let room = inner.held.contains_key(host) || inner.room(&host.0, self.limit);
+        let room = inner.held.contains_key(host) || inner.room(&host.0, self.bounds().limit);
         let (decided, slot_state) = decision(room);
         self.stand(inner, host, slot_state, now);
         decided
@@ -169,7 +184,7 @@ impl ProvisioningSlots {
                 inner.queue.leave(host);
                 if !has {
                     inner.take_back(host);
-                    let ends = inner.resting.remove(host).unwrap_or(now + self.turn);
+                    let ends = inner.resting.remove(host).unwrap_or(now + self.bounds().turn);
                     inner.give(host, Held { ends, called: false }, ends > now);
                 }
             }
@@ -199,7 +214,8 @@ impl ProvisioningSlots {
     }
 
     fn call(&self, inner: &mut Inner, now: Instant) {
-        while let Some(next) = inner.call(self.limit, now + CALL) {
+        let limit = self.bounds().limit;
+        while let Some(next) = inner.call(limit, now + CALL) {
             // Nobody listens any more only when the process ends.
             self.wake.unbounded_send(next).ok();
         }

@@ -20,7 +20,9 @@ use tracing::warn;
 
 use super::progress::is_moving;
 use crate::api::metal3::{ANNOTATION_PAUSED, BareMetalHost, BareMetalHostStatus, OperationalStatus};
+use crate::config::HostConfig;
 use crate::host::COMPONENT;
+use crate::live::Live;
 use crate::log::named;
 use crate::runtime::{Change, Key, Note, Task, Watches, events, key};
 
@@ -202,12 +204,18 @@ fn judge(state: &str, look: &Look, still: Duration, limit: Duration, now: Timest
 }
 
 /// Looks at every host until the shutdown. Each look is a run of the task.
-pub async fn run(client: Client, stuck: StallDetector, limit: Duration, task: Task, shutdown: CancellationToken) {
+pub async fn run(
+    client: Client,
+    stuck: StallDetector,
+    settings: Live<HostConfig>,
+    task: Task,
+    shutdown: CancellationToken,
+) {
     // Another appliance may look at them afterwards.
     let stuck = Looking(stuck);
     let look = async || {
         let mut stored = Ok(());
-        for (host, note) in stuck.0.look(limit, Instant::now(), Timestamp::now()) {
+        for (host, note) in stuck.0.look(settings.get().stuck_after.0, Instant::now(), Timestamp::now()) {
             let label = named(host.namespace.as_deref().unwrap_or_default(), host.name.as_deref().unwrap_or_default());
             warn!(host = %label, reason = note.reason, "the host is stuck: {}", note.message);
             if let Err(error) = events::publish(&client, COMPONENT, &host, &note).await {

@@ -35,7 +35,7 @@ async fn every_redirect_is_judged_for_images_and_for_checksums() {
     })
     .await;
     let only = open.url.strip_prefix("http://").expect("a URL").parse().expect("an entry");
-    let (_folder, library) = library_of(Sources { allow: vec![only], ..Sources::default() });
+    let (_folder, library) = library_of(Sources { allow: vec![only].into(), ..Sources::default() });
     for (number, (target, said)) in targets.iter().enumerate() {
         let hop = format!("{}/to/{number}", open.url);
         let sums = ImageSpec { checksum: Some(hop.clone()), ..spec(format!("{}/good", open.url)) };

@@ -20,11 +20,16 @@ fn from_nothing_to_provisioned_in_one_ramdisk_boot() {
         "BMCAccessValidated",
         "InspectionStarted",
         "InspectionComplete",
+        "Cleaned",
+        "ImageRequested",
+        "ImageReady",
         "ProvisioningStarted",
+        "ImageWritten",
         "ProvisioningComplete",
     ] {
         assert_eq!(model.events.iter().filter(|seen| **seen == event).count(), 1, "{event}: {:?}", model.events);
     }
+    assert_eq!(model.events.iter().filter(|seen| **seen == "BootStarted").count(), 2, "{:?}", model.events);
     assert!(!model.intent.as_ref().expect("an intent").spec.disks_clean);
 }
 

@@ -139,7 +139,7 @@ impl Site {
             client: self.client.clone(),
             bmcs: Registry::default(),
             index: HostIndex::default(),
-            settings: HostConfig::default(),
+            settings: HostConfig::default().into(),
             power: StatusCache::default(),
             fence: Fence::open(),
             metrics: Metrics::default(),

@@ -333,7 +333,8 @@ impl Site {
                 agent_deadline: Span(Duration::from_secs(15)),
                 retry: Span(Duration::from_millis(10)),
                 ..HostConfig::default()
-            },
+            }
+            .into(),
             power: StatusCache::default(),
             fence: Fence::open(),
             metrics: Metrics::default(),
