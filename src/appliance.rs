@@ -407,7 +407,9 @@ fn leases(config: &Config, store: &Store) -> anyhow::Result<Option<dhcp::Leases>
         warn!("no [[network]] is configured: DHCP answers nobody");
         return Ok(None);
     }
-    Ok(Some(dhcp::Leases::load(store, &config.networks)?))
+    let leases = dhcp::Leases::load(store, &config.networks)?;
+    // On another API server another appliance may have given addresses before.
+    Ok(Some(if config.engine.kubeconfig.is_none() { leases.alone() } else { leases }))
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.

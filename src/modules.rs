@@ -81,7 +81,7 @@ pub fn begin(house: &mut House<'_>) -> Vec<Box<dyn Life>> {
 fn machines(house: &mut House<'_>) -> Machines {
     let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
     let (metrics, refusals) = (house.metrics.clone(), house.refusals.clone());
-    Machines::new(house.watches, directory, logs, media, house.config, metrics, refusals)
+    Machines::new(house.watches, directory, logs, media, house.config, metrics, refusals).with_leases(house.leases)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {

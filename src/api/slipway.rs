@@ -106,6 +106,12 @@ pub enum ImagePhase {
     singular = "dhcplease",
     shortname = "dl",
     derive = "PartialEq",
+    selectable = ".spec.macAddress",
+    selectable = ".spec.address",
+    selectable = ".spec.host",
+    selectable = ".spec.hostname",
+    selectable = ".spec.network",
+    selectable = ".spec.state",
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address","description":"Leased address"}"#,
     printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.macAddress","description":"Hardware address"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".spec.state","description":"State of the lease"}"#,
@@ -117,7 +123,7 @@ pub enum ImagePhase {
 pub struct DHCPLeaseSpec {
     /// The address.
     pub address: String,
-    /// Hardware address of the client.
+    /// Hardware address of the client, in lower case with colons.
     pub mac_address: String,
     /// Client identifier (option 61), hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,6 +142,13 @@ pub struct DHCPLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
 }
+
+/// On a DHCPLease: name of the network, where a label's value may be that.
+pub const LABEL_NETWORK: &str = "slipway.dev/network";
+/// On a DHCPLease: namespace of the known host.
+pub const LABEL_HOST_NAMESPACE: &str = "slipway.dev/host-namespace";
+/// On a DHCPLease: name of the known host, where a label's value may be that.
+pub const LABEL_HOST: &str = "slipway.dev/host";
 
 /// On a BareMetalHost that reported itself: [`DISCOVERED_PENDING`] until the operator accepts it.
 pub const ANNOTATION_DISCOVERED: &str = "slipway.dev/discovered";

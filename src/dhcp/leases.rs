@@ -10,6 +10,7 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
 
+use super::addresses;
 use super::interface::interface_address;
 use super::metrics::Counts;
 use super::network::empty_table;
@@ -57,6 +58,7 @@ pub struct Leases {
     table: Table,
     // std's lock: held for one message, never across an await.
     recent: Arc<Mutex<RecentMessages>>,
+    addresses: addresses::Shared,
 }
 
 /// The leases of one network.
@@ -139,7 +141,7 @@ impl Leases {
                 "the database has DHCP leases of networks that are not configured: they are kept"
             );
         }
-        Ok(Self { networks, table, recent: Arc::default() })
+        Ok(Self { networks, table, recent: Arc::default(), addresses: Arc::default() })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
@@ -175,6 +177,10 @@ impl Leases {
     /// Remembers what came of a machine's message, for [`Leases::explain`].
     pub(super) fn record_message(&self, mac: MacAddress, message: RecentMessage) {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).record(mac, message);
+    }
+
+    pub(super) fn addresses(&self) -> &addresses::Addresses {
+        &self.addresses
     }
 
     pub(super) fn networks(&self) -> &[NetworkLeases] {

@@ -6,6 +6,7 @@
 //!
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
 
+mod addresses;
 mod batching;
 mod client;
 mod clock;

@@ -10,6 +10,7 @@ use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::{Admission, View};
 use crate::bmc;
 use crate::config::{BmcConfig, Config, HostConfig};
+use crate::dhcp::Leases;
 use crate::host::admission;
 use crate::host::directory::Directory;
 use crate::host::logs::{Logs, endpoint};
@@ -94,6 +95,8 @@ pub struct Machines {
     pub metrics: Metrics,
     /// Boots that were refused to their machines.
     pub refusals: BootRefusals,
+    /// Addresses that were given to machines; `None` when no network is configured.
+    pub leases: Option<Leases>,
     /// What is asked of their BMCs.
     bmc_metrics: bmc::Metrics,
     /// Hosts that make no progress.
@@ -115,7 +118,17 @@ impl Machines {
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
         let (settings, bmc) = (config.host.clone(), config.bmc.clone());
         let bmc_metrics = bmc::Metrics::default();
-        Self { directory, logs, media, settings, bmc, metrics, refusals, bmc_metrics, stalls, data_images }
+        let leases = None;
+        Self { directory, logs, media, settings, bmc, metrics, refusals, leases, bmc_metrics, stalls, data_images }
+    }
+
+    /// Shows at each host what is leased to its machine.
+    #[must_use]
+    pub fn with_leases(self, leases: Option<&Leases>) -> Self {
+        if let Some(leases) = leases {
+            leases.tell_of_changes(self.directory.waking_by_mac());
+        }
+        Self { leases: leases.cloned(), ..self }
     }
 }
 
@@ -148,7 +161,7 @@ impl Life for Machines {
             client.clone(),
             self.directory.clone(),
             self.settings.clone(),
-            Hardware { bmcs, media: Some(self.media.clone()) },
+            Hardware { bmcs, media: Some(self.media.clone()), leases: self.leases.clone() },
             acting.fence.clone(),
             self.metrics.clone(),
             stop.clone(),
