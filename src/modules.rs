@@ -8,7 +8,7 @@ use crate::api::{self, Declared, Kind, StoragePolicy};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
 use crate::config::Config;
-use crate::dhcp::{self, Leases, ServicePorts};
+use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
@@ -28,7 +28,7 @@ const LIVES: &[Entry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
     entry(cluster_api::module, |_| None),
     entry(image::module, |house| Some(Box::new(importing(house)))),
-    entry(dhcp::module, |house| Some(Box::new(addresses(house)?))),
+    entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
 ];
 
@@ -69,6 +69,8 @@ pub struct House<'a> {
     pub sources: &'a Sources,
     /// Addresses that were given; `None` when no network is configured.
     pub leases: Option<&'a Leases>,
+    /// Whose an address always is.
+    pub reservations: &'a Reservations,
     /// Which network card answers at an address.
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
@@ -94,10 +96,11 @@ fn importing(house: &mut House<'_>) -> Importing {
     }
 }
 
-fn addresses(house: &mut House<'_>) -> Option<dhcp::DhcpService> {
+fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
     let config = house.config;
-    Some(dhcp::DhcpService {
-        leases: house.leases?.clone(),
+    dhcp::DhcpService {
+        leases: house.leases.cloned(),
+        reservations: house.reservations.clone(),
         service_ports: ServicePorts {
             http_port: config.boot.listen.port(),
             tftp_port: config.boot.tftp.port(),
@@ -105,7 +108,7 @@ fn addresses(house: &mut House<'_>) -> Option<dhcp::DhcpService> {
         },
         hosts: house.directory.index.clone(),
         cards: house.cards.clone(),
-    })
+    }
 }
 
 /// Every life, whether it runs or not.

@@ -17,6 +17,7 @@ use super::network::empty_table;
 use super::outcome::LeaseWrite;
 use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
+use super::reserved::{LiveReserved, Reserved};
 use super::table::{IsKnown, Lease, LeaseState, LeaseTable, QUARANTINE};
 
 /// Name of the store's table.
@@ -67,9 +68,18 @@ pub(super) struct NetworkLeases {
     // std's lock: held for one message, never across an await.
     table: Mutex<LeaseTable>,
     pub counts: Counts,
+    pub reserved: LiveReserved,
 }
 
 impl NetworkLeases {
+    /// Goes by these reservations from now on.
+    pub fn reserve(&self, reserved: Reserved) {
+        let addresses: Vec<_> = reserved.addresses().collect();
+        if self.reserved.set(reserved) {
+            self.table().set_reserved(addresses);
+        }
+    }
+
     pub fn table(&self) -> MutexGuard<'_, LeaseTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,6 +112,7 @@ impl Leases {
                 config: config.clone(),
                 table: Mutex::new(empty_table(config)),
                 counts: Counts::default(),
+                reserved: LiveReserved::of(config),
             })
             .collect();
         let table = store.table(TABLE)?;
@@ -154,10 +165,15 @@ impl Leases {
             })
         };
         let reserved = || {
-            let mut all = self.networks.iter().flat_map(|network| &network.config.reservations);
-            all.find(|reservation| reservation.mac == mac).map(|reservation| reservation.address)
+            let mut all = self.networks.iter().map(|network| network.reserved.get());
+            all.find_map(|reserved| reserved.of_machine(mac).map(|one| one.address))
         };
         leased(true).or_else(reserved).or_else(|| leased(false))
+    }
+
+    /// Whether a machine has a reservation on a network that is served.
+    pub(super) fn reserves(&self, mac: MacAddress) -> bool {
+        self.networks.iter().any(|network| network.reserved.get().of_machine(mac).is_some())
     }
 
     /// What DHCP does for a machine and why, for people.
@@ -166,7 +182,8 @@ impl Leases {
         let networks = self.networks.iter().map(|network| {
             let unknown = hosts.unknown_machine(mac, network.config.discovery);
             let table = network.table();
-            super::explain::network(mac, &network.config, &table, host.as_deref(), &unknown)
+            let reserved = network.reserved.get();
+            super::explain::network(mac, &network.config, reserved.of_machine(mac), &table, host.as_deref(), &unknown)
         });
         let networks = networks.collect();
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).of_machine(mac);
@@ -306,7 +323,8 @@ pub fn rank(
         LeaseOwner::Outside | LeaseOwner::Nobody => Rank::Stranger,
         LeaseOwner::Machine(mac) | LeaseOwner::AlsoAt(mac, _) => {
             let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
-            let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
+            let file = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
+            let reserved = || file() || leases.is_some_and(|leases| leases.reserves(mac));
             if host.is_none() && !reserved() {
                 return Rank::Stranger;
             }

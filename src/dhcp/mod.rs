@@ -29,6 +29,8 @@ mod recent_messages;
 mod record;
 mod relays;
 mod reply;
+mod reservations;
+mod reserved;
 mod respond;
 mod server;
 mod shares;
@@ -40,6 +42,7 @@ pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};
 pub use publish::LeaseViews;
+pub use reservations::Reservations;
 pub use server::{BindError, ServeError, Server};
 
 /// Where boot files are to be had on this appliance.

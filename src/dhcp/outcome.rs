@@ -178,12 +178,10 @@ pub enum DropReason {
     #[error("the message gives back {0} and does not come from there")]
     NotFrom(Ipv4Addr),
     /// There is no pool.
-    #[error("the network has no pool: give the machine a reservation in slipway.toml, or the network a pool")]
+    #[error("the network has no pool: give the machine a reservation, or the network a pool")]
     NoPool,
     /// The pool is used up.
-    #[error(
-        "the pool is used up: make it larger, the lease shorter, or give the machine a reservation in slipway.toml"
-    )]
+    #[error("the pool is used up: make it larger, the lease shorter, or give the machine a reservation")]
     PoolEmpty,
     /// What is left of the pool is for known machines.
     #[error(
@@ -192,7 +190,7 @@ pub enum DropReason {
     PoolKept,
     /// What is left of the pool is for hosts of other namespaces.
     #[error(
-        "the pool is used up but for what is kept for hosts of other namespaces, which have fewer addresses: make it larger, or give the machine a reservation in slipway.toml"
+        "the pool is used up but for what is kept for hosts of other namespaces, which have fewer addresses: make it larger, or give the machine a reservation"
     )]
     PoolShared,
     /// The reservation's address is still another machine's, and there is no other.

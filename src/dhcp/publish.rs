@@ -155,9 +155,7 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shu
 /// Has the views written anew whose card is another host's by now: hosts come, go, and get further cards.
 fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr, Shown>) {
     let is_other = |one: &Shown| match (hosts.by_mac(one.mac), &one.host) {
-        (Some(host), Some(shown)) => {
-            shown.split_once('/') != Some((host.namespace.as_str(), host.name.as_str()))
-        }
+        (Some(host), Some(shown)) => shown.split_once('/') != Some((host.namespace.as_str(), host.name.as_str())),
         (host, shown) => host.is_some() != shown.is_some(),
     };
     for (address, _) in shown.iter().filter(|(_, one)| is_other(one)) {

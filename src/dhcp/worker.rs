@@ -67,9 +67,18 @@ impl InterfaceWorker {
     pub fn new(listen: ListenAddress, sockets: BoundSockets, leases: Leases, hosts: HostIndex) -> Self {
         let log = Log::new(listen.interface.clone());
         let (conflict_checks, cards): (_, Cards) = (ConflictChecks::default(), Arc::new(|_| None));
-        let (networks, clock) = (Vec::new(), JumpDetector::default());
-        let handler =
-            Handler { port: listen.port, networks, leases, hosts, log, conflict_checks, cards, reviewed: 0, clock };
+        let handler = Handler {
+            port: listen.port,
+            networks: Vec::new(),
+            reserved: Vec::new(),
+            leases,
+            hosts,
+            log,
+            conflict_checks,
+            cards,
+            reviewed: 0,
+            clock: JumpDetector::default(),
+        };
         Self { listen, sockets, handler }
     }
 
@@ -92,6 +101,7 @@ impl InterfaceWorker {
     /// Adds a network, with its number in the leases.
     pub fn add(&mut self, index: usize, network: Network) {
         self.handler.networks.push((index, network));
+        self.handler.reserved.push(0);
     }
 
     /// Serves until told to stop; then finishes the writes under way. When this future is dropped before that, nothing
@@ -132,6 +142,7 @@ impl InterfaceWorker {
                 () = stop.graceful.cancelled() => break,
                 written = &mut under_way => handler.finish(written, &mut batch.ready),
                 _ = housekeeping.tick() => {
+                    handler.follow_reservations();
                     let now = handler.now(&mut batch.writes);
                     batch.writes.extend(handler.expire_leases(now));
                     batch.writes.extend(handler.finish_conflict_checks());
@@ -246,6 +257,7 @@ fn receive(
         transport.receive_failed(&error, &mut handler.log);
         0
     });
+    handler.follow_reservations();
     let now = handler.now(&mut batch.writes);
     for (message, source) in received.messages() {
         handler.answer(now, message, source, batch);
@@ -305,6 +317,8 @@ struct Handler {
     port: Port,
     /// The networks, with their number in the leases.
     networks: Vec<(usize, Network)>,
+    /// For each network, which state of its reservations it goes by.
+    reserved: Vec<u64>,
     leases: Leases,
     hosts: HostIndex,
     log: Log,
@@ -317,6 +331,16 @@ struct Handler {
 }
 
 impl Handler {
+    /// Goes by the reservations as they are now.
+    fn follow_reservations(&mut self) {
+        for ((index, network), seen) in self.networks.iter_mut().zip(&mut self.reserved) {
+            let live = self.leases.networks().get(*index).map(|leases| &leases.reserved);
+            if let Some(reserved) = live.and_then(|live| live.newer_than(seen)) {
+                network.set_reserved(reserved);
+            }
+        }
+    }
+
     /// Answers one message.
     fn answer(&mut self, now: u64, message: &[u8], source: SocketAddrV4, batch: &mut WriteBatch) {
         let request = match Request::parse(message) {

@@ -1,11 +1,15 @@
 //! Which machine has which address: leases that are selected, and hosts that show what their machines have.
 
-use kube::api::{Api, ListParams};
-use slipway::api::metal3::BareMetalHost;
-use slipway::api::slipway::DHCPLease;
+use std::net::Ipv4Addr;
 
-use crate::process::machine::{ADDRESS, MAC, Machine};
-use crate::process::until;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use slipway::api::MacAddress;
+use slipway::api::metal3::BareMetalHost;
+use slipway::api::slipway::{DHCPLease, Reservation, ReservationSpec};
+
+use crate::process::machine::{self, ADDRESS, MAC, Machine};
+use crate::process::{Appliance, free_port, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_found_by_what_it_says_and_its_host_shows_the_address() {
@@ -55,4 +59,101 @@ async fn a_lease_is_found_by_what_it_says_and_its_host_shows_the_address() {
         // Leases outlive the process, and so does what is shown of them.
         appliance.restart(false).await;
     }
+}
+
+fn mac(last: u8) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 0, last])
+}
+
+fn at(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, last)
+}
+
+fn reservation(name: &str, mac: MacAddress, address: &str) -> Reservation {
+    let spec = ReservationSpec { mac_address: mac.to_string(), address: address.into(), hostname: None };
+    Reservation::new(name, spec)
+}
+
+/// Waits until the object says this, of the spec that it has; the message.
+async fn says(api: &Api<Reservation>, name: &str, ready: &str, reason: &str) -> String {
+    until(&format!("{name} is {ready}, {reason}"), async || {
+        let object = api.get_opt(name).await.unwrap()?;
+        let condition = object.status?.conditions.pop()?;
+        let current = condition.observed_generation == object.metadata.generation;
+        (current && condition.type_ == "Ready" && condition.status == ready && condition.reason == reason)
+            .then_some(condition.message)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_comes_changes_and_goes_while_the_appliance_serves() {
+    slipway::appliance::install_tls_provider();
+    let dhcp = free_port();
+    let fixed = "[[network.reservation]]\nmac = \"02:00:00:00:00:77\"\naddress = \"127.0.0.77\"\n";
+    let mut appliance = Appliance::with(&(machine::settings(dhcp) + fixed)).await;
+    let api: Api<Reservation> = Api::all(appliance.client().await);
+
+    // That of the file is there, and is changed there.
+    let of_file = "slipway.toml-127.0.0.77";
+    says(&api, of_file, "True", "InConfiguration").await;
+    let other = Patch::Merge(json!({"spec": {"address": "127.0.0.78"}}));
+    let created = reservation("slipway.toml-127.0.0.79", mac(9), "127.0.0.79");
+    for refused in [
+        api.patch(of_file, &PatchParams::default(), &other).await.map(drop),
+        api.delete(of_file, &DeleteParams::default()).await.map(drop),
+        api.create(&PostParams::default(), &created).await.map(drop),
+    ] {
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("slipway.toml: change it there"), "{message}");
+    }
+
+    // One that is made is in force at once.
+    let make = async |name: &str, mac, address: &str| {
+        api.create(&PostParams::default(), &reservation(name, mac, address)).await.unwrap();
+    };
+    make("a", mac(0x30), "127.0.0.30").await;
+    says(&api, "a", "True", "InForce").await;
+    assert_eq!(machine::lease(dhcp, mac(0x30)).await, Some(at(30)));
+
+    // What is wrong with one is said there, and changes nothing of the others.
+    assert_eq!(machine::lease(dhcp, mac(0x40)).await, Some(ADDRESS));
+    for (name, card, address, reason) in [
+        ("outside", mac(0x50), "10.9.9.9", "NoNetwork"),
+        ("twice", mac(0x30), "127.0.0.51", "DuplicateMACAddress"),
+        ("taken", mac(0x51), "127.0.0.30", "DuplicateAddress"),
+        ("of-the-file", mac(0x52), "127.0.0.77", "DuplicateAddress"),
+        ("server", mac(0x53), "127.0.0.1", "AddressTaken"),
+        ("broadcast", mac(0x54), "127.0.0.255", "AddressTaken"),
+        ("none", mac(0x55), "127.0.0.999", "InvalidAddress"),
+        ("leased", mac(0x56), "127.0.0.20", "AddressInUse"),
+    ] {
+        make(name, card, address).await;
+        let message = says(&api, name, "False", reason).await;
+        assert!(!message.is_empty(), "{name}");
+    }
+    assert_eq!(machine::lease(dhcp, mac(0x30)).await, Some(at(30)));
+    api.delete("leased", &DeleteParams::default()).await.unwrap();
+
+    // A changed one counts as it is now, also after a crash.
+    let changed = Patch::Merge(json!({"spec": {"address": "127.0.0.31"}}));
+    api.patch("a", &PatchParams::default(), &changed).await.unwrap();
+    says(&api, "a", "True", "InForce").await;
+    assert_eq!(machine::lease(dhcp, mac(0x30)).await, Some(at(31)));
+    says(&api, "taken", "True", "InForce").await;
+    assert_eq!(machine::lease(dhcp, mac(0x51)).await, Some(at(30)));
+    appliance.restart(true).await;
+    let api: Api<Reservation> = Api::all(appliance.client().await);
+    let leased = until("DHCP serves again", async || machine::lease(dhcp, mac(0x30)).await).await;
+    assert_eq!(leased, at(31));
+
+    // One that is gone reserves nothing: the pool has no address left for its machine.
+    api.delete("a", &DeleteParams::default()).await.unwrap();
+    until("the reservation is gone", async || machine::lease(dhcp, mac(0x30)).await.is_none().then_some(())).await;
+    assert_eq!(machine::lease(dhcp, mac(0x40)).await, Some(ADDRESS));
+
+    // A file without it shows it no more.
+    appliance.restart_with(&machine::settings(dhcp)).await;
+    let api: Api<Reservation> = Api::all(appliance.client().await);
+    until("that of the file is gone", async || api.get_opt(of_file).await.unwrap().is_none().then_some(())).await;
 }
