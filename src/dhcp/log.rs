@@ -24,6 +24,7 @@ enum Subject {
     Machine(MacAddress, std::mem::Discriminant<Disposition>),
     Conflict(MacAddress, bool),
     DuplicateMac(MacAddress),
+    InUse(Ipv4Addr),
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
     UnnamedRelay,
@@ -122,6 +123,14 @@ impl Log {
                 network = %network.name, %mac, host,
                 "a message in this machine's name says that another one uses {address}, and no other is seen there: the address stays the machine's"
             );
+        }
+    }
+
+    /// A card answered by ARP for an address that was about to be offered to a machine.
+    pub fn in_use(&mut self, network: &Network, mac: MacAddress, address: Ipv4Addr, card: MacAddress) {
+        if self.may_log(Subject::InUse(address)) {
+            let disposition = Disposition::Declined { address, reserved: false };
+            tracing::warn!(network = %network.name, %mac, %card, "{disposition}");
         }
     }
 

@@ -113,7 +113,7 @@ mod tests {
     fn each_message_counts_once() {
         let address = Ipv4Addr::LOCALHOST;
         let dispositions = [
-            Disposition::Offered { address, boot: None },
+            Disposition::Offered { address, boot: None, new: false },
             Disposition::Bound { address, renewed: false, boot: None },
             Disposition::Bound { address, renewed: true, boot: None },
             Disposition::Informed(address),

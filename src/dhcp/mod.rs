@@ -7,12 +7,14 @@
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
 
 mod addresses;
+mod arp;
 mod batching;
 mod client;
 mod clock;
 mod conflict;
 mod explain;
 mod frame;
+mod handler;
 mod interface;
 mod leases;
 mod life;
@@ -23,6 +25,7 @@ mod netboot;
 mod network;
 mod outcome;
 mod packet;
+mod probes;
 mod proxy;
 mod publish;
 mod recent_messages;
@@ -37,6 +40,7 @@ mod shares;
 mod socket;
 mod table;
 mod worker;
+mod write_batch;
 
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};

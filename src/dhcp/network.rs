@@ -35,6 +35,8 @@ pub struct Network {
     pub guest_lease: u32,
     /// Where boot files are.
     pub service_ports: ServicePorts,
+    /// Whether machines answer by ARP.
+    check_cards: bool,
     /// Relays that messages are taken from; from any when empty.
     relays: Vec<Ipv4Addr>,
     /// As they were before the messages that came last.
@@ -65,6 +67,7 @@ impl Network {
             lease: seconds(config.lease.0),
             guest_lease: seconds(config.unknown_lease.0.min(config.lease.0)),
             service_ports,
+            check_cards: config.check_cards,
             relays: config.relays.clone(),
             reserved: Arc::new(Reserved::of(config)),
             options: options.iter().filter_map(encode).map(|bytes| (bytes[0], bytes)).collect(),
@@ -74,6 +77,11 @@ impl Network {
     /// Whether this appliance is in the network itself, not behind a relay.
     pub fn is_here(&self) -> bool {
         self.subnet.contains(self.server)
+    }
+
+    /// Whether it can be asked by ARP who uses an address that answers this message.
+    pub fn can_probe(&self, request: &Request<'_>) -> bool {
+        self.check_cards && request.giaddr.is_unspecified() && self.is_here()
     }
 
     /// Whether a message is taken here: when relays are named, by one of them, or from a machine that is here itself.

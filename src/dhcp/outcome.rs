@@ -89,6 +89,8 @@ pub enum Disposition {
         address: Ipv4Addr,
         /// What the client was told to boot; `None` when it is not booting.
         boot: Option<String>,
+        /// Whether it is of the pool and the client never had it.
+        new: bool,
     },
     /// An address was leased.
     Bound {
@@ -235,7 +237,7 @@ impl fmt::Display for Disposition {
             None => Ok(()),
         };
         match self {
-            Self::Offered { address, boot } => write!(f, "offered {address}").and_then(|()| boots(f, boot)),
+            Self::Offered { address, boot, .. } => write!(f, "offered {address}").and_then(|()| boots(f, boot)),
             Self::Bound { address, renewed, boot } => {
                 write!(f, "{} {address}", if *renewed { "renewed" } else { "leased" }).and_then(|()| boots(f, boot))
             }
