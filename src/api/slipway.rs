@@ -143,6 +143,81 @@ pub struct DHCPLeaseSpec {
     pub expires: Option<Time>,
 }
 
+/// A network of `slipway.toml` as it is served, read-only. Cluster-scoped.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "Network",
+    plural = "networks",
+    singular = "network",
+    status = "NetworkStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Subnet","type":"string","jsonPath":".spec.subnet","description":"Its addresses"}"#,
+    printcolumn = r#"{"name":"Interface","type":"string","jsonPath":".spec.interface","description":"Interface it is on"}"#,
+    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"How DHCP behaves there"}"#,
+    printcolumn = r#"{"name":"Pool","type":"integer","jsonPath":".status.poolAddresses","description":"Addresses of the pool"}"#,
+    printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.leased","description":"Addresses that are offered or leased, reservations among them"}"#,
+    printcolumn = r#"{"name":"Declined","type":"integer","jsonPath":".status.declined","description":"Addresses that somebody uses who did not get them here","priority":1}"#,
+    printcolumn = r#"{"name":"Only Server","type":"string","jsonPath":".status.conditions[?(@.type==\"OnlyServer\")].status","description":"Whether no machine says that it chose another DHCP server"}"#,
+    printcolumn = r#"{"name":"Server","type":"string","jsonPath":".spec.server","description":"Address of the appliance there","priority":1}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"OnlyServer\")].message","description":"Which other servers","priority":1}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkSpec {
+    /// Its name in the configuration, which may be none that an object can have.
+    #[serde(default)]
+    pub network: String,
+    /// Interface it is on.
+    #[serde(default)]
+    pub interface: String,
+    /// Its addresses, as `172.22.0.0/24`.
+    #[serde(default)]
+    pub subnet: String,
+    /// `authoritative`, `reservations`, `proxy` or `off`.
+    #[serde(default)]
+    pub mode: String,
+    /// Ranges for machines without a reservation, as `172.22.0.100-172.22.0.199`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<String>,
+    /// Address of the appliance there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Default router.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<String>,
+    /// DNS servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dns: Vec<String>,
+    /// The only relays that are heard; any when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relays: Vec<String>,
+    /// Whether unknown machines report themselves.
+    #[serde(default)]
+    pub discovery: bool,
+    /// How long a lease holds, in seconds.
+    #[serde(default)]
+    pub lease_seconds: i64,
+}
+
+/// How a network is doing.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStatus {
+    /// Addresses of the pool, without those that are never given from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_addresses: Option<i64>,
+    /// Addresses that are offered or leased, reservations among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased: Option<i64>,
+    /// Addresses that somebody uses who did not get them here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declined: Option<i64>,
+    /// `Ready`: whether it is served. `OnlyServer`: whether no machine says that it chose another DHCP server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
 /// Whose reservation an address is, as `[[network.reservation]]` of the configuration says it. Cluster-scoped.
 ///
 /// Those of the configuration are shown by this kind, too, under names that begin with `slipway.toml-`.

@@ -5,9 +5,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Instant;
 
+use dhcproto::v4::MessageType;
+
 use crate::api::MacAddress;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::{self, Cards};
+use crate::config::NetworkMode;
 
 use super::arp::ArpSocket;
 use super::clock::JumpDetector;
@@ -16,7 +19,7 @@ use super::interface::interfaces;
 use super::leases::{Leases, unix_now};
 use super::log::Log;
 use super::network::{Network, select};
-use super::outcome::{Disposition, LeaseWrite, Outcome};
+use super::outcome::{Disposition, DropReason, LeaseWrite, Outcome};
 use super::packet::Request;
 use super::probes::{Held, Probes, TRIES, Verdict};
 use super::recent_messages::RecentMessage;
@@ -119,6 +122,13 @@ impl Handler {
         }
         self.log.outcome(network, &request, source, host.as_deref(), &outcome);
         let Outcome { reply, writes, disposition, .. } = outcome;
+        if let Disposition::Dropped(DropReason::OtherServer(server)) = disposition
+            && request.kind == MessageType::Request
+            && network.mode == NetworkMode::Authoritative
+            && leases.others.chosen(now, server)
+        {
+            self.log.other_server(network, request.mac, server);
+        }
         if let Disposition::ConflictReported(address) = disposition
             && self.conflict_checks.start(now, index, request.mac, address)
             && let Err(error) = neighbour::provoke(address)

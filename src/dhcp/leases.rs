@@ -1,7 +1,7 @@
 //! The leases of all networks: in memory, written through to the store.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::MacAddress;
@@ -14,6 +14,7 @@ use super::addresses;
 use super::interface::interface_address;
 use super::metrics::Counts;
 use super::network::empty_table;
+use super::other_servers::OtherServers;
 use super::outcome::LeaseWrite;
 use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
@@ -69,9 +70,24 @@ pub(super) struct NetworkLeases {
     table: Mutex<LeaseTable>,
     pub counts: Counts,
     pub reserved: LiveReserved,
+    pub others: OtherServers,
+    /// This appliance's address there, once it is served.
+    server: OnceLock<Ipv4Addr>,
 }
 
 impl NetworkLeases {
+    /// This appliance's address there, once it is served.
+    pub fn server(&self) -> Option<Ipv4Addr> {
+        self.server.get().copied()
+    }
+
+    /// The network is served from this address, which is nobody else's.
+    pub fn serve_from(&self, server: Ipv4Addr) {
+        // The one of the first time is shown.
+        self.server.set(server).ok();
+        self.table().exclude(server);
+    }
+
     /// Goes by these reservations from now on.
     pub fn reserve(&self, reserved: Reserved) {
         let addresses: Vec<_> = reserved.addresses().collect();
@@ -113,6 +129,8 @@ impl Leases {
                 table: Mutex::new(empty_table(config)),
                 counts: Counts::default(),
                 reserved: LiveReserved::of(config),
+                others: OtherServers::default(),
+                server: OnceLock::new(),
             })
             .collect();
         let table = store.table(TABLE)?;

@@ -1,4 +1,4 @@
-//! The DHCP module: its kinds DHCPLease and Reservation, its metrics, and the server.
+//! The DHCP module: its kinds DHCPLease, Network and Reservation, its metrics, and the server.
 
 use std::sync::Arc;
 
@@ -6,26 +6,33 @@ use futures::FutureExt;
 use prometheus_client::registry::Registry;
 
 use super::publish::MANAGER;
-use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, reservations};
-use crate::api::slipway::{DHCPLease, Reservation};
+use super::{LeaseViews, Leases, Reservations, Server, ServicePorts, metrics, networks, reservations};
+use crate::api::slipway::{DHCPLease, Network, Reservation};
 use crate::api::{Declared, StoragePolicy};
 use crate::apiserver::Admission;
 use crate::boot::HostIndex;
 use crate::boot::neighbour::Cards;
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
+use crate::runtime::Views;
 
 /// What is kept of a Reservation beside its object, in bytes, roughly: a copy, what came of it, and its places in maps.
 const RESERVATION_MEMORY: usize = 2 << 10;
 
-/// DHCPLease and Reservation.
+/// DHCPLease, Network and Reservation.
 pub fn module() -> Module {
     Module {
         kinds: vec![
             Declared::one::<DHCPLease>(StoragePolicy::View),
+            Declared::one::<Network>(StoragePolicy::View),
             Declared::one::<Reservation>(StoragePolicy::Administrative).costing(RESERVATION_MEMORY),
         ],
         rights: &[
-            Right { group: "slipway.dev", resources: &["dhcpleases"], verbs: KEEPS, why: "" },
+            Right {
+                group: "slipway.dev",
+                resources: &["dhcpleases", "networks", "networks/status"],
+                verbs: KEEPS,
+                why: "",
+            },
             Right {
                 group: "slipway.dev",
                 resources: &["reservations", "reservations/status"],
@@ -65,6 +72,10 @@ impl Life for DhcpService {
         let keep = self.reservations.clone().keep(acting.client.clone(), acting.stop.clone());
         let mut services = vec![service("reservations", keep)];
         if let Some(leases) = &self.leases {
+            let networks = Views::<Network>::new(acting.store.as_ref(), &acting.client, MANAGER);
+            let shown =
+                networks::publish(self.reservations.networks().to_vec(), leases.clone(), networks, acting.stop.clone());
+            services.push(service("views of networks", shown));
             let views = LeaseViews::new(acting.store.as_ref(), &acting.client, MANAGER);
             let server = Server::bind(self.service_ports, leases.clone(), self.hosts.clone(), views)?;
             let (reservations, stop) = (self.reservations.clone(), acting.stop.clone());

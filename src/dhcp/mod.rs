@@ -23,6 +23,8 @@ mod log_rate_limit;
 mod metrics;
 mod netboot;
 mod network;
+mod networks;
+mod other_servers;
 mod outcome;
 mod packet;
 mod probes;

@@ -90,6 +90,11 @@ impl Reservations {
         self.0.changed.notify_one();
     }
 
+    /// The networks of the configuration.
+    pub(super) fn networks(&self) -> &[NetworkConfig] {
+        &self.0.networks
+    }
+
     /// The networks of the configuration, and who has a reservation there, also from now on.
     pub fn site_networks(&self) -> Vec<SiteNetwork> {
         let site = |(network, reserved): (&NetworkConfig, &ReservedMachines)| SiteNetwork {

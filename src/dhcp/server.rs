@@ -128,7 +128,7 @@ impl Server {
                     present: interface.addresses.clone(),
                 });
             };
-            served.table().exclude(server);
+            served.serve_from(server);
             let ports: &[Port] = match config.mode {
                 NetworkMode::Proxy => &[Port::Server, Port::Proxy],
                 _ => &[Port::Server],

@@ -6,7 +6,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use slipway::api::MacAddress;
 use slipway::api::metal3::BareMetalHost;
-use slipway::api::slipway::{DHCPLease, Reservation, ReservationSpec};
+use slipway::api::slipway::{DHCPLease, Network, Reservation, ReservationSpec};
 
 use crate::process::machine::{self, ADDRESS, MAC, Machine};
 use crate::process::{Appliance, free_port, until};
@@ -156,4 +156,41 @@ async fn a_reservation_comes_changes_and_goes_while_the_appliance_serves() {
     appliance.restart_with(&machine::settings(dhcp)).await;
     let api: Api<Reservation> = Api::all(appliance.client().await);
     until("that of the file is gone", async || api.get_opt(of_file).await.unwrap().is_none().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_shows_how_it_is_served_and_that_machines_chose_another_server() {
+    slipway::appliance::install_tls_provider();
+    let dhcp = free_port();
+    let appliance = Appliance::with(&machine::settings(dhcp)).await;
+    let networks: Api<Network> = Api::all(appliance.client().await);
+    let said = async |kind: &str, wanted: &str| {
+        until(&format!("{kind} is {wanted}"), async || {
+            let network = networks.get_opt("lo").await.unwrap()?;
+            let mut conditions = network.status.clone()?.conditions.into_iter();
+            let condition = conditions.find(|one| one.type_ == kind && one.status == wanted)?;
+            Some((network, condition.message))
+        })
+        .await
+    };
+    let (network, _) = said("OnlyServer", "True").await;
+    let spec = &network.spec;
+    assert_eq!(
+        (spec.subnet.as_str(), spec.mode.as_str(), spec.server.as_deref(), &*spec.pool),
+        ("127.0.0.0/24", "authoritative", Some("127.0.0.1"), &["127.0.0.20-127.0.0.20".to_owned()][..])
+    );
+    assert_eq!(network.status.and_then(|status| status.pool_addresses), Some(1));
+    let change = Patch::Merge(json!({"spec": {"mode": "off"}}));
+    networks.patch("lo", &PatchParams::default(), &change).await.unwrap_err();
+
+    let other = at(9);
+    machine::choose(dhcp, mac(1), other).await;
+    machine::choose(dhcp, mac(2), other).await;
+    let (_, message) = said("OnlyServer", "False").await;
+    assert!(message.contains("127.0.0.9"), "{message}");
+    let log = appliance.log();
+    assert_eq!(log.matches("another DHCP server answers here").count(), 1, "{log}");
+    let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    let text = networks.clone().into_client().request_text(request).await.unwrap();
+    assert!(text.contains("slipway_dhcp_other_servers{network=\"lo\"} 1"), "{text}");
 }

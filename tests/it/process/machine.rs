@@ -108,6 +108,14 @@ pub async fn lease(dhcp: u16, mac: MacAddress) -> Option<Ipv4Addr> {
     (answer.opts().msg_type() == Some(MessageType::Ack)).then(|| answer.yiaddr())
 }
 
+/// A machine tells everybody that it takes the offer of another server, which nobody answers here.
+pub async fn choose(dhcp: u16, mac: MacAddress, server: Ipv4Addr) {
+    let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
+    socket.connect(SocketAddrV4::new(SERVER, dhcp)).await.unwrap();
+    let answer = ask(&socket, mac, MessageType::Request, Some((Ipv4Addr::new(127, 0, 0, 99), server))).await;
+    assert!(answer.is_none(), "{answer:?}");
+}
+
 /// `wanted` is an address, and the server that offered it.
 async fn ask(
     socket: &UdpSocket,
