@@ -15,9 +15,8 @@ use tracing::{error, info, warn};
 use crate::api::{Kind, MacAddress, StoragePolicy};
 use crate::apiserver::{self, ApiServer};
 use crate::backup;
-use crate::boot::home::SiteNetwork;
 use crate::boot::{self, HostIndex, Tokens};
-use crate::config::{Config, NetworkConfig};
+use crate::config::Config;
 use crate::engine::{External, Fence};
 use crate::host::agent_api::Sessions;
 use crate::host::directory::Directory;
@@ -262,6 +261,7 @@ async fn begin(
     let refusals = BootRefusals::default();
     let media = media(config, &tokens, &files);
     let leases = leases(config, store)?;
+    let reservations = dhcp::Reservations::new(&config.networks, leases.clone(), &mut watches);
     let sources = image_sources(config, &live);
     let cards = checked(config);
     let lives: Arc<[Box<dyn Life>]> = modules::begin(&mut House {
@@ -277,6 +277,7 @@ async fn begin(
         library: &library,
         sources: &sources,
         leases: leases.as_ref(),
+        reservations: &reservations,
         cards: Arc::new(move || boot::neighbour::cached(cards.clone())),
     })
     .into();
@@ -337,6 +338,7 @@ async fn begin(
     };
 
     spawn(services, "watches", watches.run(client.clone(), token()));
+    spawn(services, "reservations in force", reservations.clone().run(token()));
 
     spawn(services, "log", log.clone().report(token()));
     let sessions = Sessions::new(
@@ -351,7 +353,7 @@ async fn begin(
     .with_discovery(Discovery::new(client.clone(), index.clone(), config.discovery.clone(), store)?)
     .with_metrics(metrics.clone())
     .with_neighbours(neighbours(config))
-    .with_networks(site_networks(config));
+    .with_networks(reservations.site_networks());
     // An agent must not hear that its host is gone, only because the hosts are not listed yet.
     let router = api_router.merge(early::once(listed.clone(), sessions.router()));
     spawn(services, "logs", log_upkeep);
@@ -378,7 +380,7 @@ async fn begin(
     services.spawn(named("API", api));
 
     let site = boot::BootServerConfig::new(config.api.listen.port(), pki.ca_pem(), &config.boot.kernel_args)?
-        .with_networks(boot_networks(config, leases.as_ref(), &index))
+        .with_networks(boot_networks(config, leases.as_ref(), &reservations, &index))
         .with_network_data(Arc::new(HostNetworkData(client.clone())))
         .telling(Arc::new(move |host, reason| refusals.take(host, reason)))
         .with_addresses(config.boot.advertise.or(specific(config.api.listen)), first_own_address(config));
@@ -427,7 +429,9 @@ fn leases(config: &Config, store: &Store) -> anyhow::Result<Option<dhcp::Leases>
         warn!("no [[network]] is configured: DHCP answers nobody");
         return Ok(None);
     }
-    Ok(Some(dhcp::Leases::load(store, &config.networks)?))
+    let leases = dhcp::Leases::load(store, &config.networks)?;
+    // On another API server another appliance may have given addresses before.
+    Ok(Some(if config.engine.kubeconfig.is_none() { leases.alone() } else { leases }))
 }
 
 /// What a backup is taken of; `views` are the resources that are in memory only.
@@ -436,7 +440,12 @@ fn backup_source(config: &Config, store: &Store, views: &HashSet<String>) -> bac
 }
 
 /// What boot HTTP knows of the networks. On another API server another appliance may give the addresses.
-fn boot_networks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostIndex) -> boot::BootNetworks {
+fn boot_networks(
+    config: &Config,
+    leases: Option<&dhcp::Leases>,
+    reservations: &dhcp::Reservations,
+    hosts: &HostIndex,
+) -> boot::BootNetworks {
     let explained = leases.cloned().map(|leases| {
         let hosts = hosts.clone();
         let explain: Arc<dyn Fn(MacAddress) -> String + Send + Sync> = Arc::new(move |mac| leases.explain(mac, &hosts));
@@ -448,7 +457,7 @@ fn boot_networks(config: &Config, leases: Option<&dhcp::Leases>, hosts: &HostInd
         discovery: config.networks.iter().filter(|network| network.discovery).map(|network| network.subnet).collect(),
         lease_owner: Some(Arc::new(move |address| dhcp::lease_owner(&networks, leases.as_ref(), address))),
         neighbours: Some(neighbours(config)),
-        site: site_networks(config),
+        site: reservations.site_networks(),
         dhcp: explained,
     }
 }
@@ -470,16 +479,6 @@ fn image_sources(config: &Config, live: &LiveSettings) -> image::Sources {
 /// Which network card answers at an address of a network of the configuration.
 fn neighbours(config: &Config) -> boot::neighbour::Neighbours {
     boot::neighbour::kernel(checked(config))
-}
-
-/// The networks of the configuration, and who has a reservation there.
-fn site_networks(config: &Config) -> Vec<SiteNetwork> {
-    let site = |network: &NetworkConfig| SiteNetwork {
-        name: network.name.clone(),
-        subnet: network.subnet,
-        reserved: network.reservations.iter().map(|one| one.mac).collect(),
-    };
-    config.networks.iter().map(site).collect()
 }
 
 /// The networks where the card that answers must be the machine's, with their interfaces.

@@ -9,14 +9,14 @@ use crate::bmc::quirks::{Quirks, QuirksError};
 use crate::boot::neighbour::Cards;
 use crate::cluster_api;
 use crate::config::{Config, HostConfig};
-use crate::dhcp::{self, Leases, ServicePorts};
+use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
 use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
 use crate::host::status::boot_refusals::BootRefusals;
 use crate::host::status::metrics::Metrics;
-use crate::host::{self, Machines};
+use crate::host::{self, MachineSettings, Machines};
 use crate::image::controller::Images;
 use crate::image::{self, Importing, Library, Sources};
 use crate::live::Live;
@@ -31,7 +31,7 @@ const LIVES: &[Entry] = &[
     entry(host::module, |house| Some(Box::new(machines(house)))),
     entry(cluster_api::module, |_| None),
     entry(image::module, |house| Some(Box::new(importing(house)))),
-    entry(dhcp::module, |house| Some(Box::new(addresses(house)?))),
+    entry(dhcp::module, |house| Some(Box::new(addresses(house)))),
     entry(tasks, |house| Some(Box::new(Supervised(house.tasks.clone())))),
 ];
 
@@ -74,6 +74,8 @@ pub struct House<'a> {
     pub sources: &'a Sources,
     /// Addresses that were given; `None` when no network is configured.
     pub leases: Option<&'a Leases>,
+    /// Whose an address always is.
+    pub reservations: &'a Reservations,
     /// Which network card answers at an address.
     pub cards: Arc<dyn Fn() -> Cards + Send + Sync>,
 }
@@ -116,7 +118,8 @@ fn machines(house: &mut House<'_>) -> Machines {
     let (directory, logs, media) = (house.directory.clone(), house.logs.clone(), house.media.clone());
     let (metrics, refusals) = (house.metrics.clone(), house.refusals.clone());
     let LiveSettings { host, bmc_allow, quirks, .. } = house.live.clone();
-    Machines::new(house.watches, directory, logs, media, host, (bmc_allow, quirks), metrics, refusals)
+    let settings = MachineSettings { host, bmc_allow, quirks };
+    Machines::new(house.watches, directory, logs, media, settings, metrics, refusals).with_leases(house.leases)
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
@@ -129,10 +132,11 @@ fn importing(house: &mut House<'_>) -> Importing {
     }
 }
 
-fn addresses(house: &mut House<'_>) -> Option<dhcp::DhcpService> {
+fn addresses(house: &mut House<'_>) -> dhcp::DhcpService {
     let config = house.config;
-    Some(dhcp::DhcpService {
-        leases: house.leases?.clone(),
+    dhcp::DhcpService {
+        leases: house.leases.cloned(),
+        reservations: house.reservations.clone(),
         service_ports: ServicePorts {
             http_port: config.boot.listen.port(),
             tftp_port: config.boot.tftp.port(),
@@ -140,7 +144,7 @@ fn addresses(house: &mut House<'_>) -> Option<dhcp::DhcpService> {
         },
         hosts: house.directory.index.clone(),
         cards: house.cards.clone(),
-    })
+    }
 }
 
 /// Every life, whether it runs or not.

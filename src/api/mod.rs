@@ -27,12 +27,21 @@ use serde_json::Value;
 pub enum StoragePolicy {
     /// On disk; clients may write them.
     Durable,
+    /// On disk; clients may write them whom an administrator gives the right for this kind: the default role `edit` has none.
+    Administrative,
     /// On disk; clients may read and delete them, only Slipway's own rooms write them.
     Internal,
     /// In memory, published by the room that owns the truth; read-only for clients.
     View,
     /// Not at all: what a client creates is answered and forgotten.
     Review,
+}
+
+impl StoragePolicy {
+    /// Whether clients write such objects, as far as their rights go.
+    pub fn is_writable(self) -> bool {
+        matches!(self, Self::Durable | Self::Administrative)
+    }
 }
 
 /// A kind as its room declares it: everything but the definition, which the binary brings written.

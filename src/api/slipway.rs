@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,12 @@ pub enum ImagePhase {
     singular = "dhcplease",
     shortname = "dl",
     derive = "PartialEq",
+    selectable = ".spec.macAddress",
+    selectable = ".spec.address",
+    selectable = ".spec.host",
+    selectable = ".spec.hostname",
+    selectable = ".spec.network",
+    selectable = ".spec.state",
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address","description":"Leased address"}"#,
     printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.macAddress","description":"Hardware address"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".spec.state","description":"State of the lease"}"#,
@@ -117,7 +123,7 @@ pub enum ImagePhase {
 pub struct DHCPLeaseSpec {
     /// The address.
     pub address: String,
-    /// Hardware address of the client.
+    /// Hardware address of the client, in lower case with colons.
     pub mac_address: String,
     /// Client identifier (option 61), hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,6 +142,142 @@ pub struct DHCPLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
 }
+
+/// A network of `slipway.toml` as it is served, read-only. Cluster-scoped.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "Network",
+    plural = "networks",
+    singular = "network",
+    status = "NetworkStatus",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Subnet","type":"string","jsonPath":".spec.subnet","description":"Its addresses"}"#,
+    printcolumn = r#"{"name":"Interface","type":"string","jsonPath":".spec.interface","description":"Interface it is on"}"#,
+    printcolumn = r#"{"name":"Mode","type":"string","jsonPath":".spec.mode","description":"How DHCP behaves there"}"#,
+    printcolumn = r#"{"name":"Pool","type":"integer","jsonPath":".status.poolAddresses","description":"Addresses of the pool"}"#,
+    printcolumn = r#"{"name":"Leased","type":"integer","jsonPath":".status.leased","description":"Addresses that are offered or leased, reservations among them"}"#,
+    printcolumn = r#"{"name":"Declined","type":"integer","jsonPath":".status.declined","description":"Addresses that somebody uses who did not get them here","priority":1}"#,
+    printcolumn = r#"{"name":"Only Server","type":"string","jsonPath":".status.conditions[?(@.type==\"OnlyServer\")].status","description":"Whether no machine says that it chose another DHCP server"}"#,
+    printcolumn = r#"{"name":"Server","type":"string","jsonPath":".spec.server","description":"Address of the appliance there","priority":1}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"OnlyServer\")].message","description":"Which other servers","priority":1}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkSpec {
+    /// Its name in the configuration, which may be none that an object can have.
+    #[serde(default)]
+    pub network: String,
+    /// Interface it is on.
+    #[serde(default)]
+    pub interface: String,
+    /// Its addresses, as `172.22.0.0/24`.
+    #[serde(default)]
+    pub subnet: String,
+    /// `authoritative`, `reservations`, `proxy` or `off`.
+    #[serde(default)]
+    pub mode: String,
+    /// Ranges for machines without a reservation, as `172.22.0.100-172.22.0.199`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<String>,
+    /// Address of the appliance there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Default router.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<String>,
+    /// DNS servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dns: Vec<String>,
+    /// The only relays that are heard; any when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub relays: Vec<String>,
+    /// Whether unknown machines report themselves.
+    #[serde(default)]
+    pub discovery: bool,
+    /// How long a lease holds, in seconds.
+    #[serde(default)]
+    pub lease_seconds: i64,
+}
+
+/// How a network is doing.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkStatus {
+    /// Addresses of the pool, without those that are never given from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_addresses: Option<i64>,
+    /// Addresses that are offered or leased, reservations among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased: Option<i64>,
+    /// Addresses that somebody uses who did not get them here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declined: Option<i64>,
+    /// `Ready`: whether it is served. `OnlyServer`: whether no machine says that it chose another DHCP server.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Whose reservation an address is, as `[[network.reservation]]` of the configuration says it. Cluster-scoped.
+///
+/// Those of the configuration are shown by this kind, too, under names that begin with `slipway.toml-`.
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "slipway.dev",
+    version = "v1alpha1",
+    kind = "Reservation",
+    plural = "reservations",
+    singular = "reservation",
+    shortname = "rsv",
+    status = "ReservationStatus",
+    derive = "PartialEq",
+    selectable = ".spec.macAddress",
+    selectable = ".spec.address",
+    selectable = ".spec.hostname",
+    printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.address","description":"Reserved address"}"#,
+    printcolumn = r#"{"name":"MAC","type":"string","jsonPath":".spec.macAddress","description":"Hardware address it is for"}"#,
+    printcolumn = r#"{"name":"Network","type":"string","jsonPath":".status.network","description":"Network of the address"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status","description":"Whether the machine has the address, or gets it when it asks"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason","description":"Why it is ready or not"}"#,
+    printcolumn = r#"{"name":"Hostname","type":"string","jsonPath":".spec.hostname","description":"Name the machine is told","priority":1}"#,
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message","description":"What is wrong","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time since creation"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservationSpec {
+    /// Hardware address, six hex pairs with `:`.
+    #[schemars(regex(pattern = r"^[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}$"))]
+    pub mac_address: String,
+    /// Its IPv4 address, of a network of the configuration; inside or outside the pool.
+    #[schemars(regex(pattern = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"))]
+    pub address: String,
+    /// Host name handed out (option 12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$"))]
+    pub hostname: Option<String>,
+}
+
+/// What became of a reservation.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservationStatus {
+    /// Name of the network that the address is of.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub network: String,
+    /// `Ready`: whether it is in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// With this begin the names of the reservations of `slipway.toml`; their address follows.
+pub const RESERVATION_OF_FILE: &str = "slipway.toml-";
+
+/// On a DHCPLease: name of the network, where a label's value may be that.
+pub const LABEL_NETWORK: &str = "slipway.dev/network";
+/// On a DHCPLease: namespace of the known host.
+pub const LABEL_HOST_NAMESPACE: &str = "slipway.dev/host-namespace";
+/// On a DHCPLease: name of the known host, where a label's value may be that.
+pub const LABEL_HOST: &str = "slipway.dev/host";
 
 /// On a BareMetalHost that reported itself: [`DISCOVERED_PENDING`] until the operator accepts it.
 pub const ANNOTATION_DISCOVERED: &str = "slipway.dev/discovered";

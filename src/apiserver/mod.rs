@@ -88,6 +88,7 @@ pub(crate) use names::subdomain;
 pub use registry::Registry;
 pub use request::Target;
 pub use resource::Resource;
+pub(crate) use selectors::is_label_value;
 pub use server::ApiServer;
 pub use start::ApiServerError;
 pub use status::{ApiError, FieldError, FieldFault};

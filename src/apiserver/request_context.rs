@@ -12,7 +12,6 @@ use super::resource::Resource;
 use super::server::ApiServer;
 use super::status::ApiError;
 use super::{blocking, crd, scan_scheduler};
-use crate::api::StoragePolicy;
 
 /// The message of a 405.
 pub(super) const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
@@ -57,7 +56,7 @@ impl RequestContext<'_> {
 
     /// Clients may not write what only Slipway's own rooms write.
     pub fn require_writable(&self) -> Result<(), ApiError> {
-        if self.resource.policy != StoragePolicy::Durable && !self.identity.is_in_process() {
+        if !self.resource.policy.is_writable() && !self.identity.is_in_process() {
             return Err(self.read_only());
         }
         Ok(())

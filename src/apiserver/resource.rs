@@ -160,7 +160,7 @@ impl Resource {
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.policy {
             StoragePolicy::Durable if &*self.storage == "/namespaces" => &VERBS_NAMESPACE,
-            StoragePolicy::Durable => &VERBS,
+            StoragePolicy::Durable | StoragePolicy::Administrative => &VERBS,
             StoragePolicy::Internal => &VERBS_INTERNAL,
             StoragePolicy::View => &VERBS_VIEW,
             StoragePolicy::Review => &VERBS_REVIEW,

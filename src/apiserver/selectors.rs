@@ -212,7 +212,7 @@ fn is_label_name(name: &str) -> bool {
 }
 
 /// At most 63 characters, alphanumeric at both ends.
-pub(super) fn is_label_value(value: &str) -> bool {
+pub(crate) fn is_label_value(value: &str) -> bool {
     value.len() <= 63 && is_label_text(value)
 }
 

@@ -46,9 +46,10 @@ impl ApiServer {
         let written = match resource.policy {
             _ if crd::is_definition(resource) => self.commit_definition(change).await,
             StoragePolicy::View => self.store().publish(change).await,
-            StoragePolicy::Durable | StoragePolicy::Internal | StoragePolicy::Review => {
-                self.store().write(change).await
-            }
+            StoragePolicy::Durable
+            | StoragePolicy::Administrative
+            | StoragePolicy::Internal
+            | StoragePolicy::Review => self.store().write(change).await,
         };
         if let Ok(object) = &written
             && self.owner_graph().changed(object, gone)

@@ -4,7 +4,9 @@
 //! and then for its script. But machines stay where they are: so a host's script goes to the network in which the appliance was
 //! shown what its machine is, and to those that have a reservation for it.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnetwork::Ipv4Network;
 
@@ -18,7 +20,29 @@ pub struct SiteNetwork {
     /// Its addresses.
     pub subnet: Ipv4Network,
     /// Machines that have a reservation there.
-    pub reserved: Vec<MacAddress>,
+    pub reserved: ReservedMachines,
+}
+
+/// Machines that have a reservation, as they are now: reservations come and go. Cheap to clone; all clones see the same.
+#[derive(Clone, Debug, Default)]
+pub struct ReservedMachines(Arc<RwLock<HashSet<MacAddress>>>);
+
+impl ReservedMachines {
+    /// Whether this one has.
+    pub fn contains(&self, mac: MacAddress) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&mac)
+    }
+
+    /// From now on these.
+    pub fn set(&self, machines: impl IntoIterator<Item = MacAddress>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = machines.into_iter().collect();
+    }
+}
+
+impl FromIterator<MacAddress> for ReservedMachines {
+    fn from_iter<T: IntoIterator<Item = MacAddress>>(machines: T) -> Self {
+        Self(Arc::new(RwLock::new(machines.into_iter().collect())))
+    }
 }
 
 /// Where the machine of a host is at home.
@@ -36,7 +60,7 @@ pub enum Home {
 pub fn home(networks: &[SiteNetwork], mac: MacAddress, recorded: &str, peer: Ipv4Addr) -> Home {
     // One that the configuration has under another name by now is none.
     let Some(recorded) = networks.iter().find(|network| network.name == recorded) else { return Home::Unknown };
-    let reserved = |network: &&SiteNetwork| network.subnet.contains(peer) && network.reserved.contains(&mac);
+    let reserved = |network: &&SiteNetwork| network.subnet.contains(peer) && network.reserved.contains(mac);
     if recorded.subnet.contains(peer) || networks.iter().any(|network| reserved(&network)) {
         Home::Here
     } else {
@@ -61,7 +85,7 @@ mod tests {
         let network = |name: &str, third: u8, reserved: &[MacAddress]| SiteNetwork {
             name: name.into(),
             subnet: Ipv4Network::new([10, 0, third, 0].into(), 24).unwrap(),
-            reserved: reserved.to_vec(),
+            reserved: reserved.iter().copied().collect(),
         };
         let networks = [network("a", 1, &[]), network("b", 2, &[]), network("c", 3, &[MAC])];
         for (recorded, third, wanted) in [

@@ -55,15 +55,15 @@ pub fn answered_by_another(answers: Option<MacAddress>, own: &[MacAddress]) -> b
     answers.is_some_and(|answers| !own.contains(&answers))
 }
 
-/// Quarantines an address, because another machine uses it: it is given to nobody for a while. Nothing when the machine
+/// Quarantines an address of a machine, because another one uses it: it is given to nobody for a while. Nothing when the machine
 /// has another address by now.
-pub fn quarantine(now: u64, check: &ConflictCheck, leases: &mut LeaseTable) -> Option<LeaseWrite> {
-    let lease = leases.get(check.address)?;
-    if lease.client.mac != check.mac || !matches!(lease.state, LeaseState::Bound | LeaseState::Offered) {
+pub fn quarantine(now: u64, address: Ipv4Addr, mac: MacAddress, leases: &mut LeaseTable) -> Option<LeaseWrite> {
+    let lease = leases.get(address)?;
+    if lease.client.mac != mac || !matches!(lease.state, LeaseState::Bound | LeaseState::Offered) {
         return None;
     }
     let declined = Lease { state: LeaseState::Declined, ends: now + QUARANTINE, stored: true, ..lease.clone() };
-    let write = LeaseWrite { address: check.address, record: Some(record::encode(&declined)) };
+    let write = LeaseWrite { address, record: Some(record::encode(&declined)) };
     leases.put(declined);
     Some(write)
 }
@@ -106,7 +106,6 @@ mod tests {
 
     #[test]
     fn an_address_is_quarantined_while_its_machine_has_it() {
-        let check = ConflictCheck { address: at(1), mac: mac(1), network: 0, since: 0 };
         let rows = [
             (1, LeaseState::Bound, true),
             (1, LeaseState::Offered, true),
@@ -118,13 +117,13 @@ mod tests {
             let mut leases = LeaseTable::default();
             let client = LeaseClient { mac: mac(holder), id: None, known: true };
             leases.put(Lease { address: at(1), client, state, ends: 5_000, hostname: None, stored: true });
-            let write = quarantine(1_000, &check, &mut leases);
+            let write = quarantine(1_000, at(1), mac(1), &mut leases);
             assert_eq!(write.is_some(), aside, "{holder} {state:?}");
             let Some(write) = write else { continue };
             let lease = leases.get(at(1)).expect("there");
             assert_eq!((lease.state, lease.ends), (LeaseState::Declined, 1_000 + QUARANTINE));
             assert_eq!(write.record, Some(record::encode(lease)));
         }
-        assert!(quarantine(1_000, &check, &mut LeaseTable::default()).is_none());
+        assert!(quarantine(1_000, at(1), mac(1), &mut LeaseTable::default()).is_none());
     }
 }

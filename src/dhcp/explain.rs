@@ -8,18 +8,19 @@ use crate::config::{NetworkConfig, NetworkMode};
 
 use super::publish::{expiry, state_name};
 use super::recent_messages::RecentMessage;
+use super::reserved::ReservedAddress;
 use super::table::LeaseTable;
 
 /// What is true of the machine on one network, a sentence to a line.
 pub(super) fn network(
     mac: MacAddress,
     config: &NetworkConfig,
+    reservation: Option<&ReservedAddress>,
     table: &LeaseTable,
     host: Option<&BootHost>,
     unknown: &UnknownMachine,
 ) -> String {
     let is_host = host.is_some();
-    let reservation = config.reservations.iter().find(|reservation| reservation.mac == mac);
     let mut text = format!("network {} ({} on {}):\n", config.name, config.subnet, config.interface);
     let mut line = |sentence: std::fmt::Arguments<'_>| {
         // Writing to a String does not fail.

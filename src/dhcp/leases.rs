@@ -1,7 +1,7 @@
 //! The leases of all networks: in memory, written through to the store.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api::MacAddress;
@@ -10,12 +10,15 @@ use crate::config::{NetworkConfig, NetworkMode};
 use crate::ration::Rank;
 use crate::store::{Store, Table, WriteError};
 
+use super::addresses;
 use super::interface::interface_address;
 use super::metrics::Counts;
 use super::network::empty_table;
+use super::other_servers::OtherServers;
 use super::outcome::LeaseWrite;
 use super::recent_messages::{RecentMessage, RecentMessages};
 use super::record::{self, RecordError};
+use super::reserved::{LiveReserved, Reserved};
 use super::table::{IsKnown, Lease, LeaseState, LeaseTable, QUARANTINE};
 
 /// Name of the store's table.
@@ -57,6 +60,7 @@ pub struct Leases {
     table: Table,
     // std's lock: held for one message, never across an await.
     recent: Arc<Mutex<RecentMessages>>,
+    addresses: addresses::Shared,
 }
 
 /// The leases of one network.
@@ -65,9 +69,33 @@ pub(super) struct NetworkLeases {
     // std's lock: held for one message, never across an await.
     table: Mutex<LeaseTable>,
     pub counts: Counts,
+    pub reserved: LiveReserved,
+    pub others: OtherServers,
+    /// This appliance's address there, once it is served.
+    server: OnceLock<Ipv4Addr>,
 }
 
 impl NetworkLeases {
+    /// This appliance's address there, once it is served.
+    pub fn server(&self) -> Option<Ipv4Addr> {
+        self.server.get().copied()
+    }
+
+    /// The network is served from this address, which is nobody else's.
+    pub fn serve_from(&self, server: Ipv4Addr) {
+        // The one of the first time is shown.
+        self.server.set(server).ok();
+        self.table().exclude(server);
+    }
+
+    /// Goes by these reservations from now on.
+    pub fn reserve(&self, reserved: Reserved) {
+        let addresses: Vec<_> = reserved.addresses().collect();
+        if self.reserved.set(reserved) {
+            self.table().set_reserved(addresses);
+        }
+    }
+
     pub fn table(&self) -> MutexGuard<'_, LeaseTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,6 +128,9 @@ impl Leases {
                 config: config.clone(),
                 table: Mutex::new(empty_table(config)),
                 counts: Counts::default(),
+                reserved: LiveReserved::of(config),
+                others: OtherServers::default(),
+                server: OnceLock::new(),
             })
             .collect();
         let table = store.table(TABLE)?;
@@ -139,7 +170,7 @@ impl Leases {
                 "the database has DHCP leases of networks that are not configured: they are kept"
             );
         }
-        Ok(Self { networks, table, recent: Arc::default() })
+        Ok(Self { networks, table, recent: Arc::default(), addresses: Arc::default() })
     }
 
     /// The address of a machine: what it leases now, else its reservation, else what it leased last.
@@ -152,10 +183,15 @@ impl Leases {
             })
         };
         let reserved = || {
-            let mut all = self.networks.iter().flat_map(|network| &network.config.reservations);
-            all.find(|reservation| reservation.mac == mac).map(|reservation| reservation.address)
+            let mut all = self.networks.iter().map(|network| network.reserved.get());
+            all.find_map(|reserved| reserved.of_machine(mac).map(|one| one.address))
         };
         leased(true).or_else(reserved).or_else(|| leased(false))
+    }
+
+    /// Whether a machine has a reservation on a network that is served.
+    pub(super) fn reserves(&self, mac: MacAddress) -> bool {
+        self.networks.iter().any(|network| network.reserved.get().of_machine(mac).is_some())
     }
 
     /// What DHCP does for a machine and why, for people.
@@ -164,7 +200,8 @@ impl Leases {
         let networks = self.networks.iter().map(|network| {
             let unknown = hosts.unknown_machine(mac, network.config.discovery);
             let table = network.table();
-            super::explain::network(mac, &network.config, &table, host.as_deref(), &unknown)
+            let reserved = network.reserved.get();
+            super::explain::network(mac, &network.config, reserved.of_machine(mac), &table, host.as_deref(), &unknown)
         });
         let networks = networks.collect();
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).of_machine(mac);
@@ -175,6 +212,10 @@ impl Leases {
     /// Remembers what came of a machine's message, for [`Leases::explain`].
     pub(super) fn record_message(&self, mac: MacAddress, message: RecentMessage) {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).record(mac, message);
+    }
+
+    pub(super) fn addresses(&self) -> &addresses::Addresses {
+        &self.addresses
     }
 
     pub(super) fn networks(&self) -> &[NetworkLeases] {
@@ -300,7 +341,8 @@ pub fn rank(
         LeaseOwner::Outside | LeaseOwner::Nobody => Rank::Stranger,
         LeaseOwner::Machine(mac) | LeaseOwner::AlsoAt(mac, _) => {
             let host = hosts.by_mac(mac).filter(|_| hosts.is_registered(mac));
-            let reserved = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
+            let file = || networks.iter().flat_map(|network| &network.reservations).any(|one| one.mac == mac);
+            let reserved = || file() || leases.is_some_and(|leases| leases.reserves(mac));
             if host.is_none() && !reserved() {
                 return Rank::Stranger;
             }

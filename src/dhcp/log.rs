@@ -24,6 +24,8 @@ enum Subject {
     Machine(MacAddress, std::mem::Discriminant<Disposition>),
     Conflict(MacAddress, bool),
     DuplicateMac(MacAddress),
+    InUse(Ipv4Addr),
+    OtherServer(Ipv4Addr),
     Peer(Ipv4Addr),
     Relay(Ipv4Addr),
     UnnamedRelay,
@@ -122,6 +124,24 @@ impl Log {
                 network = %network.name, %mac, host,
                 "a message in this machine's name says that another one uses {address}, and no other is seen there: the address stays the machine's"
             );
+        }
+    }
+
+    /// A machine chose another server where there should be none.
+    pub fn other_server(&mut self, network: &Network, mac: MacAddress, server: Ipv4Addr) {
+        if self.may_log(Subject::OtherServer(server)) {
+            tracing::warn!(
+                network = %network.name, %mac, %server,
+                "another DHCP server answers here: a machine says that it chose it; stop that server, or set mode = \"proxy\""
+            );
+        }
+    }
+
+    /// A card answered by ARP for an address that was about to be offered to a machine.
+    pub fn in_use(&mut self, network: &Network, mac: MacAddress, address: Ipv4Addr, card: MacAddress) {
+        if self.may_log(Subject::InUse(address)) {
+            let disposition = Disposition::Declined { address, reserved: false };
+            tracing::warn!(network = %network.name, %mac, %card, "{disposition}");
         }
     }
 

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::leases::Leases;
+use super::leases::{Leases, unix_now};
 use super::outcome::{Disposition, DropReason};
 
 /// What may be done about a message.
@@ -78,6 +78,7 @@ pub(super) fn register(leases: &Leases, registry: &mut Registry) {
     let messages = Family::<OfOutcome, Counter>::default();
     let (pool, used, declined) =
         <(Family<OfNetwork, Gauge>, Family<OfNetwork, Gauge>, Family<OfNetwork, Gauge>)>::default();
+    let others = Family::<OfNetwork, Gauge>::default();
     let set = |family: &Family<OfNetwork, Gauge>, network: &str, count: u64| {
         let labels = OfNetwork { network: network.to_owned() };
         family.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -91,10 +92,16 @@ pub(super) fn register(leases: &Leases, registry: &mut Registry) {
         set(&pool, network, usage.pool);
         set(&used, network, usage.used);
         set(&declined, network, usage.declined);
+        set(&others, network, served.others.seen(unix_now()).len() as u64);
     }
     registry.register("slipway_dhcp_messages", "Messages of clients, by what was done about them", messages);
     registry.register("slipway_dhcp_pool_addresses", "Addresses that the pool has", pool);
     registry.register("slipway_dhcp_leases", "Addresses that are offered or leased, reservations among them", used);
+    registry.register(
+        "slipway_dhcp_other_servers",
+        "Other DHCP servers that machines said they chose within the last hour",
+        others,
+    );
     registry.register(
         "slipway_dhcp_declined_addresses",
         "Addresses that somebody uses who did not get them here",
@@ -113,7 +120,7 @@ mod tests {
     fn each_message_counts_once() {
         let address = Ipv4Addr::LOCALHOST;
         let dispositions = [
-            Disposition::Offered { address, boot: None },
+            Disposition::Offered { address, boot: None, new: false },
             Disposition::Bound { address, renewed: false, boot: None },
             Disposition::Bound { address, renewed: true, boot: None },
             Disposition::Informed(address),

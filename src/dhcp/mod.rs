@@ -6,12 +6,15 @@
 //!
 //! The appliance loads [`Leases`], binds a [`Server`] and runs it until shutdown.
 
+mod addresses;
+mod arp;
 mod batching;
 mod client;
 mod clock;
 mod conflict;
 mod explain;
 mod frame;
+mod handler;
 mod interface;
 mod leases;
 mod life;
@@ -20,25 +23,32 @@ mod log_rate_limit;
 mod metrics;
 mod netboot;
 mod network;
+mod networks;
+mod other_servers;
 mod outcome;
 mod packet;
+mod probes;
 mod proxy;
 mod publish;
 mod recent_messages;
 mod record;
 mod relays;
 mod reply;
+mod reservations;
+mod reserved;
 mod respond;
 mod server;
 mod shares;
 mod socket;
 mod table;
 mod worker;
+mod write_batch;
 
 pub use interface::{Interface, interface_address, interfaces};
 pub use leases::{Leases, LoadError, lease_owner, rank};
 pub use life::{DhcpService, module};
 pub use publish::LeaseViews;
+pub use reservations::Reservations;
 pub use server::{BindError, ServeError, Server, unserved};
 
 /// Where boot files are to be had on this appliance.

@@ -1,7 +1,7 @@
 //! A network as answers need it: the configuration, with what can be worked out once worked out.
 
-use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use dhcproto::v4::DhcpOption;
 use dhcproto::{Encodable, Encoder};
@@ -13,16 +13,8 @@ use crate::config::{NetworkConfig, NetworkMode};
 
 use super::ServicePorts;
 use super::packet::Request;
+use super::reserved::{Reserved, ReservedAddress};
 use super::table::LeaseTable;
-
-/// A fixed address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reservation {
-    /// The address.
-    pub address: Ipv4Addr,
-    /// Host name handed out.
-    pub hostname: Option<String>,
-}
 
 /// A network that is served.
 #[derive(Debug)]
@@ -43,10 +35,12 @@ pub struct Network {
     pub guest_lease: u32,
     /// Where boot files are.
     pub service_ports: ServicePorts,
+    /// Whether machines answer by ARP.
+    check_cards: bool,
     /// Relays that messages are taken from; from any when empty.
     relays: Vec<Ipv4Addr>,
-    reservations: HashMap<MacAddress, Reservation>,
-    reserved: HashMap<Ipv4Addr, MacAddress>,
+    /// As they were before the messages that came last.
+    reserved: Arc<Reserved>,
     /// Options that are the same in every answer, encoded, in the order they are added when the client wants all.
     options: Vec<(u8, Vec<u8>)>,
 }
@@ -54,8 +48,6 @@ pub struct Network {
 impl Network {
     /// A network whose server address is known.
     pub fn new(config: &NetworkConfig, server: Ipv4Addr, service_ports: ServicePorts) -> Self {
-        let reservations = reservations(config);
-        let reserved = reservations.iter().map(|(mac, one)| (one.address, *mac)).collect();
         let mut options = vec![DhcpOption::SubnetMask(config.subnet.mask())];
         options.extend(config.router.map(|router| DhcpOption::Router(vec![router])));
         if !config.dns.is_empty() {
@@ -75,9 +67,9 @@ impl Network {
             lease: seconds(config.lease.0),
             guest_lease: seconds(config.unknown_lease.0.min(config.lease.0)),
             service_ports,
+            check_cards: config.check_cards,
             relays: config.relays.clone(),
-            reservations,
-            reserved,
+            reserved: Arc::new(Reserved::of(config)),
             options: options.iter().filter_map(encode).map(|bytes| (bytes[0], bytes)).collect(),
         }
     }
@@ -87,6 +79,11 @@ impl Network {
         self.subnet.contains(self.server)
     }
 
+    /// Whether it can be asked by ARP who uses an address that answers this message.
+    pub fn can_probe(&self, request: &Request<'_>) -> bool {
+        self.check_cards && request.giaddr.is_unspecified() && self.is_here()
+    }
+
     /// Whether a message is taken here: when relays are named, by one of them, or from a machine that is here itself.
     pub fn takes(&self, request: &Request<'_>) -> bool {
         let direct = request.giaddr.is_unspecified() && self.is_here();
@@ -94,8 +91,13 @@ impl Network {
     }
 
     /// The reservation of a machine.
-    pub fn reservation(&self, mac: MacAddress) -> Option<&Reservation> {
-        self.reservations.get(&mac)
+    pub fn reservation(&self, mac: MacAddress) -> Option<&ReservedAddress> {
+        self.reserved.of_machine(mac)
+    }
+
+    /// Goes by these reservations from now on.
+    pub fn set_reserved(&mut self, reserved: Arc<Reserved>) {
+        self.reserved = reserved;
     }
 
     /// Whether a machine is known on this network: it has a reservation here, or is the boot address of a registered host whose machine
@@ -107,7 +109,7 @@ impl Network {
 
     /// Whose reservation an address is.
     pub fn reserved_for(&self, address: Ipv4Addr) -> Option<MacAddress> {
-        self.reserved.get(&address).copied()
+        self.reserved.owner(address)
     }
 
     /// An option that is the same in every answer, encoded.
@@ -138,20 +140,14 @@ fn seconds(span: std::time::Duration) -> u32 {
     u32::try_from(span.as_secs()).unwrap_or(u32::MAX - 1)
 }
 
-fn reservations(config: &NetworkConfig) -> HashMap<MacAddress, Reservation> {
-    let one =
-        |it: &crate::config::ReservationConfig| Reservation { address: it.address, hostname: it.hostname.clone() };
-    config.reservations.iter().map(|it| (it.mac, one(it))).collect()
-}
-
 /// An empty lease table for a network, which keeps a tenth of it free of guests: its pool without reservations, router, server, and the subnet's own addresses.
 pub fn empty_table(config: &NetworkConfig) -> LeaseTable {
     let mut table = LeaseTable::new(config.pool.clone());
     let own = [config.subnet.network(), config.subnet.broadcast()];
-    let reserved = config.reservations.iter().map(|it| it.address);
-    for address in reserved.chain(own).chain(config.router).chain(config.server).chain(config.dns.iter().copied()) {
+    for address in own.into_iter().chain(config.router).chain(config.server).chain(config.dns.iter().copied()) {
         table.exclude(address);
     }
+    table.set_reserved(config.reservations.iter().map(|it| it.address));
     table.keep_from_guests();
     table
 }

@@ -89,6 +89,8 @@ pub enum Disposition {
         address: Ipv4Addr,
         /// What the client was told to boot; `None` when it is not booting.
         boot: Option<String>,
+        /// Whether it is of the pool and the client never had it.
+        new: bool,
     },
     /// An address was leased.
     Bound {
@@ -178,12 +180,10 @@ pub enum DropReason {
     #[error("the message gives back {0} and does not come from there")]
     NotFrom(Ipv4Addr),
     /// There is no pool.
-    #[error("the network has no pool: give the machine a reservation in slipway.toml, or the network a pool")]
+    #[error("the network has no pool: give the machine a reservation, or the network a pool")]
     NoPool,
     /// The pool is used up.
-    #[error(
-        "the pool is used up: make it larger, the lease shorter, or give the machine a reservation in slipway.toml"
-    )]
+    #[error("the pool is used up: make it larger, the lease shorter, or give the machine a reservation")]
     PoolEmpty,
     /// What is left of the pool is for known machines.
     #[error(
@@ -192,7 +192,7 @@ pub enum DropReason {
     PoolKept,
     /// What is left of the pool is for hosts of other namespaces.
     #[error(
-        "the pool is used up but for what is kept for hosts of other namespaces, which have fewer addresses: make it larger, or give the machine a reservation in slipway.toml"
+        "the pool is used up but for what is kept for hosts of other namespaces, which have fewer addresses: make it larger, or give the machine a reservation"
     )]
     PoolShared,
     /// The reservation's address is still another machine's, and there is no other.
@@ -237,7 +237,7 @@ impl fmt::Display for Disposition {
             None => Ok(()),
         };
         match self {
-            Self::Offered { address, boot } => write!(f, "offered {address}").and_then(|()| boots(f, boot)),
+            Self::Offered { address, boot, .. } => write!(f, "offered {address}").and_then(|()| boots(f, boot)),
             Self::Bound { address, renewed, boot } => {
                 write!(f, "{} {address}", if *renewed { "renewed" } else { "leased" }).and_then(|()| boots(f, boot))
             }

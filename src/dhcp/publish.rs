@@ -1,5 +1,6 @@
 //! Shows leases as DHCPLease objects, behind the packets' back: changes are collected and published in batches.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::slipway::{DHCPLease, DHCPLeaseSpec};
+use crate::api::MacAddress;
+use crate::api::slipway::{DHCPLease, DHCPLeaseSpec, LABEL_HOST, LABEL_HOST_NAMESPACE, LABEL_NETWORK};
+use crate::apiserver::is_label_value;
 use crate::boot::HostIndex;
 use crate::config::NetworkConfig;
 use crate::runtime::{ViewError, Views};
@@ -24,6 +27,9 @@ const BATCH: usize = 250;
 /// Views handed to the store at once; more would make leases wait behind them.
 const AT_ONCE: usize = 32;
 
+/// Rounds of publishing after which it is looked again whose cards the leases are of.
+const LOOK_FOR_HOSTS: u32 = 20;
+
 /// Who writes the views in an API server that is not the embedded one.
 pub(super) const MANAGER: &str = "slipway-dhcp";
 
@@ -33,7 +39,9 @@ pub type LeaseViews = Views<DHCPLease>;
 /// Removes views that nobody keeps current any more: of our networks, expired, and not among our leases.
 async fn tidy(views: &LeaseViews, leases: &Leases) -> Result<(), ViewError> {
     let networks = leases.networks().iter().map(|network| network.config.name.as_str()).collect::<Vec<_>>();
-    for view in views.left().await?.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
+    let left = views.left().await?;
+    leases.learn_of_others(&left);
+    for view in left.iter().filter(|view| abandoned(&view.spec, &networks, Timestamp::now())) {
         let ours =
             view.spec.address.parse().ok().and_then(|address| leases.with_lease(address, |_, lease| lease.stored));
         if ours != Some(true) {
@@ -85,6 +93,23 @@ fn spec(config: &NetworkConfig, lease: &Lease) -> Option<DHCPLeaseSpec> {
     })
 }
 
+/// Labels of the view, for selectors. What no label's value may be is left out; a field selector finds that as well.
+fn labels(spec: &DHCPLeaseSpec) -> BTreeMap<String, String> {
+    let (namespace, host) = spec.host.as_deref().and_then(|host| host.split_once('/')).unwrap_or_default();
+    let all = [(LABEL_NETWORK, spec.network.as_str()), (LABEL_HOST_NAMESPACE, namespace), (LABEL_HOST, host)];
+    let good = all.into_iter().filter(|(_, value)| !value.is_empty() && is_label_value(value));
+    good.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// What a view says of who has the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    mac: MacAddress,
+    bound: bool,
+    /// `namespace/name`
+    host: Option<String>,
+}
+
 /// Publishes what changed, until told to stop.
 pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shutdown: CancellationToken) {
     tokio::select! {
@@ -95,39 +120,85 @@ pub(super) async fn run(leases: Leases, hosts: HostIndex, views: LeaseViews, shu
     }
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failing = false;
+    let (mut failing, mut round) = (false, 0_u32);
+    let mut shown: HashMap<Ipv4Addr, Shown> = HashMap::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
             _ = period.tick() => {}
+        }
+        round = (round + 1) % LOOK_FOR_HOSTS;
+        if round == 0 {
+            note_other_hosts(&leases, &hosts, &shown);
         }
         for index in 0..leases.networks().len() {
             let changed = leases.networks()[index].table().take_changed(BATCH);
             for group in changed.chunks(AT_ONCE) {
                 let results = join_all(group.iter().map(|address| publish(&leases, &hosts, &views, *address))).await;
                 for (address, result) in group.iter().zip(results) {
-                    let Err(error) = result else { continue };
-                    leases.networks()[index].table().mark_changed(*address);
-                    if !failing {
-                        tracing::warn!(%address, %error, "cannot publish DHCPLease objects: trying again");
+                    match result {
+                        Ok(now) => tell(&leases, &mut shown, *address, now),
+                        Err(error) => {
+                            leases.networks()[index].table().mark_changed(*address);
+                            if !failing {
+                                tracing::warn!(%address, %error, "cannot publish DHCPLease objects: trying again");
+                            }
+                            failing = true;
+                        }
                     }
-                    failing = true;
                 }
             }
         }
     }
 }
 
-async fn publish(leases: &Leases, hosts: &HostIndex, views: &LeaseViews, address: Ipv4Addr) -> Result<(), ViewError> {
-    let view = leases.with_lease(address, |config, lease| spec(config, lease).map(|spec| (spec, lease.client.mac)));
-    let spec = view.flatten().map(|(mut spec, mac)| {
-        spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
-        spec
-    });
-    match spec {
-        Some(spec) => views.put(&DHCPLease::new(&address.to_string(), spec)).await,
-        None => views.remove(&address.to_string()).await,
+/// Has the views written anew whose card is another host's by now: hosts come, go, and get further cards.
+fn note_other_hosts(leases: &Leases, hosts: &HostIndex, shown: &HashMap<Ipv4Addr, Shown>) {
+    let is_other = |one: &Shown| match (hosts.by_mac(one.mac), &one.host) {
+        (Some(host), Some(shown)) => shown.split_once('/') != Some((host.namespace.as_str(), host.name.as_str())),
+        (host, shown) => host.is_some() != shown.is_some(),
+    };
+    for (address, _) in shown.iter().filter(|(_, one)| is_other(one)) {
+        let of = leases.networks().iter().find(|network| network.config.subnet.contains(*address));
+        if let Some(network) = of {
+            network.table().mark_changed(*address);
+        }
     }
+}
+
+/// Remembers what is shown of an address, and tells of machines that have it since, or no more. A renewal is no news.
+fn tell(leases: &Leases, shown: &mut HashMap<Ipv4Addr, Shown>, address: Ipv4Addr, now: Option<Shown>) {
+    let holder = |shown: Option<&Shown>| shown.filter(|one| one.bound).map(|one| one.mac);
+    let after = holder(now.as_ref());
+    let before = match now {
+        Some(now) => shown.insert(address, now),
+        None => shown.remove(&address),
+    };
+    let before = holder(before.as_ref());
+    if before != after {
+        before.into_iter().chain(after).for_each(|mac| leases.address_changed(mac));
+    }
+}
+
+async fn publish(
+    leases: &Leases,
+    hosts: &HostIndex,
+    views: &LeaseViews,
+    address: Ipv4Addr,
+) -> Result<Option<Shown>, ViewError> {
+    let read = |config: &NetworkConfig, lease: &Lease| {
+        spec(config, lease).map(|spec| (spec, lease.client.mac, lease.state == LeaseState::Bound))
+    };
+    let Some((mut spec, mac, bound)) = leases.with_lease(address, read).flatten() else {
+        views.remove(&address.to_string()).await?;
+        return Ok(None);
+    };
+    spec.host = hosts.by_mac(mac).map(|host| format!("{}/{}", host.namespace, host.name));
+    let shown = Shown { mac, bound, host: spec.host.clone() };
+    let mut view = DHCPLease::new(&address.to_string(), spec);
+    view.metadata.labels = Some(labels(&view.spec)).filter(|labels| !labels.is_empty());
+    views.put(&view).await?;
+    Ok(Some(shown))
 }
 
 #[cfg(test)]
@@ -151,5 +222,54 @@ mod tests {
         ] {
             assert_eq!(abandoned(&view, &["a"], now), wanted, "{view:?}");
         }
+    }
+
+    #[test]
+    fn labels_are_what_a_label_may_be() {
+        let labels = |network: &str, host: Option<&str>| {
+            let spec =
+                DHCPLeaseSpec { network: network.into(), host: host.map(str::to_owned), ..DHCPLeaseSpec::default() };
+            labels(&spec).into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        let long = "h".repeat(64);
+        for (network, host, wanted) in [
+            ("lab", None, "slipway.dev/network=lab"),
+            (
+                "lab",
+                Some("rack/web-1"),
+                "slipway.dev/host=web-1 slipway.dev/host-namespace=rack slipway.dev/network=lab",
+            ),
+            ("Floor 2", Some("rack/web-1"), "slipway.dev/host=web-1 slipway.dev/host-namespace=rack"),
+            ("", Some(&format!("rack/{long}")), "slipway.dev/host-namespace=rack"),
+        ] {
+            assert_eq!(labels(network, host), wanted);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_is_told_of_when_it_has_another_address_and_not_when_it_renews() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, key_file) = (folder.path().join("db"), folder.path().join("key"));
+        let store = crate::store::Store::open(crate::store::StoreOptions { path, key_file, history: 10 }).unwrap();
+        let leases = Leases::load(&store, &[]).unwrap();
+        let (tells, told) = std::sync::mpsc::channel();
+        leases.tell_of_changes(move |mac| tells.send(mac.0[5]).unwrap());
+        let mut known = HashMap::new();
+        let mac = |last| MacAddress([2, 0, 0, 0, 0, last]);
+        let shown = |last, bound| Some(Shown { mac: mac(last), bound, host: None });
+        for (now, wanted) in [
+            (shown(1, true), &[1][..]),
+            (shown(1, true), &[]),
+            (Some(Shown { mac: mac(1), bound: true, host: Some("rack/h".into()) }), &[]),
+            (shown(1, false), &[1]),
+            (shown(2, true), &[2]),
+            (shown(3, true), &[2, 3]),
+            (None, &[3]),
+            (None, &[]),
+        ] {
+            tell(&leases, &mut known, [10, 0, 0, 1].into(), now.clone());
+            assert_eq!(told.try_iter().collect::<Vec<_>>(), wanted, "{now:?}");
+        }
+        assert!(known.is_empty());
     }
 }

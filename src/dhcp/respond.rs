@@ -161,6 +161,9 @@ impl Transaction<'_> {
         let writes = self.give_up_other(address);
         self.note_share(address);
         let own = self.leases.get(address).filter(|lease| LeaseTable::is_of(lease, &self.client));
+        // One that was declined is given when nothing else is left, whoever answers there.
+        let declined = self.leases.get(address).is_some_and(|lease| lease.state == LeaseState::Declined);
+        let new = own.is_none() && !declined && self.leases.in_pool(address);
         // A client that starts again keeps the lease it has.
         if own.is_none_or(|lease| lease.state != LeaseState::Bound) {
             let offer = Lease {
@@ -182,7 +185,7 @@ impl Transaction<'_> {
             ..ReplyContent::new(MessageType::Offer)
         };
         let reply = self.reply(&answer);
-        Outcome { reply: Some(reply), writes, disposition: Disposition::Offered { address, boot }, duplicate_mac }
+        Outcome { reply: Some(reply), writes, disposition: Disposition::Offered { address, boot, new }, duplicate_mac }
     }
 
     /// One client, one address: forgets what it had beside this one.

@@ -113,7 +113,7 @@ impl Server {
             let config = &served.config;
             let neighbour = workers.iter().find_map(|worker| worker.server_at(&config.interface));
             let (interface, server) = server_of(config, &present, neighbour)?;
-            served.table().exclude(server);
+            served.serve_from(server);
             let ports: &[Port] = match config.mode {
                 NetworkMode::Proxy => &[Port::Server, Port::Proxy],
                 _ => &[Port::Server],

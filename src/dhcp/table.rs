@@ -115,6 +115,10 @@ pub struct LeaseTable {
     with_lease: usize,
     /// Never given from the pool: reservations, the server, the router.
     excluded: HashSet<u32>,
+    /// Of these, those that are so for good.
+    fixed: HashSet<u32>,
+    /// Whether a part of the pool is kept for known machines.
+    keeps: bool,
     leases: HashMap<u32, Entry>,
     by_client: HashMap<ClientKey, u32>,
     /// The address each machine had last, whatever its client identifier was.
@@ -151,6 +155,7 @@ impl LeaseTable {
     /// machine that comes for the first time gets an address.
     pub fn keep_from_guests(&mut self) {
         let size = self.count().min(MOST_COUNTED);
+        self.keeps = true;
         self.size = size;
         self.kept = if size > 1 { (size / 10).max(1) } else { 0 };
     }
@@ -285,7 +290,31 @@ impl LeaseTable {
 
     /// Keeps an address out of the pool.
     pub fn exclude(&mut self, address: Ipv4Addr) {
+        self.fixed.insert(address.to_bits());
         if self.excluded.insert(address.to_bits()) && self.kept > 0 {
+            self.keep_from_guests();
+        }
+    }
+
+    /// Keeps these addresses out of the pool, too, and no longer others that were kept out so before. A lease that somebody has
+    /// of one stays until it is over or its machine asks again. Looks at all leases.
+    pub fn set_reserved(&mut self, reserved: impl IntoIterator<Item = Ipv4Addr>) {
+        let mut excluded = self.fixed.clone();
+        excluded.extend(reserved.into_iter().map(Ipv4Addr::to_bits));
+        let before = std::mem::replace(&mut self.excluded, excluded);
+        if before == self.excluded {
+            return;
+        }
+        for number in before.difference(&self.excluded) {
+            // The cursor may have passed it.
+            let free = self.in_pool(Ipv4Addr::from_bits(*number)) && !self.leases.contains_key(number);
+            if free && self.in_freed.insert(*number) {
+                self.freed.push_back(*number);
+            }
+        }
+        self.with_lease = self.leases.values().filter(|entry| self.in_pool(entry.lease.address)).count();
+        (self.left, self.shares) = (None, PoolShares::default());
+        if self.keeps {
             self.keep_from_guests();
         }
     }

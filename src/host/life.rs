@@ -11,6 +11,7 @@ use crate::apiserver::{Admission, View};
 use crate::bmc;
 use crate::bmc::quirks::Quirks;
 use crate::config::HostConfig;
+use crate::dhcp::Leases;
 use crate::host::admission;
 use crate::host::directory::Directory;
 use crate::host::logs::{Logs, endpoint};
@@ -99,11 +100,23 @@ pub struct Machines {
     pub metrics: Metrics,
     /// Boots that were refused to their machines.
     pub refusals: BootRefusals,
+    /// Addresses that were given to machines; `None` when no network is configured.
+    pub leases: Option<Leases>,
     /// What is asked of their BMCs.
     bmc_metrics: bmc::Metrics,
     /// Hosts that make no progress.
     stalls: StallDetector,
     data_images: DataImages,
+}
+
+/// What the configuration says of machines, also after it was read again.
+pub struct MachineSettings {
+    /// Limits and times.
+    pub host: Live<HostConfig>,
+    /// Special addresses that hosts may name as their BMC's.
+    pub bmc_allow: Live<Vec<Allowed>>,
+    /// What particular BMCs do differently.
+    pub quirks: Live<Quirks>,
 }
 
 impl Machines {
@@ -113,11 +126,11 @@ impl Machines {
         directory: Directory,
         logs: Logs,
         media: Media,
-        settings: Live<HostConfig>,
-        (bmc_allow, quirks): (Live<Vec<Allowed>>, Live<Quirks>),
+        settings: MachineSettings,
         metrics: Metrics,
         refusals: BootRefusals,
     ) -> Self {
+        let MachineSettings { host: settings, bmc_allow, quirks } = settings;
         let (stalls, data_images) = (StallDetector::new(watches), DataImages::new(watches));
         let bmc_metrics = bmc::Metrics::default();
         Self {
@@ -129,10 +142,20 @@ impl Machines {
             quirks,
             metrics,
             refusals,
+            leases: None,
             bmc_metrics,
             stalls,
             data_images,
         }
+    }
+
+    /// Shows at each host what is leased to its machine.
+    #[must_use]
+    pub fn with_leases(self, leases: Option<&Leases>) -> Self {
+        if let Some(leases) = leases {
+            leases.tell_of_changes(self.directory.waking_by_mac());
+        }
+        Self { leases: leases.cloned(), ..self }
     }
 }
 
@@ -166,7 +189,7 @@ impl Life for Machines {
             client.clone(),
             self.directory.clone(),
             self.settings.clone(),
-            Hardware { bmcs, media: Some(self.media.clone()) },
+            Hardware { bmcs, media: Some(self.media.clone()), leases: self.leases.clone() },
             acting.fence.clone(),
             self.metrics.clone(),
             stop.clone(),

@@ -33,7 +33,7 @@ mod refused;
 mod scheduling;
 pub mod status;
 
-pub use life::{Machines, module};
+pub use life::{MachineSettings, Machines, module};
 
 /// Who tells the events of hosts.
 const COMPONENT: &str = "slipway-host";

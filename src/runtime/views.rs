@@ -76,6 +76,9 @@ where
             Backend::Api { api, manager } => {
                 let (parameters, patch) = (PatchParams::apply(manager).force(), Patch::Apply(view));
                 in_time(api.patch(&name, &parameters, &patch)).await?;
+                if serde_json::to_value(view)?.get("status").is_some() {
+                    in_time(api.patch_status(&name, &parameters, &patch)).await?;
+                }
             }
         }
         Ok(())

@@ -102,11 +102,36 @@ fn an_address_that_another_card_answers_for_is_taken_from_its_machine() {
     let macs = [MAC, "02:00:00:00:00:02"];
     let options = Options { network: POOL, hosts: &[(MAC, "web-1", false)], macs: &macs, ..Options::default() };
     let Some(mut lab) = lab(options) else { return };
+    assert_eq!(lab.udhcpc(0, &[]), Some(Ipv4Addr::new(10, 77, 0, 100)));
     lab.ip_client(1, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
     assert_eq!(lab.udhcpc(0, &["-a"]), Some(Ipv4Addr::new(10, 77, 0, 101)));
     let view = lab.ask_until("view 10.77.0.100", |view| view.contains("declined"));
     assert!(view.contains(MAC), "{view}");
     assert!(lab.log().contains("10.77.0.100 is in use by a machine that did not get it here"), "{}", lab.log());
+}
+
+/// It is asked for on the wire before a machine is offered it for the first time.
+#[test]
+fn an_address_that_somebody_uses_already_is_not_offered() {
+    let other = "02:00:00:00:00:02";
+    let unchecked = format!("{POOL}\ncheck_cards = false");
+    for (network, hosts, wanted) in
+        [(POOL, &[][..], 101), (POOL, &[(MAC, "web-1", false)], 101), (&unchecked, &[(MAC, "web-1", false)], 100)]
+    {
+        let options = Options { network, hosts, macs: &[MAC, other], ..Options::default() };
+        let Some(mut lab) = lab(options) else { return };
+        lab.ip_client(1, &["addr", "add", "10.77.0.100/24", "dev", "c0"]);
+        // This client does not look itself.
+        assert_eq!(lab.udhcpc(0, &[]), Some(Ipv4Addr::new(10, 77, 0, wanted)), "{network} {hosts:?}");
+        if wanted == 100 {
+            continue;
+        }
+        lab.ask_until("view 10.77.0.100", |view| view.contains("declined"));
+        let log = lab.log();
+        let line =
+            log.lines().find(|line| line.contains("10.77.0.100 is in use by a machine that did not get it here"));
+        assert!(line.is_some_and(|line| line.contains(other)), "{log}");
+    }
 }
 
 #[test]

@@ -47,6 +47,7 @@ mod informers;
 mod journal;
 mod kubeconfig_merge;
 mod kubectl;
+mod leases;
 mod log_flood;
 mod monitoring;
 mod needs;

@@ -25,7 +25,7 @@ pub use hardware::{
 pub use network::{HostNetworkAttachmentReference, NetworkInterface, SwitchPort};
 pub use raid::{HardwareRaidLevel, HardwareRaidVolume, RaidConfig, SoftwareRaidLevel, SoftwareRaidVolume};
 pub use status::{
-    BareMetalHostStatus, CredentialsStatus, ErrorType, HostProgress, OperationHistory, OperationMetric,
+    BareMetalHostStatus, CredentialsStatus, ErrorType, HostAddress, HostProgress, OperationHistory, OperationMetric,
     OperationalStatus, ProvisionStatus, ProvisioningState,
 };
 
@@ -95,6 +95,7 @@ fn fill_in(object: &mut Value, spec: Value) {
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.provisioning.state","description":"Provisioning status"}"#,
     printcolumn = r#"{"name":"Consumer","type":"string","jsonPath":".spec.consumerRef.name","description":"Consumer using this host"}"#,
     printcolumn = r#"{"name":"BMC","type":"string","jsonPath":".spec.bmc.address","description":"Address of management controller","priority":1}"#,
+    printcolumn = r#"{"name":"Address","type":"string","jsonPath":".status.addresses[0].address","description":"Address leased to its machine now, of its boot MAC address first","priority":1}"#,
     printcolumn = r#"{"name":"Online","type":"string","jsonPath":".spec.online","description":"Whether the host is online or not"}"#,
     printcolumn = r#"{"name":"Error","type":"string","jsonPath":".status.errorType","description":"Type of the most recent error"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","description":"Time duration since creation of BaremetalHost"}"#

@@ -175,6 +175,24 @@ pub struct BareMetalHostStatus {
     /// What the host does or waits for now. Slipway's own; clients of Metal3 pass it over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<HostProgress>,
+    /// Addresses that DHCP leases to its machine now, that of `spec.bootMACAddress` first. Slipway's own, as `progress`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<HostAddress>,
+}
+
+/// An address that is leased to a card of a host's machine.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct HostAddress {
+    /// The IPv4 address.
+    #[serde(default)]
+    pub address: String,
+    /// Hardware address of the card, in lower case with colons.
+    #[serde(default)]
+    pub mac_address: String,
+    /// Name of the network.
+    #[serde(default)]
+    pub network: String,
 }
 
 /// What a host does or waits for.

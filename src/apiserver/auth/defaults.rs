@@ -86,7 +86,7 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         view.push(rule(READ, group, if resource.status { &both } else { &both[..1] }));
         match resource.policy {
             StoragePolicy::Durable => edit.push(rule(WRITE, group, &[plural])),
-            StoragePolicy::Internal | StoragePolicy::View | StoragePolicy::Review => {}
+            StoragePolicy::Administrative | StoragePolicy::Internal | StoragePolicy::View | StoragePolicy::Review => {}
         }
     }
     let discovery = [
@@ -260,6 +260,8 @@ mod tests {
             ("watch", "slipway.dev", "dhcpleases", true, false),
             ("update", "slipway.dev", "dhcpleases", false, false),
             ("update", "slipway.dev", "bootintents", false, false),
+            ("watch", "slipway.dev", "reservations", true, false),
+            ("create", "slipway.dev", "reservations", false, false),
             ("get", "", "secrets", false, true),
             ("get", GROUP, "roles", false, false),
             ("create", GROUP, "rolebindings", false, false),

@@ -172,7 +172,7 @@ async fn a_script_goes_where_its_machine_is_at_home() {
     let network = |name: &str, second: u8, reserved: &[MacAddress]| SiteNetwork {
         name: name.into(),
         subnet: ipnetwork::Ipv4Network::new([172, second, 0, 0].into(), 16).expect("a network"),
-        reserved: reserved.to_vec(),
+        reserved: reserved.iter().copied().collect(),
     };
     // The machine asks from 172.22.0.100.
     for (recorded, reserved, owner, answers, refused) in [

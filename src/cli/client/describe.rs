@@ -191,6 +191,12 @@ fn host(text: &mut String, object: &Value) {
         None => "unknown",
     };
     line(text, 0, "Power", power);
+    let cards = status["addresses"].as_array().into_iter().flatten().map(|one| {
+        let field = |name: &str| one[name].as_str().unwrap_or_default();
+        format!("{} ({}, network {})", field("address"), field("macAddress"), field("network"))
+    });
+    let cards: Vec<_> = cards.collect();
+    line(text, 0, "Addresses", if cards.is_empty() { "<none>".into() } else { cards.join("\n") }.as_str());
     if let Some(error) = status["errorMessage"].as_str().filter(|error| !error.is_empty()) {
         let kind = status["errorType"].as_str().unwrap_or("error");
         let count = status["errorCount"].as_i64().filter(|count| *count > 1).map(|count| format!(" ({count} times)"));
@@ -376,6 +382,7 @@ mod tests {
             "spec": {"online": true, "bmc": {"address": "ipmi://x"}, "taints": ["x", {"key": "k"}]},
             "status": {"provisioning": {"state": "registering"}, "errorMessage": "no answer\nat all", "errorType": "registration error",
                 "errorCount": 3, "poweredOn": false,
+                "addresses": [{"address": "10.0.0.5", "macAddress": "52:54:00:00:00:01", "network": "lab"}],
                 "conditions": [{"type": "Progressing", "status": "True", "reason": "Registering", "message": "tries again in 60s",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         });
@@ -392,6 +399,7 @@ Labels:       a=b
 Annotations:  <none>
 State:        registering
 Power:        off
+Addresses:    10.0.0.5 (52:54:00:00:00:01, network lab)
 Last Error:   registration error: no answer
               at all (3 times)
 Waits For:    tries again in 60s
@@ -407,6 +415,10 @@ Spec:
     x
     Key:  k
 Status:
+  Addresses:
+    Address:      10.0.0.5
+    Mac Address:  52:54:00:00:00:01
+    Network:      lab
   Error Count:    3
   Error Message:  no answer
                   at all

@@ -10,7 +10,7 @@ pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 /// Name, where it is in the host, whether it is only for `-o wide`.
 type Column = (&'static str, fn(&Value) -> String, bool);
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     ("Name", |host| text(host, "/metadata/name"), false),
     ("State", |host| text(host, "/status/provisioning/state"), false),
     ("Phase", |host| text(host, "/status/progress/phase"), false),
@@ -22,6 +22,7 @@ const COLUMNS: [Column; 12] = [
     ("Error", |host| text(host, "/status/errorType"), true),
     ("Consumer", |host| text(host, "/spec/consumerRef/name"), true),
     ("BMC", |host| text(host, "/spec/bmc/address"), true),
+    ("Address", |host| addresses(host).join(","), false),
     ("Reason", reason, false),
 ];
 
@@ -48,6 +49,12 @@ pub(super) fn table(mut table: Value) -> Value {
 
 fn text(host: &Value, path: &str) -> String {
     host.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// What DHCP leases to its machine now.
+fn addresses(host: &Value) -> Vec<&str> {
+    let all = host.pointer("/status/addresses").and_then(Value::as_array);
+    all.into_iter().flatten().filter_map(|one| one["address"].as_str()).collect()
 }
 
 fn flag(host: &Value, path: &str) -> String {
@@ -97,15 +104,16 @@ mod tests {
         let failed = json!({ "provisioning": { "state": "inspecting" }, "errorMessage": "no call", "errorType": "inspection error",
             "progress": { "phase": "failed", "reason": "next try" } });
         let sent = json!({ "kind": "Table", "columnDefinitions": [{ "name": "Name" }], "rows": [
-            host("a", json!({ "provisioning": { "state": "provisioning" }, "progress": progress })),
+            host("a", json!({ "provisioning": { "state": "provisioning" }, "progress": progress,
+                "addresses": [{ "address": "10.0.0.5" }, { "address": "10.1.0.5" }] })),
             host("b", failed),
             host("c", Value::Null),
         ]});
         let lines = Printer::new(Show::default()).lines(&table(sent.clone()), "");
         insta::assert_snapshot!(lines, @r"
-        NAME   STATE          PHASE               PROGRESS   RATE      LEFT    REASON
-        a      provisioning   writing the image   45%        22 MB/s   3m20s   write-image
-        b      inspecting     failed                                           no call
+        NAME   STATE          PHASE               PROGRESS   RATE      LEFT    ADDRESS             REASON
+        a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
+        b      inspecting     failed                                                               no call
         c
         ");
         let wide = Printer::new(Show { wide: true, ..Show::default() }).lines(&table(sent), "");

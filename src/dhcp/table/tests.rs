@@ -276,3 +276,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn reservations_come_and_go() {
+    let known = |_: MacAddress| false;
+    let range = AddressRange { first: at(1), last: at(3) };
+    let mut table = LeaseTable::new(vec![range]);
+    table.keep_from_guests();
+    let client = |last: u8| client(last, false);
+    let bind = |table: &mut LeaseTable, address, last| {
+        table.put(Lease {
+            address,
+            client: client(last),
+            state: LeaseState::Bound,
+            ends: 100,
+            hostname: None,
+            stored: true,
+        });
+    };
+    table.exclude(at(3));
+    table.set_reserved([at(1)]);
+    assert_eq!((table.usage().pool, table.in_pool(at(1)), table.in_pool(at(3))), (1, false, false));
+    assert_eq!(table.find(Some(at(1)), &client(9), &known), Some(at(2)), "not the reserved one, though it is wished");
+    bind(&mut table, at(2), 2);
+    assert_eq!(table.find(None, &client(9), &known), None);
+    // The cursor has passed it; it is free again all the same, and nothing else is.
+    table.set_reserved([]);
+    assert_eq!(table.usage().pool, 2);
+    assert_eq!(table.find(None, &client(9), &known), Some(at(1)));
+    bind(&mut table, at(1), 9);
+    // Whoever has an address that is reserved now keeps it until it is over, and it is nobody's after that.
+    table.set_reserved([at(1)]);
+    assert!(table.get(at(1)).is_some_and(|lease| lease.state == LeaseState::Bound));
+    assert_eq!(table.usage().pool, 1);
+    table.remove(at(1));
+    assert_eq!(table.find(None, &client(8), &known), None);
+    table.set_reserved([at(3)]);
+    assert_eq!(table.find(None, &client(8), &known), Some(at(1)), "what is kept out for good stays so");
+    bind(&mut table, at(1), 8);
+    table.set_reserved([]);
+    assert_eq!(table.find(None, &client(7), &known), None);
+}

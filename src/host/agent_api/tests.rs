@@ -545,7 +545,7 @@ async fn a_session_says_which_network_it_came_from() {
     let network = |name: &str, subnet: &str| SiteNetwork {
         name: name.into(),
         subnet: subnet.parse().unwrap(),
-        reserved: Vec::new(),
+        reserved: Default::default(),
     };
     let networks = vec![network("other", "10.1.0.0/16"), network("rack", "10.0.0.0/24")];
     site.router = site.sessions.clone().with_networks(networks).router();

@@ -19,6 +19,7 @@ use self::at_rest::AtRest;
 use self::boot_index_feeder::Intents;
 use self::conflicts::ConflictIndex;
 use self::host_view::HostView;
+use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image, ImageSpec, ImageStatus};
 use crate::boot::HostIndex;
@@ -69,6 +70,18 @@ impl Directory {
             wake_where(cache, &rest, is_its);
         });
         Self { index, intents, ready, conflicts, cache, at_rest }
+    }
+
+    /// Has the host looked at that has a card with this address.
+    pub(in crate::host) fn waking_by_mac(&self) -> impl Fn(MacAddress) + Send + Sync + use<> {
+        let (index, cache, at_rest) = (self.index.clone(), self.cache.clone(), self.at_rest.clone());
+        move |mac| {
+            if let Some(host) = index.by_mac(mac) {
+                let key = (host.namespace.clone(), host.name.clone());
+                at_rest.end(&key);
+                cache.wakes().wake(key);
+            }
+        }
     }
 
     /// With watches of its own, when everything is listed.

@@ -20,10 +20,12 @@ use super::deadlines::{Deadlines, within};
 use super::resets::Resets;
 use super::up_since::UpSince;
 use super::{credentials, effects, registration};
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, ProvisioningState};
+use crate::api::MacAddress;
+use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, HostAddress, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::config::HostConfig;
+use crate::dhcp::Leases;
 use crate::engine::Fence;
 use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::Directory;
@@ -67,6 +69,7 @@ pub struct Reconciler {
     patience: Deadlines,
     hearing: UpSince,
     turns: Semaphore,
+    leases: Option<Leases>,
 }
 
 /// What is decided with besides the host itself.
@@ -103,11 +106,13 @@ pub struct Hardware {
     pub bmcs: Registry,
     /// None where no boot HTTP runs.
     pub media: Option<Media>,
+    /// Addresses that were given to machines; none where no network is configured.
+    pub leases: Option<Leases>,
 }
 
 impl From<Registry> for Hardware {
     fn from(bmcs: Registry) -> Self {
-        Self { bmcs, media: None }
+        Self { bmcs, media: None, leases: None }
     }
 }
 
@@ -121,7 +126,7 @@ pub async fn run(
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {
-    let Hardware { bmcs, media } = hardware.into();
+    let Hardware { bmcs, media, leases } = hardware.into();
     registration::complete(&client, &shutdown).await;
     let Directory { index, conflicts, cache, intents, at_rest, .. } = directory;
     at_rest.clear();
@@ -152,6 +157,7 @@ pub async fn run(
         patience: Deadlines::default(),
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
+        leases,
     });
     let woken = futures::stream::select(free, turns).inspect(move |key| at_rest.end(key));
     run_controller(reconciler.clone(), &cache, woken, shutdown).await;
@@ -427,15 +433,19 @@ impl Reconciler {
         if progress::says_the_same(status.progress.as_ref(), before.progress.as_ref()) {
             status.progress = before.progress.clone();
         }
+        if let Some(addresses) = self.addresses(host) {
+            status.addresses = addresses;
+        }
         let same = BareMetalHostStatus { last_updated: before.last_updated.clone(), ..status.clone() } == before;
         if same || transition.next == Next::Gone {
             self.publish(host, &notes).await;
             return Ok(host.clone());
         }
-        // A change of the conditions or the progress alone must not prolong a rest, which counts from `lastUpdated`.
+        // A change of the conditions, the progress or the addresses alone must not prolong a rest, which counts from `lastUpdated`.
         let shown = BareMetalHostStatus {
             conditions: before.conditions.clone(),
             progress: before.progress.clone(),
+            addresses: before.addresses.clone(),
             ..status.clone()
         };
         if shown != before {
@@ -451,6 +461,16 @@ impl Reconciler {
         self.context.metrics.stored(&host.namespace().unwrap_or_default(), &host.name_any(), &before, &after);
         self.publish(host, &notes).await;
         Ok(saved)
+    }
+
+    /// What DHCP leases to the host's machine now; `None` while nobody can say. A card that another host has a better claim of
+    /// is that one's.
+    fn addresses(&self, host: &BareMetalHost) -> Option<Vec<HostAddress>> {
+        let Some(leases) = &self.leases else { return Some(Vec::new()) };
+        let known = self.context.index.by_uid(host.metadata.uid.as_deref()?)?;
+        let is_its = |mac: &MacAddress| self.context.index.by_mac(*mac).is_some_and(|of| of.uid == known.uid);
+        let macs: Vec<_> = known.macs.iter().copied().filter(is_its).collect();
+        leases.addresses_of(&macs)
     }
 
     async fn publish(&self, host: &BareMetalHost, notes: &[Note]) {

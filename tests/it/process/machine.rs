@@ -78,13 +78,8 @@ impl Machine {
         (appliance, machine)
     }
 
-    /// DISCOVER, OFFER, REQUEST, ACK (RFC 2131, 3.1).
     async fn lease(&self) -> Option<Ipv4Addr> {
-        let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
-        socket.connect(SocketAddrV4::new(SERVER, self.dhcp)).await.unwrap();
-        let offer = ask(&socket, MessageType::Discover, None).await?;
-        let answer = ask(&socket, MessageType::Request, Some(offer.yiaddr())).await?;
-        (answer.opts().msg_type() == Some(MessageType::Ack)).then(|| answer.yiaddr())
+        lease(self.dhcp, MAC).await
     }
 
     /// The token in its boot script, once there is one.
@@ -104,16 +99,39 @@ impl Machine {
     }
 }
 
-async fn ask(socket: &UdpSocket, kind: MessageType, wanted: Option<Ipv4Addr>) -> Option<Message> {
+/// DISCOVER, OFFER, REQUEST, ACK (RFC 2131, 3.1), by the DHCP server on this port of loopback.
+pub async fn lease(dhcp: u16, mac: MacAddress) -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
+    socket.connect(SocketAddrV4::new(SERVER, dhcp)).await.unwrap();
+    let offer = ask(&socket, mac, MessageType::Discover, None).await?;
+    let answer = ask(&socket, mac, MessageType::Request, Some((offer.yiaddr(), SERVER))).await?;
+    (answer.opts().msg_type() == Some(MessageType::Ack)).then(|| answer.yiaddr())
+}
+
+/// A machine tells everybody that it takes the offer of another server, which nobody answers here.
+pub async fn choose(dhcp: u16, mac: MacAddress, server: Ipv4Addr) {
+    let socket = UdpSocket::bind((RELAY, 0)).await.unwrap();
+    socket.connect(SocketAddrV4::new(SERVER, dhcp)).await.unwrap();
+    let answer = ask(&socket, mac, MessageType::Request, Some((Ipv4Addr::new(127, 0, 0, 99), server))).await;
+    assert!(answer.is_none(), "{answer:?}");
+}
+
+/// `wanted` is an address, and the server that offered it.
+async fn ask(
+    socket: &UdpSocket,
+    mac: MacAddress,
+    kind: MessageType,
+    wanted: Option<(Ipv4Addr, Ipv4Addr)>,
+) -> Option<Message> {
     let none = Ipv4Addr::UNSPECIFIED;
     let xid = rand::random();
-    let mut message = Message::new_with_id(xid, none, none, none, RELAY, &MAC.0);
+    let mut message = Message::new_with_id(xid, none, none, none, RELAY, &mac.0);
     message.set_opcode(Opcode::BootRequest).set_hops(1);
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
-    if let Some(wanted) = wanted {
-        options.insert(DhcpOption::RequestedIpAddress(wanted));
-        options.insert(DhcpOption::ServerIdentifier(SERVER));
+    if let Some((address, server)) = wanted {
+        options.insert(DhcpOption::RequestedIpAddress(address));
+        options.insert(DhcpOption::ServerIdentifier(server));
     }
     // "Answer the port that this came from" (RFC 8357), since no other program's port 67 is wanted here.
     let data = UnknownOption::new(OptionCode::from(82), vec![19, 0]);

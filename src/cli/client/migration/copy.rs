@@ -96,7 +96,7 @@ pub(super) fn host(host: &Value, namespace: &str, with_hardware_data: bool) -> V
     }
     if let Some(mut status) = host["status"].as_object().cloned().filter(|_| !state(host).is_empty()) {
         // These are found out anew.
-        for field in ["progress", "conditions"] {
+        for field in ["progress", "addresses", "conditions"] {
             status.remove(field);
         }
         if with_hardware_data {
@@ -211,7 +211,7 @@ mod tests {
                 "userData": {"name": "u"}, "networkData": {"name": "u"}, "metaData": {"name": ""}},
             "status": {
                 "provisioning": {"state": state, "ID": "u-1"}, "operationalStatus": "OK", "errorMessage": "", "errorCount": 0,
-                "poweredOn": true, "hardware": {"hostname": "h"}, "progress": {"phase": "x"},
+                "poweredOn": true, "hardware": {"hostname": "h"}, "progress": {"phase": "x"}, "addresses": [{"address": "10.0.0.5"}],
                 "conditions": [{"type": "Ready"}], "lastUpdated": "2026-01-01T00:00:00Z",
                 "goodCredentials": {}, "triedCredentials": {}, "operationHistory": {},
             },
@@ -304,7 +304,7 @@ mod tests {
             (&restored["operationalStatus"], &restored["provisioning"]["state"]),
             (&json!("OK"), &json!("provisioned"))
         );
-        for gone in ["progress", "conditions", "hardware"] {
+        for gone in ["progress", "addresses", "conditions", "hardware"] {
             assert_eq!(restored.get(gone), None, "{gone}");
         }
         assert_eq!(status(&host(&leaving, "rack", false))["hardware"]["hostname"], "h");

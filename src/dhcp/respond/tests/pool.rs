@@ -69,7 +69,7 @@ fn a_known_machines_address_is_its_own_and_an_empty_pool_says_what_to_do() {
     let back = world.discover(2);
     assert_eq!(back.outcome.disposition, Disposition::Dropped(DropReason::PoolEmpty));
     assert!(
-        back.outcome.disposition.to_string().contains("reservation in slipway.toml"),
+        back.outcome.disposition.to_string().contains("give the machine a reservation"),
         "{}",
         back.outcome.disposition
     );

@@ -77,7 +77,7 @@ impl Site {
             http_backoff: Duration::from_millis(5),
             ..BmcSettings::default()
         };
-        let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media) };
+        let hardware = Hardware { bmcs: Registry::new(settings), media: Some(media), leases: None };
         let metrics = Metrics::default();
         let hosts =
             run(client.clone(), directory, HostConfig::default(), hardware, Fence::open(), metrics, shutdown.clone());

@@ -158,6 +158,7 @@ impl Site {
             patience: Deadlines::default(),
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),
+            leases: None,
         }
     }
 

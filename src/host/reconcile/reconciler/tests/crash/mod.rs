@@ -353,6 +353,7 @@ impl Site {
             at_rest: Default::default(),
             patience: Deadlines::default(),
             turns: Semaphore::new(1),
+            leases: None,
         }
     }
 

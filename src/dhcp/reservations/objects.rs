@@ -1,0 +1,262 @@
+//! The objects of reservations: those of the configuration are written, and the status of all says what came of them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::judge::Verdict;
+use super::{Reservations, is_of_file};
+use crate::api::MacAddress;
+use crate::api::slipway::{RESERVATION_OF_FILE, Reservation, ReservationSpec, ReservationStatus};
+use crate::apiserver::{AdmissionRequest, FieldError};
+use crate::config::NetworkMode;
+use crate::dhcp::publish::{MANAGER, expiry};
+use crate::dhcp::table::LeaseState;
+
+/// How often the objects are looked at when nothing changed: whether an address is in use changes by itself.
+const LOOK: Duration = Duration::from_secs(10);
+/// Until a look is made again that failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a look may take for each object.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Reservations of the configuration are changed there.
+///
+/// # Errors
+///
+/// When somebody changes one here.
+pub fn admit(request: &AdmissionRequest<'_>) -> Result<(), Vec<FieldError>> {
+    let name = request.object["metadata"]["name"].as_str().unwrap_or_default();
+    if !is_of_file(name) || request.identity.is_in_process() {
+        return Ok(());
+    }
+    let detail = format!(
+        "names that begin with {RESERVATION_OF_FILE:?} are of reservations in slipway.toml: change it there, and restart Slipway"
+    );
+    Err(vec![FieldError::forbidden("metadata.name", detail)])
+}
+
+/// Whose an address is now that is reserved for another machine.
+type InUse = Option<(MacAddress, Option<Timestamp>)>;
+
+/// What a status says.
+fn status(verdict: &Verdict, of_file: bool, in_use: InUse) -> (String, bool, &'static str, String) {
+    match (verdict, in_use) {
+        (Verdict::Fault { reason, message }, _) => (String::new(), false, *reason, message.clone()),
+        (Verdict::InForce { network, mac, address, .. }, Some((holder, until))) => {
+            let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+            let message = format!(
+                "{address} is leased to {holder}{until}: that machine gets another address when it asks again, and {mac} this one after that"
+            );
+            (network.clone(), false, "AddressInUse", message)
+        }
+        (Verdict::InForce { network, mode: NetworkMode::Proxy | NetworkMode::Off, .. }, None) => {
+            let message = format!(
+                "another server gives the addresses of network {network}: this says only that the machine may be there"
+            );
+            (network.clone(), true, "OtherServer", message)
+        }
+        (Verdict::InForce { network, .. }, None) => {
+            (network.clone(), true, if of_file { "InConfiguration" } else { "InForce" }, String::new())
+        }
+    }
+}
+
+/// The status with this condition; its time is that of the former one as long as it says the same.
+fn with_condition(
+    object: &Reservation,
+    (network, ready, reason, message): (String, bool, &str, String),
+    now: Timestamp,
+) -> ReservationStatus {
+    let before = object.status.as_ref().and_then(|status| status.conditions.first());
+    let status = if ready { "True" } else { "False" };
+    let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
+    let condition = Condition {
+        type_: "Ready".into(),
+        status: status.into(),
+        reason: reason.into(),
+        message,
+        last_transition_time: since.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+        observed_generation: object.metadata.generation,
+    };
+    ReservationStatus { network, conditions: vec![condition] }
+}
+
+impl Reservations {
+    /// The reservations of the configuration, by the names of their objects.
+    fn of_file(&self) -> BTreeMap<String, (ReservationSpec, Verdict)> {
+        let all = self.0.networks.iter().flat_map(|network| network.reservations.iter().map(move |one| (network, one)));
+        let named = all.map(|(network, one)| {
+            let spec = ReservationSpec {
+                mac_address: one.mac.to_string(),
+                address: one.address.to_string(),
+                hostname: one.hostname.clone(),
+            };
+            let (mac, address) = (one.mac, one.address);
+            let verdict = Verdict::InForce { network: network.name.clone(), mac, address, mode: network.mode };
+            (format!("{RESERVATION_OF_FILE}{address}"), (spec, verdict))
+        });
+        named.collect()
+    }
+
+    /// Whether another machine has an address.
+    fn in_use(&self, mac: MacAddress, address: Ipv4Addr) -> InUse {
+        let leases = self.0.leases.as_ref()?;
+        let holder = leases.with_lease(address, |_, lease| {
+            let anothers = lease.state == LeaseState::Bound && lease.client.mac != mac;
+            anothers.then(|| (lease.client.mac, expiry(lease.ends)))
+        });
+        holder.flatten()
+    }
+
+    /// What is to be written: objects, statuses, and names of objects that are to go.
+    fn due(&self, now: Timestamp) -> Vec<Write> {
+        let of_file = self.of_file();
+        let known = self.known();
+        let mut writes = Vec::new();
+        for (name, (spec, _)) in &of_file {
+            if known.objects.get(name).is_none_or(|object| object.spec != *spec) {
+                writes.push(Write::Spec(name.clone(), spec.clone()));
+            }
+        }
+        for (name, object) in &known.objects {
+            let verdict =
+                if is_of_file(name) { of_file.get(name).map(|(_, verdict)| verdict) } else { known.verdicts.get(name) };
+            let Some(verdict) = verdict else {
+                if is_of_file(name) {
+                    writes.push(Write::Gone(name.clone()));
+                }
+                continue;
+            };
+            let in_use = match verdict {
+                Verdict::InForce { mac, address, .. } => self.in_use(*mac, *address),
+                Verdict::Fault { .. } => None,
+            };
+            let status = with_condition(object, status(verdict, is_of_file(name), in_use), now);
+            if object.status.as_ref() != Some(&status) {
+                writes.push(Write::Status(name.clone(), status));
+            }
+        }
+        writes
+    }
+
+    /// Keeps the objects until told to stop.
+    pub(in crate::dhcp) async fn keep(self, client: Client, shutdown: CancellationToken) {
+        let api: Api<Reservation> = Api::all(client);
+        let mut judged = self.0.judged.subscribe();
+        let mut failing = false;
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            // The sender is in `self`.
+            _ = judged.wait_for(|judged| *judged > 0) => {}
+        }
+        loop {
+            let pause = match self.write(&api).await {
+                Ok(()) => {
+                    failing = false;
+                    LOOK
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "cannot write the status of Reservations: trying again");
+                    }
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+                _ = judged.changed(), if !failing => {}
+            }
+        }
+    }
+
+    async fn write(&self, api: &Api<Reservation>) -> Result<(), WriteError> {
+        let parameters = PatchParams::apply(MANAGER).force();
+        for write in self.due(Timestamp::now()) {
+            let call = async {
+                match &write {
+                    Write::Spec(name, spec) => {
+                        let object = Reservation::new(name, spec.clone());
+                        api.patch(name, &parameters, &Patch::Apply(object)).await.map(drop)
+                    }
+                    Write::Status(name, status) => {
+                        let patch: Value =
+                            json!({ "status": { "network": status.network, "conditions": status.conditions } });
+                        api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+                    }
+                    Write::Gone(name) => api.delete(name, &DeleteParams::default()).await.map(drop),
+                }
+            };
+            match tokio::time::timeout(DEADLINE, call).await {
+                // It went meanwhile.
+                Ok(Err(kube::Error::Api(error))) if error.code == 404 => {}
+                Ok(written) => written?,
+                Err(_) => return Err(WriteError::Deadline),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A change of an object.
+#[derive(Debug, PartialEq)]
+enum Write {
+    Spec(String, ReservationSpec),
+    Status(String, ReservationStatus),
+    Gone(String),
+}
+
+/// An object was not written.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the API server did not answer within {} s", DEADLINE.as_secs())]
+    Deadline,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+
+    #[test]
+    fn the_condition_says_what_came_of_it_and_since_when() {
+        let address = Ipv4Addr::new(10, 0, 0, 5);
+        let good = |mode| Verdict::InForce { network: "a".into(), mac: MAC, address, mode };
+        let bad = Verdict::Fault { reason: "NoNetwork", message: "no".into() };
+        let other = Some((MacAddress([2, 0, 0, 0, 0, 2]), None));
+        for (verdict, of_file, in_use, wanted) in [
+            (good(NetworkMode::Authoritative), false, None, ("a", true, "InForce", "")),
+            (good(NetworkMode::Authoritative), true, None, ("a", true, "InConfiguration", "")),
+            (good(NetworkMode::Off), false, None, ("a", true, "OtherServer", "another server gives")),
+            (
+                good(NetworkMode::Reservations),
+                false,
+                other,
+                ("a", false, "AddressInUse", "10.0.0.5 is leased to 02:00:00:00:00:02"),
+            ),
+            (bad, false, None, ("", false, "NoNetwork", "no")),
+        ] {
+            let (network, ready, reason, message) = status(&verdict, of_file, in_use);
+            assert_eq!((network.as_str(), ready, reason), (wanted.0, wanted.1, wanted.2));
+            assert!(message.starts_with(wanted.3), "{message}");
+        }
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut object = Reservation::new("r", ReservationSpec::default());
+        let mut say = |ready, second| {
+            object.status = Some(with_condition(&object, (String::new(), ready, "X", String::new()), at(second)));
+            object.status.as_ref().unwrap().conditions[0].last_transition_time.0.as_second()
+        };
+        assert_eq!([say(false, 1), say(false, 2), say(true, 3), say(true, 4), say(false, 5)], [1, 1, 3, 3, 5]);
+    }
+}
