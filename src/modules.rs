@@ -10,7 +10,6 @@ use crate::cluster_api;
 use crate::config::Config;
 use crate::dhcp::{self, Leases, ServicePorts};
 use crate::host::directory::Directory;
-use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
 use crate::host::status::boot_refusals::BootRefusals;
@@ -85,7 +84,7 @@ fn machines(house: &mut House<'_>) -> Machines {
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
-    let askers = Arc::new(ImageRequesters::new(house.watches));
+    let askers = Arc::new(house.directory.requesters.clone());
     Importing {
         library: house.library.clone(),
         images: Images::new(house.watches, askers),

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::brake::Brake;
 use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
-use super::{ImportError, ImportProgress, Imported, Library, clean};
+use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::runtime::tasks::{Unfinished, Version};
 use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
@@ -146,7 +146,7 @@ struct Context {
 
 /// An import that has begun. It goes on only while somebody polls it.
 struct Work {
-    import: BoxFuture<'static, Result<Imported, ImportError>>,
+    import: BoxFuture<'static, Result<(Imported, SourceRead), ImportError>>,
     progress: watch::Receiver<ImportProgress>,
     brake: Brake,
     /// How long it had a place.
@@ -321,7 +321,7 @@ impl Context {
             break (result, turn, gate);
         };
         match result {
-            Ok(imported) => {
+            Ok((imported, SourceRead { sha256, format })) => {
                 let Imported { digest, virtual_size, stored_size } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
@@ -330,6 +330,7 @@ impl Context {
                     with(json!({
                         "phase": "Ready", "percent": 100, "message": null, "failCount": 0,
                         "digest": digest, "virtualSize": virtual_size, "storedSize": stored_size,
+                        "format": format, "sha256": sha256,
                     })),
                 )
                 .await?;
@@ -396,7 +397,12 @@ impl Context {
     /// Goes on with an import, and reports how far it is once a second; how it ends. `None` when its turn is over first.
     ///
     /// It fails when the source is slow and others wait, and when it has had all the time that it may have.
-    async fn go_on(&self, image: &Image, turn: &Turn, work: &mut Work) -> Option<Result<Imported, ImportError>> {
+    async fn go_on(
+        &self,
+        image: &Image,
+        turn: &Turn,
+        work: &mut Work,
+    ) -> Option<Result<(Imported, SourceRead), ImportError>> {
         let Times { least, longest, turn: length, .. } = self.times;
         let mut tick = interval(REPORT_EVERY.min(least.over).min(length));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -456,7 +462,7 @@ fn digests(intent: BootIntentSpec) -> impl Iterator<Item = String> {
 
 /// What every report of an attempt says.
 fn base(image: &Image, failures: i64) -> Value {
-    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null })
+    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null, "format": null, "sha256": null })
 }
 
 /// The pause before the next try: doubles with each failure before.

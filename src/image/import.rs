@@ -22,7 +22,7 @@ use super::formats::{HEAD, Layout, Outer, fill, wants_memory};
 use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
-use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE};
+use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
 use crate::api::slipway::ImageSpec;
 use crate::protocol::{CHUNK_SIZE, Manifest};
 
@@ -51,7 +51,7 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
-        self.import_with(spec, progress, Brake::default()).await
+        self.import_with(spec, progress, Brake::default()).await.map(|(imported, _)| imported)
     }
 
     /// [`Self::import`] with a brake for what goes on while nobody polls the future.
@@ -60,7 +60,7 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
         brake: Brake,
-    ) -> Result<Imported, ImportError> {
+    ) -> Result<(Imported, SourceRead), ImportError> {
         let _ends = brake.end_on_drop();
         // What does not parse is not repeated: it may hold a password.
         let url: Url = spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("the image's URL: {e}")))?;
@@ -139,7 +139,7 @@ struct Job {
 }
 
 impl Job {
-    fn run(self, mut reader: SourceReader) -> Result<Imported, ImportError> {
+    fn run(self, mut reader: SourceReader) -> Result<(Imported, SourceRead), ImportError> {
         let mut head = vec![0; 16];
         let got = fill(&mut reader, &mut head).map_err(|e| self.damaged("", &e))?;
         head.truncate(got);
@@ -157,14 +157,15 @@ impl Job {
                     Layout::of(&head, self.layout).map_err(|e| ImportError::lasting(format!("{}: {e}", self.at)))?;
                 self.room_for(layout, outer)?;
                 let mut disk = io::Cursor::new(head).chain(source);
-                match layout {
+                let unpacked = match layout {
                     Layout::Raw => self.raw(&mut disk, outer, false).map(Unpacked::Stored),
                     Layout::Iso => self.raw(&mut disk, outer, true).map(Unpacked::Stored),
                     Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
-                }
+                };
+                unpacked.map(|unpacked| (unpacked, layout.name()))
             })
         };
-        let unpacked = match unpacked {
+        let (unpacked, format) = match unpacked {
             Ok(unpacked) => unpacked,
             // A file that is not what was published is the better explanation of one that does not unpack.
             Err(error) if self.unpacking_failed.get() && self.expected.is_some() => {
@@ -172,13 +173,15 @@ impl Job {
             }
             Err(error) => return Err(error),
         };
-        self.verify(reader)?;
+        let sha256 = self.verify(reader)?;
         let (virtual_size, stored) = match unpacked {
             Unpacked::Stored(disk) => disk,
             Unpacked::Spooled(file) => self.qcow2(file)?,
         };
         let manifest = Manifest { virtual_size, chunks: stored.chunks.clone() };
-        self.inner.commit(&manifest).map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))
+        let imported = self.inner.commit(&manifest);
+        let imported = imported.map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))?;
+        Ok((imported, SourceRead { sha256, format }))
     }
 
     fn damaged(&self, outer: &str, error: &io::Error) -> ImportError {
@@ -213,13 +216,14 @@ impl Job {
         )
     }
 
-    /// Reads what is left and compares the checksum.
-    fn verify(&self, mut reader: SourceReader) -> Result<(), ImportError> {
+    /// Reads what is left and compares the checksum; the SHA-256 of all.
+    fn verify(&self, mut reader: SourceReader) -> Result<String, ImportError> {
         io::copy(&mut reader, &mut io::sink()).map_err(|e| self.damaged("", &e))?;
-        match (&self.expected, reader.hasher.finish()) {
-            (Some(expected), Some(hash)) => expected.check(&self.at, &hash),
-            _ => Ok(()),
+        let hashes = reader.hasher.finish();
+        if let (Some(expected), Some(hash)) = (&self.expected, &hashes.wanted) {
+            expected.check(&self.at, hash)?;
         }
+        Ok(hashes.sha256)
     }
 
     fn raw(&self, disk: &mut impl Read, outer: Outer, iso: bool) -> Result<(u64, Stored), ImportError> {

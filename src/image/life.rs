@@ -83,7 +83,7 @@ mod tests {
 
     impl Demands for Nobody {
         fn of(&self, _: &Image) -> Demand {
-            Demand { parties: Vec::new(), hosts: 0, unfinished: 0 }
+            Demand::default()
         }
 
         fn complete(&self) -> bool {

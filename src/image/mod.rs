@@ -5,6 +5,7 @@
 //! | [`Importing`] | what it brings into the house: its kind and its controller |
 //! | `admission` | what an Image must be before it is stored |
 //! | `library` | what is on disk, and when it counts as there |
+//! | [`identity`] | by what a host's image is found in the library |
 //! | `source` | where images may come from |
 //! | `fetch` | bytes of a source, resumed when a connection drops |
 //! | `checksum` | published checksums: bare hashes and files of sums |
@@ -28,6 +29,7 @@ mod admission;
 pub mod configdrive;
 pub mod controller;
 pub mod demand;
+pub mod identity;
 mod life;
 pub mod serve;
 
@@ -81,6 +83,15 @@ pub struct Imported {
     pub virtual_size: u64,
     /// Bytes of its chunks, each counted once.
     pub stored_size: u64,
+}
+
+/// What the source of an image was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRead {
+    /// SHA-256 of the file as it was read, before anything was unpacked: lower-case hex.
+    pub sha256: String,
+    /// What its content was taken for: `raw`, `qcow2` or `live-iso`.
+    pub format: &'static str,
 }
 
 /// Why an image was not imported.

@@ -45,6 +45,7 @@ mod image_sources;
 mod informers;
 mod journal;
 mod kubectl;
+mod library_hosts;
 mod log_flood;
 mod needs;
 mod process;

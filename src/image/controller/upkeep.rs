@@ -296,16 +296,12 @@ pub(super) fn says_its_users(demands: &dyn Demands, image: &Image) -> bool {
     (hosts, namespaces.as_slice()) == said
 }
 
-/// As an Image's status says it. Hosts do not use what was made by hand.
+/// As an Image's status says it. What was made by hand says nothing while no host names it.
 fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
-    if demand.parties.contains(&Party::ByHand) {
+    if demand.hosts == 0 && demand.parties.contains(&Party::ByHand) {
         return <_>::default();
     }
-    let name = |party: &Party| match party {
-        Party::Namespace(name) => Some(name.clone()),
-        Party::ByHand | Party::LeftOver => None,
-    };
-    let mut namespaces: Vec<String> = demand.parties.iter().filter_map(name).collect();
+    let mut namespaces = demand.namespaces.clone();
     namespaces.sort();
     namespaces.truncate(NAMESPACES_SHOWN);
     (i64::try_from(demand.hosts).ok(), namespaces)
@@ -347,10 +343,13 @@ mod tests {
 
     #[test]
     fn a_status_names_eight_namespaces_and_counts_all_hosts() {
-        let parties = (0..20).rev().map(|number| Party::Namespace(format!("n{number:02}"))).collect();
-        let (hosts, namespaces) = users(&Demand { parties, hosts: 700, unfinished: 3 });
-        assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
-        let nobody = |party| users(&Demand { parties: vec![party], hosts: 0, unfinished: 0 });
+        let namespaces: Vec<String> = (0..20).rev().map(|number| format!("n{number:02}")).collect();
+        for parties in [namespaces.iter().cloned().map(Party::Namespace).collect(), vec![Party::ByHand]] {
+            let demand = Demand { parties, namespaces: namespaces.clone(), hosts: 700, unfinished: 3 };
+            let (hosts, namespaces) = users(&demand);
+            assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
+        }
+        let nobody = |party| users(&Demand { parties: vec![party], ..Demand::default() });
         assert_eq!((nobody(Party::LeftOver), nobody(Party::ByHand)), ((Some(0), vec![]), (None, vec![])));
     }
 }
