@@ -168,4 +168,31 @@ async fn hosts_are_installed_from_the_library_when_their_source_is_away() {
         let refused = rack.hosts().create(&PostParams::default(), &host).await.unwrap_err().to_string();
         assert!(refused.contains("slipway://NAME"), "{refused}");
     }
+
+    // From any desk: what is there, and who uses it.
+    let kubeconfig = appliance.folder().join("desk.kubeconfig");
+    std::fs::write(&kubeconfig, appliance.kubeconfig().await).unwrap();
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    let image = async |arguments: &str| {
+        let words = ["image"].into_iter().chain(arguments.split_whitespace()).chain(["--kubeconfig", kubeconfig]);
+        let output = appliance.slipway(&words.collect::<Vec<_>>()).await;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let (_, listed, _) = image("list").await;
+    let line = listed.lines().find(|line| line.starts_with("debian ")).unwrap_or_else(|| panic!("{listed}"));
+    for part in ["Ready", "3.1 MB", "raw", "default/by-mirror, default/by-name, default/by-url and 2 more"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(image("list -o wide").await.1.contains(&checksum));
+    let programs: Value = serde_json::from_str(&image("list -o json").await.1).unwrap();
+    assert_eq!(programs["items"][0]["usedBy"].as_array().map(Vec::len), Some(5), "{programs}");
+    assert!(image("list -o yaml").await.1.contains("- default/by-url"));
+    let (done, _, why) = image("remove debian").await;
+    assert!(!done && why.contains("image debian is used by default/by-mirror, default/by-name"), "{why}");
+    let (done, _, why) = image(&format!("import debian {source}")).await;
+    assert!(!done && why.contains("image debian is in the library already"), "{why}");
+    assert_eq!(rack.digest("debian").await, debian);
+    assert!(image("remove debian --force").await.0);
+    assert!(rack.images().get_opt("debian").await.unwrap().is_none());
 }
