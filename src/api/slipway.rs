@@ -33,7 +33,7 @@ use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDe
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImageSpec {
-    /// Source: `http`, `https`, or `file` for a file on the appliance below `image.file_folder`.
+    /// Source: `http`, `https`, `file` below the appliance's `image.file_folder`, or `upload:FILE` for what is sent to it.
     pub url: String,
     /// Checksum of the source file as published, or the URL of a file of checksums.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::brake::Brake;
 use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
+use super::upload::Whole;
 use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::runtime::tasks::{Unfinished, Version};
@@ -155,7 +156,7 @@ struct Work {
 
 impl Work {
     /// `shown` is kept at how far it is.
-    fn begin(library: Library, image: Arc<Image>, shown: Arc<Import>) -> Self {
+    fn begin(library: Library, image: Arc<Image>, upload: Option<Whole>, shown: Arc<Import>) -> Self {
         let (send, progress) = watch::channel(ImportProgress::default());
         let brake = Brake::default();
         let stops = brake.clone();
@@ -164,7 +165,7 @@ impl Work {
             shown.percent.store(u8::try_from(percent(now)).unwrap_or_default(), Ordering::Relaxed);
             send.send_replace(now);
         };
-        let import = async move { library.import_with(&image.spec, report, stops).await };
+        let import = async move { library.import_with(&image.spec, upload, report, stops).await };
         Self { import: import.boxed(), progress, brake, held: Duration::ZERO }
     }
 
@@ -225,6 +226,9 @@ impl Reconcile for Importer {
             }
         }
         let failures = if current { status.fail_count } else { 0 };
+        if let Some(action) = self.0.awaits_upload(&image, &status).await? {
+            return Ok(action);
+        }
         self.import(Arc::new(image), &version, failures).await
     }
 }
@@ -297,8 +301,13 @@ impl Context {
                 tracing::info!(image = image.name_any(), "importing an image");
             }
             self.report(image, with(importing)).await?;
-            let under_way =
-                work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), import.clone()));
+            let upload = if work.is_some() { Ok(None) } else { self.uploaded(image).await };
+            let upload = match upload {
+                Ok(upload) => upload,
+                Err(error) => return Err(self.fail(image, failures, error).await),
+            };
+            let begin = || Work::begin(self.library.clone(), image.clone(), upload, import.clone());
+            let under_way = work.get_or_insert_with(begin);
             let Some(result) = self.go_on(image, &turn, under_way).await else {
                 tracing::info!(image = image.name_any(), "an import was paused: one of another namespace has its turn");
                 continue;
@@ -325,6 +334,7 @@ impl Context {
                 let Imported { digest, virtual_size, stored_size } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
+                let uid = image.uid();
                 self.report(
                     image,
                     with(json!({
@@ -334,6 +344,7 @@ impl Context {
                     })),
                 )
                 .await?;
+                self.drop_upload(uid).await;
                 Ok(Action::requeue(CHECK_EVERY))
             }
             Err(error) => Err(self.fail(image, failures, error).await),
@@ -353,6 +364,9 @@ impl Context {
         let next = pause.map(|pause| Instant::now() + pause);
         let known = Failed { version: Version::of(image), again: next };
         lock(&self.shared.failed).insert(image.name_any(), known);
+        if !retry {
+            self.drop_upload(image.uid()).await;
+        }
         let failed = json!({
             "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
             "failCount": failures.saturating_add(1),
@@ -486,6 +500,7 @@ fn merged(base: &Value, over: Value) -> Value {
 
 mod known;
 mod upkeep;
+mod uploads;
 
 pub use known::Images;
 use known::{Collect, Failed, Import, NotImported, Shared};

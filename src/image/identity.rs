@@ -5,19 +5,12 @@
 //! have the same.
 
 use super::checksum::{Algorithm, bare};
+pub use super::scheme::named;
 use crate::api::metal3::{self, ChecksumType};
 use crate::api::slipway::{Image, ImagePhase};
-use crate::apiserver::subdomain;
 
-/// What the URL of a host's image begins with when it names an Image of the library.
-pub const LIBRARY_SCHEME: &str = "slipway://";
 /// The format of images that are booted and not written.
 const LIVE_ISO: &str = "live-iso";
-
-/// The Image of the library that the URL of a host's image names, if it names one.
-pub fn named(url: &str) -> Option<&str> {
-    url.strip_prefix(LIBRARY_SCHEME).filter(|name| subdomain(name).is_empty())
-}
 
 /// The digest of an Image that is in the library as its spec says now.
 pub fn ready(image: &Image) -> Option<&str> {
@@ -113,27 +106,6 @@ mod tests {
         };
         let spec = ImageSpec { checksum: some(checksum), format: format.map(str::to_owned), ..ImageSpec::default() };
         Image { status: Some(status), ..Image::new("i", spec) }
-    }
-
-    #[test]
-    fn a_url_of_the_library_is_a_name_and_nothing_else() {
-        for (url, name) in [
-            ("slipway://debian-12", Some("debian-12")),
-            ("slipway://debian-12.raw", Some("debian-12.raw")),
-            ("slipway://", None),
-            ("slipway://a/b", None),
-            ("slipway://a?b", None),
-            ("slipway://user@a", None),
-            ("slipway://a:1", None),
-            ("slipway://..", None),
-            ("slipway://Debian", None),
-            ("SLIPWAY://a", None),
-            ("slipway:a", None),
-            ("http://a", None),
-        ] {
-            assert_eq!(named(url), name, "{url}");
-        }
-        assert_eq!(named(&format!("slipway://{}", "a".repeat(254))), None);
     }
 
     #[test]

@@ -17,11 +17,12 @@ use tokio::sync::mpsc;
 use super::brake::Brake;
 use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
-use super::fetch::shown;
+use super::fetch::{Fetcher, shown};
 use super::formats::{HEAD, Layout, Outer, fill, wants_memory};
 use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
+use super::upload::Whole;
 use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
 use crate::api::slipway::ImageSpec;
 use crate::protocol::{CHUNK_SIZE, Manifest};
@@ -51,13 +52,15 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
-        self.import_with(spec, progress, Brake::default()).await.map(|(imported, _)| imported)
+        self.import_with(spec, None, progress, Brake::default()).await.map(|(imported, _)| imported)
     }
 
-    /// [`Self::import`] with a brake for what goes on while nobody polls the future.
+    /// [`Self::import`] of what was sent to the appliance, where it was, and with a brake for what goes on while nobody polls the
+    /// future.
     pub(super) async fn import_with(
         &self,
         spec: &ImageSpec,
+        upload: Option<Whole>,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
         brake: Brake,
     ) -> Result<(Imported, SourceRead), ImportError> {
@@ -68,7 +71,10 @@ impl Library {
         let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
         let fetcher = &self.inner.fetcher;
         let expected = Expected::of(fetcher, spec, &url).await?;
-        let mut source = fetcher.open(&url).await?;
+        let (mut source, sent) = match upload {
+            Some(Whole { file, bytes, sha256 }) => (Fetcher::of_upload(file, bytes, &url), Some(sha256)),
+            None => (fetcher.open(&url).await?, None),
+        };
         let total = source.total();
 
         let (send, pieces) = mpsc::channel(QUEUE);
@@ -76,7 +82,7 @@ impl Library {
         let inner = self.inner.clone();
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
-            Job { inner, at, layout, total, expected, brake, unpacking_failed: Cell::new(false) }.run(reader)
+            Job { inner, at, layout, total, expected, sent, brake, unpacking_failed: Cell::new(false) }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
@@ -134,6 +140,8 @@ struct Job {
     layout: Option<Layout>,
     total: Option<u64>,
     expected: Option<Expected>,
+    /// SHA-256 of what was sent to the appliance.
+    sent: Option<String>,
     brake: Brake,
     unpacking_failed: Cell<bool>,
 }
@@ -222,6 +230,10 @@ impl Job {
         let hashes = reader.hasher.finish();
         if let (Some(expected), Some(hash)) = (&self.expected, &hashes.wanted) {
             expected.check(&self.at, hash)?;
+        }
+        if self.sent.as_ref().is_some_and(|sent| *sent != hashes.sha256) {
+            let message = "what came is not what was sent: the file changed while it was sent; send it again";
+            return Err(ImportError::lasting(format!("{}: {message}", self.at)));
         }
         Ok(hashes.sha256)
     }

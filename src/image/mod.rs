@@ -6,7 +6,9 @@
 //! | `admission` | what an Image must be before it is stored |
 //! | `library` | what is on disk, and when it counts as there |
 //! | [`identity`] | by what a host's image is found in the library |
+//! | [`scheme`] | `slipway://NAME` and `upload:FILE` |
 //! | `source` | where images may come from |
+//! | [`upload`] | images that are sent to the appliance in pieces |
 //! | `fetch` | bytes of a source, resumed when a connection drops |
 //! | `checksum` | published checksums: bare hashes and files of sums |
 //! | `formats` | what a file is by its first bytes; outer compression |
@@ -31,7 +33,9 @@ pub mod controller;
 pub mod demand;
 pub mod identity;
 mod life;
+pub mod scheme;
 pub mod serve;
+pub mod upload;
 
 mod brake;
 mod checksum;

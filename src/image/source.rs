@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::formats::Layout;
-use super::identity::{LIBRARY_SCHEME, named};
+use super::scheme::{LIBRARY_SCHEME, UPLOAD_SCHEME, is_upload, named, uploaded_file};
 use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
 use crate::outbound::{Allowed, Guard};
@@ -143,6 +143,10 @@ impl Sources {
         }
         match Url::parse(text) {
             Ok(url) if url.scheme() == "file" => self.below(&url).map(|_| ()),
+            Ok(url) if is_upload(&url) => match uploaded_file(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("what is sent to the appliance is {UPLOAD_SCHEME}:FILE, a name without a path")),
+            },
             _ => self.guard().url(&web_url(text)?).map_err(|refused| refused.to_string()),
         }
     }

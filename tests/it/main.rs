@@ -42,6 +42,7 @@ mod host_spec;
 mod hostile;
 mod image_cli;
 mod image_sources;
+mod image_upload;
 mod informers;
 mod journal;
 mod kubectl;

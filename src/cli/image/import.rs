@@ -1,23 +1,28 @@
-//! `slipway image import`: has the appliance read a URL, and follows the import to its end.
+//! `slipway image import`: sends a file or has the appliance read a URL, and follows the import to its end.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use futures::TryStreamExt;
 use kube::api::{PostParams, WatchEvent, WatchParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use super::list::size;
+use super::send::Endpoint;
 use super::{connect, delete};
 use crate::api::slipway::{Image, ImagePhase, ImageSpec};
 use crate::cli::client::Server;
 use crate::cli::progress::Progress;
+use crate::image::scheme::upload_url;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Options {
     /// Name in the library
     name: String,
-    /// http or https URL that the appliance reads, or file:// for a file on it below image.file_folder
+    /// File, - for standard input, or a URL that the appliance reads: http, https, or file:// below its image.file_folder
     source: String,
     /// Checksum of the source as published, or the URL of a file of checksums
     #[arg(long)]
@@ -33,13 +38,20 @@ pub(in crate::cli) struct Options {
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
-    let images = Api::<Image>::all(connect(&options.server).await?);
+    let client = connect(&options.server).await?;
+    let images = Api::<Image>::all(client.clone());
     let Options { name, source, checksum, format, no_wait, .. } = options;
-    if !source.contains("://") {
-        bail!("{source}: must be a URL, as http://server/image.qcow2");
+    let mut content = if source.contains("://") { None } else { Some(Content::open(&source)?) };
+    let url = match (&content, Path::new(&source).file_name()) {
+        (None, _) => source.clone(),
+        (Some(Content { is_file: true, .. }), Some(file)) => upload_url(&file.to_string_lossy()),
+        (Some(_), _) => upload_url(&name),
+    };
+    let image = Image::new(&name, ImageSpec { url, checksum, checksum_type: None, format });
+    let made = make(&images, &image, content.is_some()).await?;
+    if let Some(content) = &mut content {
+        send(&client, &images, &made, content).await?;
     }
-    let image = Image::new(&name, ImageSpec { url: source, checksum, checksum_type: None, format });
-    let made = make(&images, &image).await?;
     if no_wait {
         println!("image {name} created");
         return Ok(());
@@ -47,8 +59,67 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     follow(&images, &made).await
 }
 
-/// Creates an image, in place of one whose import failed.
-async fn make(images: &Api<Image>, image: &Image) -> anyhow::Result<Image> {
+/// What is sent.
+struct Content {
+    source: Box<dyn Read>,
+    /// Whether it can be read again from the start.
+    is_file: bool,
+    bytes: Option<u64>,
+}
+
+impl Content {
+    fn open(source: &str) -> anyhow::Result<Self> {
+        if source == "-" {
+            return Ok(Self { source: Box::new(io::stdin()), is_file: false, bytes: None });
+        }
+        let file = File::open(source).with_context(|| source.to_owned())?;
+        let about = file.metadata().with_context(|| source.to_owned())?;
+        if about.is_dir() {
+            bail!("{source} is a folder");
+        }
+        let is_file = about.is_file();
+        Ok(Self { source: Box::new(file), is_file, bytes: is_file.then_some(about.len()) })
+    }
+}
+
+/// Sends the content of an image, or the rest of it.
+async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut Content) -> anyhow::Result<()> {
+    let name = made.name_any();
+    let endpoint = Endpoint::new(client, &name);
+    let received = match endpoint.received().await {
+        Ok(received) => received,
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {
+            _ = delete(images, made).await;
+            bail!(
+                "this API server takes no images: serve the file by http, or put it below image.file_folder of the \
+                 appliance, and name its URL"
+            );
+        }
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            _ = delete(images, made).await;
+            return Err(kube::Error::Api(status)).with_context(|| format!("image {name}"));
+        }
+        Err(error) => return Err(error).with_context(|| format!("image {name}")),
+    };
+    if received.whole {
+        return Ok(());
+    }
+    if received.bytes > 0 && !content.is_file {
+        bail!(
+            "image {name}: a part of it was sent before, and what comes from a pipe cannot be gone on with: remove it first"
+        );
+    }
+    if received.bytes > 0 {
+        eprintln!("image {name}: going on after {} that were sent before", size(i64::try_from(received.bytes)?));
+    }
+    let mut progress = Progress::new();
+    let sent = endpoint.send(&mut content.source, received.bytes, content.bytes, &mut progress).await;
+    progress.end();
+    sent.with_context(|| format!("image {name}"))
+}
+
+/// Creates an image, in place of one whose import failed. One of which a part was sent is gone on with.
+async fn make(images: &Api<Image>, image: &Image, is_sent: bool) -> anyhow::Result<Image> {
     let name = image.name_any();
     let create = || async { images.create(&PostParams::default(), image).await };
     match create().await {
@@ -57,6 +128,10 @@ async fn make(images: &Api<Image>, image: &Image) -> anyhow::Result<Image> {
     }
     let there = images.get(&name).await.with_context(|| format!("image {name}"))?;
     let failed = there.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Failed);
+    let is_ready = there.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Ready);
+    if is_sent && !is_ready && !failed && there.spec == image.spec {
+        return Ok(there);
+    }
     if !failed {
         bail!("image {name} is in the library already; `slipway image remove {name}` makes room for another");
     }

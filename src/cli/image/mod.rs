@@ -2,6 +2,7 @@
 
 mod import;
 mod list;
+mod send;
 mod users;
 
 use anyhow::{Context, bail};
@@ -17,7 +18,8 @@ use crate::api::slipway::{Image, ImagePhase};
 pub(super) enum Command {
     /// Import an image and wait until it is in the library
     ///
-    /// Hosts name it as spec.image.url: slipway://NAME. Formats: raw, qcow2 and live-iso, also compressed with gz, xz, zst or bz2.
+    /// A file on this computer, or standard input, is sent to the appliance; when the connection is cut it goes on where it was,
+    /// and so does the same command when it is run again. Hosts name the image as spec.image.url: slipway://NAME. Formats: raw, qcow2 and live-iso, also compressed with gz, xz, zst or bz2.
     /// An image whose import failed is replaced.
     Import(import::Options),
     /// List the images in the library, and the hosts that use each

@@ -207,12 +207,25 @@ impl Context {
     async fn collect(&self) -> anyhow::Result<()> {
         let alone = self.gate.try_write();
         let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
+        self.collect_uploads().await?;
         let keep = self.wanted().await;
         let keep = keep.map_err(|error| anyhow!("images and boot intents cannot be listed: {error}"))?;
         let library = self.library.clone();
         let gone = tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await??;
         if gone.images > 0 {
             tracing::info!(images = gone.images, bytes = gone.bytes, "removed images that nothing names");
+        }
+        Ok(())
+    }
+
+    async fn collect_uploads(&self) -> anyhow::Result<()> {
+        let mut uids = HashSet::new();
+        objects::each(&self.images, |image| uids.extend(image.metadata.uid)).await?;
+        let library = self.library.clone();
+        let now = SystemTime::now();
+        let gone = tokio::task::spawn_blocking(move || library.inner.uploads.collect(&uids, now)).await??;
+        if gone > 0 {
+            tracing::info!(uploads = gone, "removed what was sent for images that are gone, or not sent on");
         }
         Ok(())
     }
