@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Declared;
-use crate::apiserver::{Admission, View};
+use crate::apiserver::{Admission, Upload, View};
 use crate::engine::Fence;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -51,6 +51,11 @@ pub trait Life: Send + Sync {
 
     /// Subresources that can only be read, by `<group>/<plural>` and name.
     fn views(&self) -> Vec<(&'static str, &'static str, View)> {
+        Vec::new()
+    }
+
+    /// Subresources that take content, by `<group>/<plural>` and name.
+    fn uploads(&self) -> Vec<(&'static str, &'static str, Upload)> {
         Vec::new()
     }
 

@@ -11,7 +11,6 @@ use crate::cluster_api;
 use crate::config::{Config, HostConfig};
 use crate::dhcp::{self, Leases, Reservations, ServicePorts};
 use crate::host::directory::Directory;
-use crate::host::directory::image_requesters::ImageRequesters;
 use crate::host::logs::Logs;
 use crate::host::media::Media;
 use crate::host::status::boot_refusals::BootRefusals;
@@ -123,7 +122,7 @@ fn machines(house: &mut House<'_>) -> Machines {
 }
 
 fn importing(house: &mut House<'_>) -> Importing {
-    let askers = Arc::new(ImageRequesters::new(house.watches));
+    let askers = Arc::new(house.directory.requesters.clone());
     Importing {
         library: house.library.clone(),
         images: Images::new(house.watches, askers),

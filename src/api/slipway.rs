@@ -33,7 +33,7 @@ use super::metal3::{AutomatedCleaningMode, ChecksumType, HardwareDetails, RootDe
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ImageSpec {
-    /// Source: `http`, `https`, or `file` for a file on the appliance below `image.file_folder`.
+    /// Source: `http`, `https`, `file` below the appliance's `image.file_folder`, or `upload:FILE` for what is sent to it.
     pub url: String,
     /// Checksum of the source file as published, or the URL of a file of checksums.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +65,12 @@ pub struct ImageStatus {
     /// Bytes in the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_size: Option<i64>,
+    /// What the content of the source was taken for: `raw`, `qcow2` or `live-iso`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// SHA-256 of the source file as it was read, before anything was unpacked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
     /// Why it failed, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -74,7 +80,7 @@ pub struct ImageStatus {
     /// Failed attempts since the spec changed.
     #[serde(default)]
     pub fail_count: i64,
-    /// Hosts that name it now, when Slipway made it for hosts. 0: it stays until its room is needed.
+    /// Hosts that name it now. 0 when Slipway made it for hosts and none names it any more: it stays until its room is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<i64>,
     /// Namespaces of these hosts, up to eight of them.

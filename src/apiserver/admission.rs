@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -54,6 +55,20 @@ pub struct ViewRequest {
 
 /// Answers `GET …/NAME/VIEW`, a subresource that can only be read. The object is there, and the caller may read the view.
 pub type View = Arc<dyn Fn(ViewRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
+
+/// The caller of a room's upload, see [`ApiServer::add_upload`].
+#[derive(Debug)]
+pub struct UploadRequest {
+    /// The object, as it is stored.
+    pub object: Value,
+    /// The query, as it came.
+    pub query: String,
+    /// The piece; none when it is asked what has come.
+    pub piece: Option<Body>,
+}
+
+/// Takes what is sent to an object. The object is there, and the caller may do so.
+pub type Upload = Arc<dyn Fn(UploadRequest) -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;
 
 /// Answers a path beside the API that is for administrators only, see [`ApiServer::set_backup`].
 pub type AdministratorsPage = Arc<dyn Fn() -> BoxFuture<'static, Result<Response, ApiError>> + Send + Sync>;

@@ -19,11 +19,13 @@ use super::resource::Resource;
 use super::status::ApiError;
 use crate::api::StoragePolicy;
 
-/// Names of a resource's views, such as `log`.
-pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<String>;
+/// Names of a resource's views, such as `log`, and what can be done with each.
+pub(super) type Views<'a> = &'a dyn Fn(&Resource) -> Vec<(String, &'static [&'static str])>;
 
 /// What can be done with a view, as with `pods/log`.
-const VIEW_VERBS: [&str; 1] = ["get"];
+pub(super) const VIEW_VERBS: &[&str] = &["get"];
+/// What can be done with an upload.
+pub(super) const UPLOAD_VERBS: &[&str] = &["create", "get"];
 
 /// Version of the Kubernetes API that is served.
 const MINOR: u32 = 34;
@@ -185,13 +187,13 @@ pub(super) fn resources(registry: &Registry, views: Views, group: &str, version:
             entry["categories"] = resource.categories.clone().into();
         }
         resources.push(entry);
-        for view in views(resource) {
+        for (view, verbs) in views(resource) {
             resources.push(json!({
                 "name": format!("{}/{view}", resource.plural),
                 "singularName": "",
                 "namespaced": resource.namespaced,
                 "kind": resource.kind,
-                "verbs": VIEW_VERBS,
+                "verbs": verbs,
             }));
         }
         if resource.status {
@@ -287,8 +289,8 @@ fn aggregated_resource(resource: &Resource, views: Views) -> Value {
         entry["categories"] = resource.categories.clone().into();
     }
     let mut subresources = Vec::new();
-    for view in views(resource) {
-        subresources.push(json!({"subresource": view, "responseKind": kind, "verbs": VIEW_VERBS}));
+    for (view, verbs) in views(resource) {
+        subresources.push(json!({"subresource": view, "responseKind": kind, "verbs": verbs}));
     }
     if resource.status {
         subresources.push(json!({"subresource": "status", "responseKind": kind, "verbs": status_verbs(resource)}));

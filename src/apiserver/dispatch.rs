@@ -25,7 +25,7 @@ use super::server::{ApiServer, ServedApis};
 use super::status::{self, ApiError};
 use super::{
     audit, backup, blocking, body, delete, discovery, exchange_memory, guarded, inflight, list, list_body, metrics,
-    read, response_memory, scale, tls, watch, write,
+    read, response_memory, scale, tls, upload, watch, write,
 };
 use crate::api::StoragePolicy;
 
@@ -277,6 +277,10 @@ async fn serve_resource(
     }
     if named && resource.namespaced && target.namespace.is_none() {
         return Err(ApiError::no_such_path());
+    }
+    if let Some(upload) = target.subresource.as_deref().and_then(|name| api.upload(resource, name)) {
+        drop(permit);
+        return upload::serve(api, resource, target, parts, (verb, body), upload).await;
     }
     // Neither a body nor a revision that is still to come holds a permit while it is waited for.
     let refused = |kind| move |_: &ApiError| api.inner.metrics.refused(kind);

@@ -69,6 +69,7 @@ mod start;
 mod status;
 mod strategic;
 mod table;
+mod upload;
 mod versions;
 mod watch;
 mod write;
@@ -78,7 +79,9 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use admission::{AdministratorsPage, Admission, AdmissionRequest, Operation, View, ViewRequest};
+pub use admission::{
+    AdministratorsPage, Admission, AdmissionRequest, Operation, Upload, UploadRequest, View, ViewRequest,
+};
 pub use auth::Identity;
 pub use built_in::registry;
 pub(crate) use caller_shares::PEOPLE;

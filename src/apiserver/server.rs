@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{AdministratorsPage, Admission, AdmissionRequest, View};
+use super::admission::{AdministratorsPage, Admission, AdmissionRequest, Upload, View};
 use super::auth::{Auth, AuthOptions, KeyError};
 use super::registry::Registry;
 use super::resource::Resource;
 use super::status::FieldError;
-use super::{audit, crd, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler};
+use super::{audit, crd, discovery, health, inflight, metrics, openapi, owner_graph, response_memory, scan_scheduler};
 use crate::metrics::Meters;
 use crate::runtime::Tasks;
 use crate::store::Store;
@@ -41,6 +41,9 @@ pub(super) struct Inner {
     /// Of these resources, the views with these names.
     // std's lock: held for a look-up only.
     pub(super) views: RwLock<HashMap<(String, String), View>>,
+    /// Of these resources, the uploads with these names.
+    // std's lock: held for a look-up only.
+    pub(super) uploads: RwLock<HashMap<(String, String), Upload>>,
     /// Read by creations, written by the end of a namespace.
     pub(super) namespace_gate: tokio::sync::RwLock<()>,
     pub(super) sweeper: tokio::sync::Notify,
@@ -91,6 +94,7 @@ impl ApiServer {
                 definitions: tokio::sync::Mutex::default(),
                 admissions: RwLock::default(),
                 views: RwLock::default(),
+                uploads: RwLock::default(),
                 namespace_gate: tokio::sync::RwLock::default(),
                 sweeper: tokio::sync::Notify::new(),
                 owner_graph: owner_graph::OwnerGraph::default(),
@@ -159,11 +163,26 @@ impl ApiServer {
         all.insert((resource.to_owned(), name.to_owned()), view);
     }
 
-    /// Names of a resource's views, in order.
-    pub(super) fn views(&self, resource: &Resource) -> Vec<String> {
-        let all = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
-        let mut names: Vec<_> =
-            all.keys().filter(|(of, _)| **of == *resource.storage).map(|(_, name)| name.clone()).collect();
+    /// Adds a subresource that takes content to a resource named `<group>/<plural>`. Who may send it is a matter of roles, as
+    /// for any subresource.
+    pub fn add_upload(&self, resource: &str, name: &str, upload: Upload) {
+        let mut all = self.inner.uploads.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert((resource.to_owned(), name.to_owned()), upload);
+    }
+
+    pub(super) fn upload(&self, resource: &Resource, name: &str) -> Option<Upload> {
+        let all = self.inner.uploads.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(resource.storage.to_string(), name.to_owned())).cloned()
+    }
+
+    /// Names of a resource's views and uploads, in order, and what can be done with each.
+    pub(super) fn views(&self, resource: &Resource) -> Vec<(String, &'static [&'static str])> {
+        let views = self.inner.views.read().unwrap_or_else(PoisonError::into_inner);
+        let uploads = self.inner.uploads.read().unwrap_or_else(PoisonError::into_inner);
+        let views = views.keys().map(|key| (key, discovery::VIEW_VERBS));
+        let all = views.chain(uploads.keys().map(|key| (key, discovery::UPLOAD_VERBS)));
+        let its = all.filter(|((of, _), _)| **of == *resource.storage);
+        let mut names: Vec<_> = its.map(|((_, name), verbs)| (name.clone(), verbs)).collect();
         names.sort_unstable();
         names
     }

@@ -49,7 +49,7 @@ impl Algorithm {
         [Self::Md5, Self::Sha256, Self::Sha512].into_iter().find(|a| a.digits() == digits)
     }
 
-    fn wanted(kind: Option<ChecksumType>) -> Option<Self> {
+    pub(super) fn wanted(kind: Option<ChecksumType>) -> Option<Self> {
         match kind? {
             ChecksumType::Md5 => Some(Self::Md5),
             ChecksumType::Sha256 => Some(Self::Sha256),
@@ -136,7 +136,8 @@ fn is_hash(text: &str) -> bool {
     Algorithm::by_digits(text.len()).is_some() && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn bare(text: &str, wanted: Option<Algorithm>) -> Result<Expected, ImportError> {
+/// A checksum that is no URL.
+pub(super) fn bare(text: &str, wanted: Option<Algorithm>) -> Result<Expected, ImportError> {
     let fail = |why: String| Err(ImportError::lasting(format!("checksum {text:?}: {why}")));
     if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return fail("it must be hex digits, or the URL of a file of checksums".into());
@@ -214,41 +215,52 @@ fn entry(line: &str) -> Option<(&str, Option<&str>)> {
     Some((hash, Some(name).filter(|name| !name.is_empty())))
 }
 
-/// Hashes the source as it passes.
-pub(super) enum Hasher {
-    None,
+/// Hashes the source as it passes: by SHA-256, which is its identity, and by what its checksum is of.
+pub(super) struct Hasher {
+    sha256: Sha256,
+    other: Option<Other>,
+    wanted: Option<Algorithm>,
+}
+
+enum Other {
     Md5(Box<Md5>),
-    Sha256(Box<Sha256>),
     Sha512(Box<Sha512>),
 }
 
+/// Lower-case hex.
+pub(super) struct Hashes {
+    pub(super) sha256: String,
+    /// By the algorithm that was wanted.
+    pub(super) wanted: Option<String>,
+}
+
 impl Hasher {
-    pub(super) fn new(algorithm: Option<Algorithm>) -> Self {
-        match algorithm {
-            None => Self::None,
-            Some(Algorithm::Md5) => Self::Md5(Box::default()),
-            Some(Algorithm::Sha256) => Self::Sha256(Box::default()),
-            Some(Algorithm::Sha512) => Self::Sha512(Box::default()),
-        }
+    pub(super) fn new(wanted: Option<Algorithm>) -> Self {
+        let other = match wanted {
+            None | Some(Algorithm::Sha256) => None,
+            Some(Algorithm::Md5) => Some(Other::Md5(Box::default())),
+            Some(Algorithm::Sha512) => Some(Other::Sha512(Box::default())),
+        };
+        Self { sha256: Sha256::default(), other, wanted }
     }
 
     pub(super) fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::None => {}
-            Self::Md5(hasher) => hasher.update(bytes),
-            Self::Sha256(hasher) => hasher.update(bytes),
-            Self::Sha512(hasher) => hasher.update(bytes),
+        self.sha256.update(bytes);
+        match &mut self.other {
+            None => {}
+            Some(Other::Md5(hasher)) => hasher.update(bytes),
+            Some(Other::Sha512(hasher)) => hasher.update(bytes),
         }
     }
 
-    /// Lower-case hex; `None` when nothing was to be hashed.
-    pub(super) fn finish(self) -> Option<String> {
-        match self {
-            Self::None => None,
-            Self::Md5(hasher) => Some(hex(&hasher.finalize())),
-            Self::Sha256(hasher) => Some(hex(&hasher.finalize())),
-            Self::Sha512(hasher) => Some(hex(&hasher.finalize())),
-        }
+    pub(super) fn finish(self) -> Hashes {
+        let sha256 = hex(&self.sha256.finalize());
+        let wanted = match self.other {
+            None => self.wanted.map(|_| sha256.clone()),
+            Some(Other::Md5(hasher)) => Some(hex(&hasher.finalize())),
+            Some(Other::Sha512(hasher)) => Some(hex(&hasher.finalize())),
+        };
+        Hashes { sha256, wanted }
     }
 }
 

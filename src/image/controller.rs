@@ -32,7 +32,8 @@ use tokio_util::sync::CancellationToken;
 use super::brake::Brake;
 use super::demand::Demands;
 use super::turns::{Kept, LeastRate, Longest, Pace, Rules, Turn, Turns};
-use super::{ImportError, ImportProgress, Imported, Library, clean};
+use super::upload::Whole;
+use super::{ImportError, ImportProgress, Imported, Library, SourceRead, clean};
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImagePhase};
 use crate::runtime::tasks::{Unfinished, Version};
 use crate::runtime::{Reconcile, Slim, Tasks, key, run as run_controller};
@@ -146,7 +147,7 @@ struct Context {
 
 /// An import that has begun. It goes on only while somebody polls it.
 struct Work {
-    import: BoxFuture<'static, Result<Imported, ImportError>>,
+    import: BoxFuture<'static, Result<(Imported, SourceRead), ImportError>>,
     progress: watch::Receiver<ImportProgress>,
     brake: Brake,
     /// How long it had a place.
@@ -155,7 +156,7 @@ struct Work {
 
 impl Work {
     /// `shown` is kept at how far it is.
-    fn begin(library: Library, image: Arc<Image>, shown: Arc<Import>) -> Self {
+    fn begin(library: Library, image: Arc<Image>, upload: Option<Whole>, shown: Arc<Import>) -> Self {
         let (send, progress) = watch::channel(ImportProgress::default());
         let brake = Brake::default();
         let stops = brake.clone();
@@ -164,7 +165,7 @@ impl Work {
             shown.percent.store(u8::try_from(percent(now)).unwrap_or_default(), Ordering::Relaxed);
             send.send_replace(now);
         };
-        let import = async move { library.import_with(&image.spec, report, stops).await };
+        let import = async move { library.import_with(&image.spec, upload, report, stops).await };
         Self { import: import.boxed(), progress, brake, held: Duration::ZERO }
     }
 
@@ -225,6 +226,9 @@ impl Reconcile for Importer {
             }
         }
         let failures = if current { status.fail_count } else { 0 };
+        if let Some(action) = self.0.awaits_upload(&image, &status).await? {
+            return Ok(action);
+        }
         self.import(Arc::new(image), &version, failures).await
     }
 }
@@ -297,8 +301,13 @@ impl Context {
                 tracing::info!(image = image.name_any(), "importing an image");
             }
             self.report(image, with(importing)).await?;
-            let under_way =
-                work.get_or_insert_with(|| Work::begin(self.library.clone(), image.clone(), import.clone()));
+            let upload = if work.is_some() { Ok(None) } else { self.uploaded(image).await };
+            let upload = match upload {
+                Ok(upload) => upload,
+                Err(error) => return Err(self.fail(image, failures, error).await),
+            };
+            let begin = || Work::begin(self.library.clone(), image.clone(), upload, import.clone());
+            let under_way = work.get_or_insert_with(begin);
             let Some(result) = self.go_on(image, &turn, under_way).await else {
                 tracing::info!(image = image.name_any(), "an import was paused: one of another namespace has its turn");
                 continue;
@@ -321,18 +330,21 @@ impl Context {
             break (result, turn, gate);
         };
         match result {
-            Ok(imported) => {
+            Ok((imported, SourceRead { sha256, format })) => {
                 let Imported { digest, virtual_size, stored_size } = imported;
                 tracing::info!(image = image.name_any(), digest, stored_size, took = ?started.elapsed(), "imported an image");
                 lock(&self.shared.failed).remove(&image.name_any());
+                let uid = image.uid();
                 self.report(
                     image,
                     with(json!({
                         "phase": "Ready", "percent": 100, "message": null, "failCount": 0,
                         "digest": digest, "virtualSize": virtual_size, "storedSize": stored_size,
+                        "format": format, "sha256": sha256,
                     })),
                 )
                 .await?;
+                self.drop_upload(uid).await;
                 Ok(Action::requeue(CHECK_EVERY))
             }
             Err(error) => Err(self.fail(image, failures, error).await),
@@ -352,6 +364,9 @@ impl Context {
         let next = pause.map(|pause| Instant::now() + pause);
         let known = Failed { version: Version::of(image), again: next };
         lock(&self.shared.failed).insert(image.name_any(), known);
+        if !retry {
+            self.drop_upload(image.uid()).await;
+        }
         let failed = json!({
             "phase": "Failed", "percent": null, "message": format!("{message} ({outlook})"),
             "failCount": failures.saturating_add(1),
@@ -396,7 +411,12 @@ impl Context {
     /// Goes on with an import, and reports how far it is once a second; how it ends. `None` when its turn is over first.
     ///
     /// It fails when the source is slow and others wait, and when it has had all the time that it may have.
-    async fn go_on(&self, image: &Image, turn: &Turn, work: &mut Work) -> Option<Result<Imported, ImportError>> {
+    async fn go_on(
+        &self,
+        image: &Image,
+        turn: &Turn,
+        work: &mut Work,
+    ) -> Option<Result<(Imported, SourceRead), ImportError>> {
         let Times { least, longest, turn: length, .. } = self.times;
         let mut tick = interval(REPORT_EVERY.min(least.over).min(length));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -456,7 +476,7 @@ fn digests(intent: BootIntentSpec) -> impl Iterator<Item = String> {
 
 /// What every report of an attempt says.
 fn base(image: &Image, failures: i64) -> Value {
-    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null })
+    json!({ "observedGeneration": generation(image), "failCount": failures, "digest": null, "format": null, "sha256": null })
 }
 
 /// The pause before the next try: doubles with each failure before.
@@ -480,6 +500,7 @@ fn merged(base: &Value, over: Value) -> Value {
 
 mod known;
 mod upkeep;
+mod uploads;
 
 pub use known::Images;
 use known::{Collect, Failed, Import, NotImported, Shared};

@@ -6,10 +6,12 @@ pub use super::turns::Party;
 use crate::api::slipway::Image;
 
 /// Who wants an image, and how much.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// At least one.
+    /// Whose import it is; at least one.
     pub parties: Vec<Party>,
+    /// Namespaces with hosts that name it.
+    pub namespaces: Vec<String>,
     /// Hosts that name it.
     pub hosts: usize,
     /// Of these, those that are not provisioned.

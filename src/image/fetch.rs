@@ -248,6 +248,12 @@ impl Fetcher {
         }
     }
 
+    /// A source of what was sent to the appliance.
+    pub(super) fn of_upload(file: std::fs::File, bytes: u64, url: &Url) -> Source {
+        let body = Body::File(tokio::fs::File::from_std(file));
+        Source { body, shown: shown(url), read: 0, total: Some(bytes) }
+    }
+
     /// The text at a URL, at most `limit` bytes.
     pub(super) async fn text(&self, url: &Url, limit: usize) -> Result<String, ImportError> {
         let mut source = self.open(url).await?;

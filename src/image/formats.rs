@@ -99,6 +99,15 @@ impl Layout {
         }
     }
 
+    /// As the spec's `format` has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Iso => "live-iso",
+        }
+    }
+
     /// What the file is. Content that contradicts the spec, or is no disk at all, is refused.
     pub(super) fn of(head: &[u8], wanted: Option<Self>) -> Result<Self, String> {
         let found = detect(head);

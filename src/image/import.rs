@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 use super::brake::Brake;
 use super::checksum::{Expected, Hasher};
 use super::chunks::{self, Stored, check_room};
-use super::fetch::shown;
+use super::fetch::{Fetcher, shown};
 use super::formats::{HEAD, Layout, Outer, fill, wants_memory};
 use super::iso9660::{ISO_MAGIC, is_iso};
 use super::library::{Inner, Library};
 use super::qcow2::Qcow2;
-use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE};
+use super::upload::Whole;
+use super::{ImportError, ImportProgress, Imported, MAX_LIVE_ISO, MAX_VIRTUAL_SIZE, SourceRead};
 use crate::api::slipway::ImageSpec;
 use crate::protocol::{CHUNK_SIZE, Manifest};
 
@@ -51,16 +52,18 @@ impl Library {
         spec: &ImageSpec,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
     ) -> Result<Imported, ImportError> {
-        self.import_with(spec, progress, Brake::default()).await
+        self.import_with(spec, None, progress, Brake::default()).await.map(|(imported, _)| imported)
     }
 
-    /// [`Self::import`] with a brake for what goes on while nobody polls the future.
+    /// [`Self::import`] of what was sent to the appliance, where it was, and with a brake for what goes on while nobody polls the
+    /// future.
     pub(super) async fn import_with(
         &self,
         spec: &ImageSpec,
+        upload: Option<Whole>,
         progress: impl Fn(ImportProgress) + Send + Sync + 'static,
         brake: Brake,
-    ) -> Result<Imported, ImportError> {
+    ) -> Result<(Imported, SourceRead), ImportError> {
         let _ends = brake.end_on_drop();
         // What does not parse is not repeated: it may hold a password.
         let url: Url = spec.url.trim().parse().map_err(|e| ImportError::lasting(format!("the image's URL: {e}")))?;
@@ -68,7 +71,10 @@ impl Library {
         let layout = Layout::wanted(spec.format.as_deref()).map_err(|e| ImportError::lasting(format!("{at}: {e}")))?;
         let fetcher = &self.inner.fetcher;
         let expected = Expected::of(fetcher, spec, &url).await?;
-        let mut source = fetcher.open(&url).await?;
+        let (mut source, sent) = match upload {
+            Some(Whole { file, bytes, sha256 }) => (Fetcher::of_upload(file, bytes, &url), Some(sha256)),
+            None => (fetcher.open(&url).await?, None),
+        };
         let total = source.total();
 
         let (send, pieces) = mpsc::channel(QUEUE);
@@ -76,7 +82,7 @@ impl Library {
         let inner = self.inner.clone();
         let work = tokio::task::spawn_blocking(move || {
             let reader = SourceReader { pieces, current: Bytes::new(), ended: false, hasher };
-            Job { inner, at, layout, total, expected, brake, unpacking_failed: Cell::new(false) }.run(reader)
+            Job { inner, at, layout, total, expected, sent, brake, unpacking_failed: Cell::new(false) }.run(reader)
         });
         let feed = async {
             let mut said = None::<Instant>;
@@ -134,12 +140,14 @@ struct Job {
     layout: Option<Layout>,
     total: Option<u64>,
     expected: Option<Expected>,
+    /// SHA-256 of what was sent to the appliance.
+    sent: Option<String>,
     brake: Brake,
     unpacking_failed: Cell<bool>,
 }
 
 impl Job {
-    fn run(self, mut reader: SourceReader) -> Result<Imported, ImportError> {
+    fn run(self, mut reader: SourceReader) -> Result<(Imported, SourceRead), ImportError> {
         let mut head = vec![0; 16];
         let got = fill(&mut reader, &mut head).map_err(|e| self.damaged("", &e))?;
         head.truncate(got);
@@ -157,14 +165,15 @@ impl Job {
                     Layout::of(&head, self.layout).map_err(|e| ImportError::lasting(format!("{}: {e}", self.at)))?;
                 self.room_for(layout, outer)?;
                 let mut disk = io::Cursor::new(head).chain(source);
-                match layout {
+                let unpacked = match layout {
                     Layout::Raw => self.raw(&mut disk, outer, false).map(Unpacked::Stored),
                     Layout::Iso => self.raw(&mut disk, outer, true).map(Unpacked::Stored),
                     Layout::Qcow2 => self.spool(&mut disk, outer).map(Unpacked::Spooled),
-                }
+                };
+                unpacked.map(|unpacked| (unpacked, layout.name()))
             })
         };
-        let unpacked = match unpacked {
+        let (unpacked, format) = match unpacked {
             Ok(unpacked) => unpacked,
             // A file that is not what was published is the better explanation of one that does not unpack.
             Err(error) if self.unpacking_failed.get() && self.expected.is_some() => {
@@ -172,13 +181,15 @@ impl Job {
             }
             Err(error) => return Err(error),
         };
-        self.verify(reader)?;
+        let sha256 = self.verify(reader)?;
         let (virtual_size, stored) = match unpacked {
             Unpacked::Stored(disk) => disk,
             Unpacked::Spooled(file) => self.qcow2(file)?,
         };
         let manifest = Manifest { virtual_size, chunks: stored.chunks.clone() };
-        self.inner.commit(&manifest).map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))
+        let imported = self.inner.commit(&manifest);
+        let imported = imported.map_err(|e| ImportError::passing(format!("{}: not stored: {e}", self.at)))?;
+        Ok((imported, SourceRead { sha256, format }))
     }
 
     fn damaged(&self, outer: &str, error: &io::Error) -> ImportError {
@@ -213,13 +224,18 @@ impl Job {
         )
     }
 
-    /// Reads what is left and compares the checksum.
-    fn verify(&self, mut reader: SourceReader) -> Result<(), ImportError> {
+    /// Reads what is left and compares the checksum; the SHA-256 of all.
+    fn verify(&self, mut reader: SourceReader) -> Result<String, ImportError> {
         io::copy(&mut reader, &mut io::sink()).map_err(|e| self.damaged("", &e))?;
-        match (&self.expected, reader.hasher.finish()) {
-            (Some(expected), Some(hash)) => expected.check(&self.at, &hash),
-            _ => Ok(()),
+        let hashes = reader.hasher.finish();
+        if let (Some(expected), Some(hash)) = (&self.expected, &hashes.wanted) {
+            expected.check(&self.at, hash)?;
         }
+        if self.sent.as_ref().is_some_and(|sent| *sent != hashes.sha256) {
+            let message = "what came is not what was sent: the file changed while it was sent; send it again";
+            return Err(ImportError::lasting(format!("{}: {message}", self.at)));
+        }
+        Ok(hashes.sha256)
     }
 
     fn raw(&self, disk: &mut impl Read, outer: Outer, iso: bool) -> Result<(u64, Stored), ImportError> {

@@ -5,6 +5,7 @@
 //! | `chunks/ab/ab…` | one zstd frame; the name is the SHA-256 of the file |
 //! | `manifests/<digest>.json` | a [`Manifest`]; the name is the SHA-256 of the file |
 //! | `tmp/` | files that are being written |
+//! | `uploads/` | what is sent to the appliance, see [`super::upload`] |
 //!
 //! **Order.** Chunks are written under a temporary name and renamed. Before a manifest is put in place the
 //! whole file system is synchronised (`syncfs`, one call instead of thousands of `fsync`), then the manifest
@@ -39,6 +40,7 @@ use state::State;
 
 use super::fetch::Fetcher;
 use super::source::Sources;
+use super::upload::Uploads;
 use super::{Imported, MAX_CHUNKS, MAX_VIRTUAL_SIZE, hex, unhex};
 use crate::protocol::{CHUNK_SIZE, Chunk, Manifest};
 
@@ -64,6 +66,7 @@ pub(super) struct Inner {
     /// Held while a manifest is read: of a large one there is one copy, however many ask for it.
     reading: Mutex<()>,
     state: Mutex<State>,
+    pub(super) uploads: Uploads,
     opened: Instant,
     temporary: AtomicU64,
 }
@@ -116,6 +119,8 @@ impl Library {
             fs::create_dir_all(&path).map_err(|e| at(&path, e))?;
         }
         let sources = fetcher.sources();
+        let uploads = folder.join("uploads");
+        let uploads = Uploads::open(uploads.clone()).map_err(|e| at(&uploads, e))?;
         let inner = Inner {
             folder,
             fetcher,
@@ -123,6 +128,7 @@ impl Library {
             files: Mutex::default(),
             reading: Mutex::default(),
             state: Mutex::default(),
+            uploads,
             opened: Instant::now(),
             temporary: AtomicU64::new(0),
         };

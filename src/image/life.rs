@@ -6,10 +6,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::controller::{Images, run};
+use super::upload::endpoint;
 use super::{Library, Sources, admission};
 use crate::api::slipway::Image;
 use crate::api::{Declared, StoragePolicy};
-use crate::apiserver::Admission;
+use crate::apiserver::{Admission, Upload};
 use crate::module::{Acting, KEEPS, Life, Module, Right, Service, service};
 
 /// Image.
@@ -44,6 +45,10 @@ impl Life for Importing {
     fn admission(&self) -> Vec<(&'static str, Admission)> {
         let sources = self.sources.clone();
         vec![("slipway.dev/images", Arc::new(move |request| admission::admit(&sources, request)))]
+    }
+
+    fn uploads(&self) -> Vec<(&'static str, &'static str, Upload)> {
+        vec![("slipway.dev/images", "upload", endpoint::upload(self.library.clone(), self.images.clone()))]
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -83,7 +88,7 @@ mod tests {
 
     impl Demands for Nobody {
         fn of(&self, _: &Image) -> Demand {
-            Demand { parties: Vec::new(), hosts: 0, unfinished: 0 }
+            Demand::default()
         }
 
         fn complete(&self) -> bool {

@@ -5,7 +5,10 @@
 //! | [`Importing`] | what it brings into the house: its kind and its controller |
 //! | `admission` | what an Image must be before it is stored |
 //! | `library` | what is on disk, and when it counts as there |
+//! | [`identity`] | by what a host's image is found in the library |
+//! | [`scheme`] | `slipway://NAME` and `upload:FILE` |
 //! | `source` | where images may come from |
+//! | [`upload`] | images that are sent to the appliance in pieces |
 //! | `fetch` | bytes of a source, resumed when a connection drops |
 //! | `checksum` | published checksums: bare hashes and files of sums |
 //! | `formats` | what a file is by its first bytes; outer compression |
@@ -28,8 +31,11 @@ mod admission;
 pub mod configdrive;
 pub mod controller;
 pub mod demand;
+pub mod identity;
 mod life;
+pub mod scheme;
 pub mod serve;
+pub mod upload;
 
 mod brake;
 mod checksum;
@@ -81,6 +87,15 @@ pub struct Imported {
     pub virtual_size: u64,
     /// Bytes of its chunks, each counted once.
     pub stored_size: u64,
+}
+
+/// What the source of an image was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRead {
+    /// SHA-256 of the file as it was read, before anything was unpacked: lower-case hex.
+    pub sha256: String,
+    /// What its content was taken for: `raw`, `qcow2` or `live-iso`.
+    pub format: &'static str,
 }
 
 /// Why an image was not imported.

@@ -17,6 +17,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::formats::Layout;
+use super::scheme::{LIBRARY_SCHEME, UPLOAD_SCHEME, is_upload, named, uploaded_file};
 use super::{ImportError, MAX_LIBRARY_CHUNKS};
 use crate::api::slipway::ImageSpec;
 use crate::live::Live;
@@ -77,14 +78,29 @@ pub fn web_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// Judges what a host asks for.
+/// Judges what a host asks for: something on the network, or an Image of the library.
 ///
 /// # Errors
 ///
 /// The first fault.
 pub fn check_host_source(url: &str, checksum: Option<&str>) -> Result<(), SourceFault> {
-    web_url(url).map_err(|detail| SourceFault { field: "url", detail })?;
-    match checksum.filter(|checksum| checksum.contains("://") || checksum.len() > URL_MAX) {
+    let is_sums = |checksum: &&str| checksum.contains("://") || checksum.len() > URL_MAX;
+    if named(url).is_some() {
+        let sums = checksum.filter(is_sums).map(|_| SourceFault {
+            field: "checksum",
+            detail: format!("must be a hash, or left out, with a url of {LIBRARY_SCHEME}: the Image has been checked"),
+        });
+        return sums.map_or(Ok(()), Err);
+    }
+    if url.starts_with(LIBRARY_SCHEME) {
+        let detail = format!("must be {LIBRARY_SCHEME}NAME with the name of an Image and nothing else");
+        return Err(SourceFault { field: "url", detail });
+    }
+    web_url(url).map_err(|detail| SourceFault {
+        field: "url",
+        detail: format!("{detail}, or {LIBRARY_SCHEME}NAME with the name of an Image"),
+    })?;
+    match checksum.filter(is_sums) {
         Some(sums) => web_url(sums).map(|_| ()).map_err(|detail| SourceFault { field: "checksum", detail }),
         None => Ok(()),
     }
@@ -128,6 +144,10 @@ impl Sources {
         }
         match Url::parse(text) {
             Ok(url) if url.scheme() == "file" => self.below(&url).map(|_| ()),
+            Ok(url) if is_upload(&url) => match uploaded_file(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("what is sent to the appliance is {UPLOAD_SCHEME}:FILE, a name without a path")),
+            },
             _ => self.guard().url(&web_url(text)?).map_err(|refused| refused.to_string()),
         }
     }
@@ -225,10 +245,18 @@ mod tests {
             ("", None, Some("url")),
             ("http://x/i", Some("file:///x"), Some("checksum")),
             ("http://x/i", Some("gopher://x/sums"), Some("checksum")),
+            ("slipway://debian-12", None, None),
+            ("slipway://debian-12", Some("abc"), None),
+            ("slipway://debian-12", Some("https://x/sums"), Some("checksum")),
+            ("slipway://debian-12/..", None, Some("url")),
+            ("slipway://../debian-12", None, Some("url")),
+            ("slipway://", None, Some("url")),
+            ("SLIPWAY://debian-12", None, Some("url")),
         ] {
             let fault = check_host_source(url, checksum).err();
             assert_eq!(fault.as_ref().map(|fault| fault.field), field, "{url} {checksum:?}");
-            assert!(fault.is_none_or(|fault| fault.detail.contains("https://")), "{url}");
+            let told = |fault: &SourceFault| ["https://", "slipway://"].iter().any(|good| fault.detail.contains(good));
+            assert!(fault.as_ref().is_none_or(told), "{url}: {fault:?}");
         }
     }
 

@@ -78,6 +78,8 @@ pub fn all(registry: &Registry) -> Vec<Seed> {
         rule(&["create"], "", &["serviceaccounts/token"]),
         rule(WRITE, "events.k8s.io", &["events"]),
         rule(&[READ, WRITE].concat(), "coordination.k8s.io", &["leases"]),
+        // Images are of the whole cluster: a binding in a namespace gives nothing of it.
+        rule(&["get", "create"], "slipway.dev", &["images/upload"]),
     ];
     for resource in registry.stored().filter(|resource| !resource.core) {
         let (group, plural) = (resource.group.as_str(), resource.plural.as_str());

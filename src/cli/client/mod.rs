@@ -29,6 +29,7 @@ use std::io::Write;
 
 pub(in crate::cli) use connect::Server;
 pub(in crate::cli) use errors::refusal;
+pub(in crate::cli) use tabs::Rows;
 
 use super::local;
 

@@ -46,7 +46,7 @@ fn width(text: &str) -> usize {
 
 /// Rows of equally many cells, aligned; a later batch is never narrower than an earlier one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rows {
+pub(in crate::cli) struct Rows {
     widths: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ const LEAST: usize = 6;
 
 impl Rows {
     /// The rows as lines, without anything that a terminal would obey: headings, too, are what somebody defined.
-    pub(super) fn lines(&mut self, rows: &[Vec<String>]) -> String {
+    pub(in crate::cli) fn lines(&mut self, rows: &[Vec<String>]) -> String {
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
         for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), LEAST);

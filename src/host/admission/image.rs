@@ -5,7 +5,8 @@ use serde_json::json;
 use super::object_name;
 use crate::api::metal3::{BareMetalHost, ChecksumType, Image};
 use crate::apiserver::{FieldError, FieldFault};
-use crate::image::{check_host_source, web_url};
+use crate::image::check_host_source;
+use crate::image::identity::named;
 use crate::outbound::masked;
 
 /// What `spec.image.format` may be; an empty one, which Cluster API's provider writes, counts as not given.
@@ -30,17 +31,17 @@ pub(super) fn check(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::with_value(FieldFault::NotSupported, "spec.image.format", &json!(format), detail));
     }
     object_name("spec.image.ociAuthSecretName", image.oci_auth_secret_name.as_deref().unwrap_or_default(), errors);
-    if let Err(detail) = web_url(&image.url) {
-        errors.push(FieldError::invalid("spec.image.url", &json!(masked(&image.url)), detail));
+    if let Err(fault) = check_host_source(&image.url, None) {
+        errors.push(FieldError::invalid("spec.image.url", &json!(masked(&image.url)), fault.detail));
         return;
     }
-    checksum(image, format == "live-iso", errors);
+    checksum(image, format == "live-iso" || named(&image.url).is_some(), errors);
 }
 
-fn checksum(image: &Image, live: bool, errors: &mut Vec<FieldError>) {
+fn checksum(image: &Image, optional: bool, errors: &mut Vec<FieldError>) {
     let checksum = image.checksum.as_deref().unwrap_or_default();
     if checksum.is_empty() {
-        if !live {
+        if !optional {
             let detail = "give the checksum, or the URL of a file of checksums";
             errors.push(FieldError::required("spec.image.checksum", detail));
         }
@@ -48,8 +49,11 @@ fn checksum(image: &Image, live: bool, errors: &mut Vec<FieldError>) {
     }
     if checksum.contains("://") {
         // Not `file`, which would be the appliance's own.
-        if check_host_source(&image.url, Some(checksum)).is_err() {
-            let detail = "the URL of a file of checksums begins with http:// or https://";
+        if let Err(fault) = check_host_source(&image.url, Some(checksum)) {
+            let detail = match named(&image.url) {
+                Some(_) => fault.detail,
+                None => "the URL of a file of checksums begins with http:// or https://".into(),
+            };
             errors.push(FieldError::invalid("spec.image.checksum", &json!(masked(checksum)), detail));
         }
         return;

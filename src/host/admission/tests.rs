@@ -340,7 +340,7 @@ async fn every_rule_of_a_spec() {
         (
             "1.7 schemes",
             image(json!({"url": "file:///etc/passwd", "checksum": SHA256})),
-            "spec.image.url: Invalid value: \"file:///etc/passwd\": must be a URL that begins with http:// or https:// and a host",
+            "spec.image.url: Invalid value: \"file:///etc/passwd\": must be a URL that begins with http:// or https:// and a host, or slipway://NAME with the name of an Image",
         ),
         ("1.7 schemes", image(json!({"url": "http://", "checksum": SHA256})), "spec.image.url: Invalid value"),
         ("1.7 schemes", image(json!({"url": "https://x/i", "checksum": SHA256})), OK),

@@ -15,6 +15,7 @@ use crate::api::metal3::{BareMetalHost, HardwareSystemVendor, OperationalStatus,
 use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
 use crate::host::discovery::rules;
 use crate::host::lifecycle;
+use crate::image::identity::proof;
 use crate::runtime::essence;
 
 /// A BareMetalHost without most of it.
@@ -26,6 +27,8 @@ pub struct HostView {
     boot_mac: Option<MacAddress>,
     /// Name of the library's Image for it; none without a URL.
     image_name: Option<String>,
+    /// The beginning of the checksum by which equal content is known.
+    image_proof: Option<u64>,
     operational_status: OperationalStatus,
     state: ProvisioningState,
     /// Who made it and its serial number, when that is one.
@@ -65,11 +68,19 @@ impl From<&BareMetalHost> for HostView {
                 .map(|bmc| BmcView { address: short(&bmc.address), credentials_name: short(&bmc.credentials_name) }),
             boot_mac: spec.boot_mac_address.as_deref().and_then(|mac| mac.parse().ok()),
             image_name: image.map(lifecycle::image_name),
+            image_proof: image
+                .and_then(|image| proof(image.checksum.as_deref(), image.checksum_type))
+                .and_then(|proof| short_proof(&proof)),
             operational_status: status.map(|status| status.operational_status).unwrap_or_default(),
             state: status.map(|status| status.provisioning.state).unwrap_or_default(),
             board: vendor.and_then(identity).filter(|board| board.len() <= MAX_TEXT),
         }
     }
+}
+
+/// The first 64 bits of a checksum in hex: enough to look at few hosts too many.
+pub(super) fn short_proof(proof: &str) -> Option<u64> {
+    u64::from_str_radix(proof.get(..16)?, 16).ok()
 }
 
 /// The same for the same machine only: maker and serial number.
@@ -98,6 +109,11 @@ impl HostView {
     /// Name of the library's Image for `spec.image`.
     pub fn image_name(&self) -> Option<&str> {
         self.image_name.as_deref()
+    }
+
+    /// The beginning of the checksum of `spec.image` by which equal content is known, see [`short_proof`].
+    pub fn image_proof(&self) -> Option<u64> {
+        self.image_proof
     }
 
     /// `spec.bmc.address`

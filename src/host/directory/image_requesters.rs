@@ -1,8 +1,10 @@
 //! Image demand: which namespaces want an image.
 //!
 //! Whose import an Image is: the namespaces whose hosts name its source now. Nothing that is written on the Image counts,
-//! for whoever may make Images may write that. Kept by a watch of its own, because it is the images' affair, not the
-//! hosts'.
+//! for whoever may make Images may write that.
+//!
+//! An Image that somebody made by hand is *published*: hosts of every namespace may use it, by its name or because its content
+//! is what they name. One that Slipway made for hosts is for the namespaces whose hosts name its source, and for no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
-use crate::api::metal3::{self, BareMetalHost, ProvisioningState};
+use crate::api::metal3::{BareMetalHost, ProvisioningState};
 use crate::api::slipway::Image;
 use crate::host::lifecycle;
 use crate::image::demand::{Demand, Demands, Party};
+use crate::image::identity::named;
 use crate::runtime::{Change, Key, Watches, key};
 
 /// Who asks for which Image. Cheap to clone.
@@ -36,8 +39,8 @@ struct Shared {
 struct Known {
     /// What a host asks for.
     hosts: HashMap<Key, Asked>,
-    /// By the name of an Image: namespaces, and their hosts that ask for it.
-    images: HashMap<String, BTreeMap<String, Count>>,
+    /// By what they ask for: namespaces, and their hosts.
+    images: HashMap<Wanted, BTreeMap<String, Count>>,
     /// Whether all hosts were listed once.
     complete: bool,
 }
@@ -45,10 +48,19 @@ struct Known {
 /// What a host asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
-    /// Name of the Image.
-    image: String,
+    image: Wanted,
     /// Whether it is provisioned.
     provisioned: bool,
+}
+
+/// An Image that hosts ask for. One by its name is not the same as one of a source, or whoever names another namespace's Image
+/// would have a share of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Wanted {
+    /// Published under this name.
+    Published(String),
+    /// Made for hosts, under this name.
+    OfHosts(String),
 }
 
 /// Hosts of a namespace that ask for an Image.
@@ -67,7 +79,7 @@ impl ImageRequesters {
         askers
     }
 
-    fn take(&self, change: &Change<'_, BareMetalHost>) {
+    pub(super) fn take(&self, change: &Change<'_, BareMetalHost>) {
         let mut known = self.known();
         let news = match change {
             Change::Put(host) => known.put(key(*host), asked(host)),
@@ -87,8 +99,24 @@ impl ImageRequesters {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether hosts of a namespace may use an Image that they do not name by its source.
+    pub(in crate::host) fn may_use(&self, namespace: &str, image: &Image) -> bool {
+        self.is_published(image) || self.has_named_source_of(namespace, &image.name_any())
+    }
+
+    /// Whether somebody made an Image by hand, who had the right to in the whole cluster: then it is for everybody's hosts.
+    pub(super) fn is_published(&self, image: &Image) -> bool {
+        !self.is_of_hosts(image)
+    }
+
+    /// Whether a host of a namespace names the source of the Image that was made for hosts under this name.
+    pub(super) fn has_named_source_of(&self, namespace: &str, image: &str) -> bool {
+        let wanted = Wanted::OfHosts(image.to_owned());
+        self.known().images.get(&wanted).is_some_and(|namespaces| namespaces.contains_key(namespace))
+    }
+
     fn is_of_hosts(&self, image: &Image) -> bool {
-        let Some(uid) = image.uid() else { return is_of_hosts(image) };
+        let Some(uid) = image.uid() else { return lifecycle::is_of_hosts(image) };
         let which = (uid, image.metadata.generation.unwrap_or_default());
         let mut remembered = self.0.of_hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = remembered.get(&which) {
@@ -97,7 +125,7 @@ impl ImageRequesters {
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
-        let found = is_of_hosts(image);
+        let found = lifecycle::is_of_hosts(image);
         remembered.insert(which, found);
         found
     }
@@ -105,17 +133,22 @@ impl ImageRequesters {
 
 impl Demands for ImageRequesters {
     fn of(&self, image: &Image) -> Demand {
-        let nobody = |party| Demand { parties: vec![party], hosts: 0, unfinished: 0 };
-        if !self.is_of_hosts(image) {
-            return nobody(Party::ByHand);
-        }
-        match self.known().images.get(&image.name_any()) {
-            Some(namespaces) => Demand {
-                parties: namespaces.keys().cloned().map(Party::Namespace).collect(),
-                hosts: namespaces.values().map(|count| count.hosts).sum(),
-                unfinished: namespaces.values().map(|count| count.hosts - count.provisioned).sum(),
+        let nobody = |party| Demand { parties: vec![party], ..Demand::default() };
+        let of_hosts = self.is_of_hosts(image);
+        let name = image.name_any();
+        let wanted = if of_hosts { Wanted::OfHosts(name) } else { Wanted::Published(name) };
+        let known = self.known();
+        let Some(namespaces) = known.images.get(&wanted) else {
+            return nobody(if of_hosts { Party::LeftOver } else { Party::ByHand });
+        };
+        Demand {
+            parties: match of_hosts {
+                true => namespaces.keys().cloned().map(Party::Namespace).collect(),
+                false => vec![Party::ByHand],
             },
-            None => nobody(Party::LeftOver),
+            namespaces: namespaces.keys().cloned().collect(),
+            hosts: namespaces.values().map(|count| count.hosts).sum(),
+            unfinished: namespaces.values().map(|count| count.hosts - count.provisioned).sum(),
         }
     }
 
@@ -165,23 +198,9 @@ fn asked(host: &BareMetalHost) -> Option<Asked> {
     let image = host.spec.image.as_ref().filter(|image| !image.url.is_empty())?;
     let provisioned =
         host.status.as_ref().is_some_and(|status| status.provisioning.state == ProvisioningState::Provisioned);
-    Some(Asked { image: lifecycle::image_name(image), provisioned })
-}
-
-/// Whether it has the name that hosts give to an Image of this source. Another source under such a name is somebody's
-/// own doing.
-fn is_of_hosts(image: &Image) -> bool {
-    let spec = &image.spec;
-    let of_host = |format: Option<String>| metal3::Image {
-        url: spec.url.clone(),
-        checksum: spec.checksum.clone(),
-        checksum_type: spec.checksum_type,
-        format,
-        oci_auth_secret_name: None,
-    };
-    // An empty format, which hosts may have, is none here.
-    let empty = spec.format.is_none().then(String::new);
-    [spec.format.clone(), empty].into_iter().any(|format| lifecycle::image_name(&of_host(format)) == image.name_any())
+    let name = lifecycle::image_name(image);
+    let image = if named(&image.url).is_some() { Wanted::Published(name) } else { Wanted::OfHosts(name) };
+    Some(Asked { image, provisioned })
 }
 
 #[cfg(test)]
@@ -200,7 +219,9 @@ mod tests {
 
     /// The Image that such hosts have imported.
     fn image(url: &str) -> Image {
-        let asked = asked(&host("x", "x", url)).expect("an image").image;
+        let asked = match asked(&host("x", "x", url)).expect("an image").image {
+            Wanted::OfHosts(name) | Wanted::Published(name) => name,
+        };
         let (url, checksum) = (url.to_owned(), Some("c".to_owned()));
         Image::new(&asked, ImageSpec { url, checksum, ..ImageSpec::default() })
     }
@@ -234,6 +255,30 @@ mod tests {
         askers.take(&Change::Listed);
         assert!(askers.complete());
         assert_eq!(askers.known().images.len(), 1);
+    }
+
+    #[test]
+    fn what_was_made_for_the_hosts_of_a_namespace_is_for_no_other() {
+        let requesters = ImageRequesters::default();
+        let theirs = image("http://x/private");
+        let published = Image::new("debian", ImageSpec { url: "http://x/debian".into(), ..ImageSpec::default() });
+        requesters.take(&Change::Put(&host("owner", "h", "http://x/private")));
+        let name = theirs.name_any();
+        for (namespace, url) in [("thief", format!("slipway://{name}")), ("user", "slipway://debian".into())] {
+            requesters.take(&Change::Put(&host(namespace, "h", &url)));
+        }
+        let may = |namespace: &str, image: &Image| requesters.may_use(namespace, image);
+        assert!(may("owner", &theirs) && !may("thief", &theirs) && !may("user", &theirs));
+        assert!(["owner", "thief", "user"].iter().all(|namespace| may(namespace, &published)));
+        // Whoever names it has no share of it and is not counted.
+        let demand = requesters.of(&theirs);
+        assert_eq!((demand.parties, demand.hosts), (namespaces(&["owner"]), 1));
+        let demand = requesters.of(&published);
+        assert_eq!((demand.parties, demand.hosts, demand.unfinished), (vec![Party::ByHand], 1, 1));
+        assert_eq!(demand.namespaces, ["user"]);
+        requesters.take(&Change::Gone(&("owner".into(), "h".into())));
+        assert!(!may("owner", &theirs));
+        assert_eq!(of(&requesters, &theirs), [Party::LeftOver]);
     }
 
     #[test]

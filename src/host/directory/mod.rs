@@ -3,6 +3,7 @@
 pub(in crate::host) mod at_rest;
 pub mod boot_index_feeder;
 pub(in crate::host) mod conflicts;
+pub(in crate::host) mod equal_images;
 pub(in crate::host) mod host_view;
 pub mod image_requesters;
 
@@ -18,11 +19,14 @@ use tokio::sync::watch;
 use self::at_rest::AtRest;
 use self::boot_index_feeder::Intents;
 use self::conflicts::ConflictIndex;
-use self::host_view::HostView;
+use self::equal_images::EqualImages;
+use self::host_view::{HostView, short_proof};
+use self::image_requesters::ImageRequesters;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image, ImageSpec, ImageStatus};
 use crate::boot::HostIndex;
+use crate::image::identity::proofs;
 use crate::runtime::{Cache, Change, Key, Slim, Watches, key};
 
 /// All hosts, as this process knows them. Cheap to clone.
@@ -34,6 +38,9 @@ pub struct Directory {
     pub intents: Intents,
     /// Whether all hosts and what they are to boot were listed.
     pub ready: watch::Receiver<bool>,
+    /// Who wants which image.
+    pub requesters: ImageRequesters,
+    pub(in crate::host) equal: EqualImages,
     pub(in crate::host) conflicts: Arc<ConflictIndex>,
     pub(in crate::host) cache: Cache<HostView>,
     pub(in crate::host) at_rest: AtRest,
@@ -52,6 +59,8 @@ impl Directory {
             Change::Gone(key) => told.take(&Change::Gone(key)),
             Change::Listed => told.take(&Change::Listed),
         });
+        let requesters = ImageRequesters::new(watches);
+        let equal = EqualImages::new(watches, requesters.clone());
         let cache = Cache::new(watches, |host: &BareMetalHost| HostView::from(host));
         let at_rest = AtRest::default();
         // These have the names of their hosts.
@@ -69,7 +78,7 @@ impl Directory {
             };
             wake_where(cache, &rest, is_its);
         });
-        Self { index, intents, ready, conflicts, cache, at_rest }
+        Self { index, intents, ready, requesters, equal, conflicts, cache, at_rest }
     }
 
     /// Has the host looked at that has a card with this address.
@@ -107,7 +116,7 @@ fn wake_where(cache: &Cache<HostView>, at_rest: &AtRest, wanted: impl Fn(&HostVi
     cache.wake_where(wanted);
 }
 
-/// Has hosts looked at when their Image changes in what they go by.
+/// Has hosts looked at when their Image changes in what they go by, or one is there that has the same content.
 fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>, at_rest: AtRest) {
     let cache = cache.clone();
     let mut known = HashMap::new();
@@ -122,7 +131,12 @@ fn wake_for_images(watches: &mut Watches, cache: &Cache<HostView>, at_rest: AtRe
             None => known.remove(&name),
         };
         if before != now {
-            wake_where(&cache, &at_rest, |host| host.image_name() == Some(name.as_str()));
+            let equal: Vec<u64> = match change {
+                Change::Put(image) => proofs(image).iter().filter_map(|proof| short_proof(proof)).collect(),
+                Change::Gone(_) | Change::Listed => Vec::new(),
+            };
+            let is_equal = |host: &HostView| host.image_proof().is_some_and(|proof| equal.contains(&proof));
+            wake_where(&cache, &at_rest, |host| host.image_name() == Some(name.as_str()) || is_equal(host));
         }
     });
 }

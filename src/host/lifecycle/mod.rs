@@ -15,6 +15,7 @@ mod deployment;
 mod detach;
 mod dispatch;
 mod inspect;
+mod library;
 mod power;
 mod profile;
 mod provision;
@@ -39,6 +40,7 @@ use crate::api::metal3::{
 use crate::api::slipway::{BootIntent, BootIntentSpec, Image, ImageSpec, IntentStep, Registration, StepAction};
 use crate::bmc::{BootDevice, PowerState};
 use crate::config::HostConfig;
+use crate::image::identity::named;
 use crate::runtime::Note;
 
 pub use backoff::retry_delay;
@@ -69,8 +71,10 @@ pub struct Observed<'a> {
     pub access: &'a Access,
     /// Power, when it was read lately enough.
     pub power: Option<PowerState>,
-    /// The library's image for `spec.image`, see [`image_name`].
+    /// The library's image for `spec.image`, see [`image_name`]; of one that it names itself, only when it may use it.
     pub image: Option<&'a Image>,
+    /// Another one with the same content that it may use.
+    pub equal: Option<&'a Image>,
     /// What its HardwareData says.
     pub hardware: Option<&'a HardwareDetails>,
     /// The inspection that its HardwareData came from.
@@ -286,8 +290,12 @@ pub fn says_registered(host: &BareMetalHost) -> bool {
     host.metadata.uid.is_some() && id == host.metadata.uid.as_ref()
 }
 
-/// Name of the library's Image for an image of a host: the same source with the same checksum is the same Image.
+/// Name of the library's Image for an image of a host: the one that it names, or else one of its own, where the same source with
+/// the same checksum is the same Image.
 pub fn image_name(image: &HostImage) -> String {
+    if let Some(name) = named(&image.url) {
+        return name.to_owned();
+    }
     let source = serde_json::json!([image.url, image.checksum, image.checksum_type, image.format]);
     let digest = Sha256::digest(source.to_string());
     let digits: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -304,6 +312,26 @@ pub fn image_name(image: &HostImage) -> String {
         .trim_matches('-')
         .to_owned();
     if stem.is_empty() { format!("image-{digits}") } else { format!("{stem}-{digits}") }
+}
+
+/// Whether an Image of the library has the name that hosts give to one of its source. Another source under such a name is
+/// somebody's own doing.
+pub fn is_of_hosts(image: &Image) -> bool {
+    let spec = &image.spec;
+    if named(&spec.url).is_some() {
+        return false;
+    }
+    let of_host = |format: Option<String>| HostImage {
+        url: spec.url.clone(),
+        checksum: spec.checksum.clone(),
+        checksum_type: spec.checksum_type,
+        format,
+        oci_auth_secret_name: None,
+    };
+    // An empty format, which hosts may have, is none here.
+    let empty = spec.format.is_none().then(String::new);
+    let name = image.metadata.name.as_deref().unwrap_or_default();
+    [spec.format.clone(), empty].into_iter().any(|format| image_name(&of_host(format)) == name)
 }
 
 /// A host under decision.

@@ -1,14 +1,14 @@
 //! The states from `available` to `provisioned`.
 
 use super::deployment::{self, Deployment};
+use super::library::{Lack, foreign, image_spec};
 use super::ramdisk::Stage;
 use super::{Decider, Effect, Next, image_name, one, profile, seconds};
 use crate::api::metal3::{ErrorType, Image, OperationMetric, ProvisioningState as State};
-use crate::api::slipway::{
-    ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, Image as Known, ImagePhase, ImageSpec, IntentStep, StepAction,
-};
+use crate::api::slipway::{ANNOTATION_FIRST_BOOT, BootIntentSpec, BootTarget, ImagePhase, IntentStep, StepAction};
 use crate::bmc::PowerState;
 use crate::config::FirstBoot;
+use crate::image::identity::named;
 use crate::outbound::masked;
 
 /// The operation of the intent of a host that became externally provisioned.
@@ -37,12 +37,24 @@ impl Decider<'_> {
             }
         }
         if deployment::needs_provisioning(spec, &self.status.provisioning) {
-            if let Err(message) = deployment {
-                if self.status.error_message != message {
-                    return self.failed(ErrorType::Provisioning, &message);
+            match (deployment, self.observed.lack()) {
+                (Err(message), _) | (_, Some(Lack::Other(message))) => {
+                    if self.status.error_message != message {
+                        return self.failed(ErrorType::Provisioning, &message);
+                    }
                 }
-            } else if let Some(next) = self.try_provisioning() {
-                return next;
+                // Here it takes no place of those that others wait for.
+                (_, Some(Lack::NotYet(reason))) => {
+                    if self.status.error_type == Some(ErrorType::Provisioning) {
+                        self.clear_error();
+                    }
+                    return self.poll(reason);
+                }
+                (_, None) => {
+                    if let Some(next) = self.try_provisioning() {
+                        return next;
+                    }
+                }
             }
         }
         // A session must not outlive the power.
@@ -153,7 +165,7 @@ impl Decider<'_> {
             // How it starts was decided before.
             return Ok(self.onto(BootTarget::Disk, operation));
         }
-        let digest = self.library_image(image)?;
+        let digest = self.library_image(operation, image)?;
         // What the disks were wiped for: with other hints there would be two disks with a system in the end.
         let hints = self.status.provisioning.root_device_hints.clone();
         let on_root = |action| IntentStep { root_device_hints: hints.clone(), ..one(action) };
@@ -198,7 +210,7 @@ impl Decider<'_> {
     }
 
     fn boot_live(&mut self, operation: &str, image: &Image) -> Result<Stage, Next> {
-        let digest = self.library_image(image)?;
+        let digest = self.library_image(operation, image)?;
         match self.onto(BootTarget::LiveIso, operation) {
             Stage::Do(Effect::Intent(spec)) if spec.target == BootTarget::LiveIso => {
                 Ok(Stage::Do(Effect::Intent(Box::new(BootIntentSpec { live_iso: Some(digest), ..*spec }))))
@@ -254,6 +266,7 @@ impl Decider<'_> {
     fn last_failure(&self) -> String {
         let wanted = deployment::image(self.observed.host.spec.image.as_ref());
         if let (Some(known), Some(wanted)) = (self.observed.image, wanted)
+            && named(&wanted.url).is_none()
             && known.spec != image_spec(wanted)
         {
             return foreign(&image_name(wanted));
@@ -264,44 +277,6 @@ impl Decider<'_> {
         let results = self.observed.intent.and_then(|intent| intent.status.as_ref()).map(|status| &status.results);
         let step = results.and_then(|all| all.iter().rev().find(|result| !result.succeeded)).map(|r| r.message.clone());
         failed.or(step).unwrap_or_else(|| "see the host's events".to_owned())
-    }
-
-    /// The image's digest once it is in the library.
-    fn library_image(&mut self, image: &Image) -> Result<String, Next> {
-        let name = image_name(image);
-        let Some(known) = self.observed.image else {
-            return Err(match ensure_image(image) {
-                Ok(effect) => Next::Do(effect),
-                Err(message) => self.failed(ErrorType::Provisioning, &message),
-            });
-        };
-        if known.spec != image_spec(image) {
-            let message = foreign(&name);
-            return Err(self.failed(ErrorType::Provisioning, &message));
-        }
-        // What is known of an earlier spec says nothing of this one.
-        let status = known.status.clone().filter(|_| is_current(known)).unwrap_or_default();
-        match (status.phase, status.digest) {
-            (ImagePhase::Ready, Some(digest)) => Ok(digest),
-            (ImagePhase::Failed, _) => {
-                let why = status.message.unwrap_or_else(|| "the import failed".into());
-                let again = format!("when the file is repaired, `slipway image remove {name}` has it read again");
-                Err(self.failed(ErrorType::Provisioning, &format!("image {}: {why} ({again})", masked(&image.url))))
-            }
-            (phase, _) => {
-                let percent = status.percent.map(|p| format!(", {p} %")).unwrap_or_default();
-                let doing = if phase == ImagePhase::Importing { "being imported" } else { "waiting to be imported" };
-                Err(self.poll(format!("image {name} is {doing}{percent}")))
-            }
-        }
-    }
-
-    /// Begins the import early: it runs while the machine's firmware starts.
-    pub(super) fn prefetch_image(&self) -> Option<Next> {
-        let image = deployment::image(self.observed.host.spec.image.as_ref())?;
-        // What is wrong with its source is said when the host is to be provisioned.
-        let asked = (self.observed.image.is_none() && !self.deleting()).then(|| ensure_image(image));
-        asked?.ok().map(Next::Do)
     }
 
     pub(super) fn provisioned(&mut self) -> Next {
@@ -320,13 +295,13 @@ impl Decider<'_> {
         let done = &self.status.provisioning;
         let image = done.image.clone().filter(|image| deployment::is_live(image) && done.custom_deploy.is_none())?;
         // Also when it gave way to others: the machine needs it at its next boot.
-        let Some(known) = self.observed.image else { return ensure_image(&image).ok().map(Next::Do) };
+        if let Some(next) = self.import_missing(&image) {
+            return Some(next);
+        }
         if self.observed.intent.is_some_and(|intent| intent.spec.target == BootTarget::LiveIso) {
             return None;
         }
-        let is_its = known.spec == image_spec(&image) && is_current(known);
-        let ready = known.status.as_ref().filter(|status| is_its && status.phase == ImagePhase::Ready);
-        let digest = ready?.digest.clone()?;
+        let digest = self.live_digest(&image)?;
         let spec = BootIntentSpec {
             started: self.stamp(),
             live_iso: Some(digest),
@@ -419,33 +394,4 @@ impl Decider<'_> {
             }
         })
     }
-}
-
-/// Has the library import a host's image, unless it must not be read.
-fn ensure_image(image: &Image) -> Result<Effect, String> {
-    deployment::source(image)?;
-    Ok(Effect::EnsureImage { name: image_name(image), spec: Box::new(image_spec(image)) })
-}
-
-/// What the library's Image of a host's image says.
-fn image_spec(image: &Image) -> ImageSpec {
-    ImageSpec {
-        url: image.url.clone(),
-        checksum: image.checksum.clone(),
-        checksum_type: image.checksum_type,
-        format: image.format.clone().filter(|format| !format.is_empty()),
-    }
-}
-
-/// Whether the status is of the spec.
-fn is_current(image: &Known) -> bool {
-    image.status.as_ref().is_some_and(|status| status.observed_generation == image.metadata.generation)
-}
-
-/// Why an Image under the right name is not used.
-fn foreign(name: &str) -> String {
-    format!(
-        "image {name} in the library is not what spec.image says: somebody else made it, or another release of Slipway; \
-         `slipway image remove {name}` lets this host have its own"
-    )
 }

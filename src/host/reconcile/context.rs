@@ -12,6 +12,7 @@ use crate::engine::Fence;
 use crate::host::bmc_access::login_limits::LoginLimits;
 use crate::host::bmc_access::status_cache::StatusCache;
 use crate::host::directory::conflicts::ConflictIndex;
+use crate::host::directory::equal_images::EqualImages;
 use crate::host::media::Media;
 use crate::host::status::metrics::Metrics;
 use crate::live::Live;
@@ -28,6 +29,7 @@ pub(in crate::host) struct Context {
     /// What machines boot without the network; none where no boot HTTP runs.
     pub media: Option<Media>,
     pub conflicts: Arc<ConflictIndex>,
+    pub equal: EqualImages,
     pub logins: Arc<LoginLimits>,
     pub resets: Resets,
     /// Held by who lets go of Secrets.

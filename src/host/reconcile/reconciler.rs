@@ -21,7 +21,7 @@ use super::resets::Resets;
 use super::up_since::UpSince;
 use super::{credentials, effects, registration};
 use crate::api::MacAddress;
-use crate::api::metal3::{BareMetalHost, BareMetalHostStatus, HardwareData, HostAddress, ProvisioningState};
+use crate::api::metal3::{self, BareMetalHost, BareMetalHostStatus, HardwareData, HostAddress, ProvisioningState};
 use crate::api::slipway::{BootIntent, Image};
 use crate::bmc::Registry;
 use crate::config::HostConfig;
@@ -39,6 +39,7 @@ use crate::host::scheduling::reconcile_slots::{self, ReconcileSlots};
 use crate::host::status::metrics::Metrics;
 use crate::host::status::{conditions, hardware_data, progress};
 use crate::host::{COMPONENT, label};
+use crate::image::identity;
 use crate::live::Live;
 use crate::log::named;
 use crate::runtime::{Note, Reconcile, events, run as run_controller};
@@ -77,6 +78,8 @@ struct Around {
     intent: Option<BootIntent>,
     access: lifecycle::Access,
     image: Option<Image>,
+    /// Another one of the same content.
+    equal: Option<Image>,
     hardware: Option<HardwareData>,
     /// Whether a DataImage of a host that is to go is still in its drive.
     data_cd: bool,
@@ -128,7 +131,7 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media, leases } = hardware.into();
     registration::complete(&client, &shutdown).await;
-    let Directory { index, conflicts, cache, intents, at_rest, .. } = directory;
+    let Directory { index, equal, conflicts, cache, intents, at_rest, .. } = directory;
     at_rest.clear();
     let settings = settings.into();
     let begun = settings.get();
@@ -144,6 +147,7 @@ pub async fn run(
         metrics,
         media,
         conflicts,
+        equal,
         logins: Arc::default(),
         resets: Resets::default(),
         releasing: tokio::sync::Mutex::default(),
@@ -347,20 +351,34 @@ impl Reconciler {
         let intent = self.context.api::<BootIntent>(&namespace).get_opt(&host.name_any()).await?;
         let access =
             credentials::read(&self.context, host).await.inspect_err(|_| self.context.metrics.credentials_unread())?;
-        let image = match &host.spec.image {
-            Some(image) if !image.url.is_empty() => {
-                Api::<Image>::all(self.context.client.clone()).get_opt(&lifecycle::image_name(image)).await?
-            }
-            _ => None,
+        let (image, equal) = match host.spec.image.as_ref().filter(|image| !image.url.is_empty()) {
+            Some(image) => self.library(&namespace, image).await?,
+            None => (None, None),
         };
         let hardware = hardware_data::read(&self.context.client, host).await?;
         let going = host.metadata.deletion_timestamp.is_some();
         let data_cd = going && data_image::is_attached(&self.context.api(&namespace), &host.name_any()).await?;
-        Ok(Around { intent, access, image, hardware, data_cd })
+        Ok(Around { intent, access, image, equal, hardware, data_cd })
+    }
+
+    /// What the library has for a host's image: its Image, and another one of the same content.
+    async fn library(
+        &self,
+        namespace: &str,
+        image: &metal3::Image,
+    ) -> Result<(Option<Image>, Option<Image>), kube::Error> {
+        let (images, equal) = (Api::<Image>::all(self.context.client.clone()), &self.context.equal);
+        match identity::named(&image.url) {
+            Some(name) => Ok((equal.named(&images, namespace, name).await?, None)),
+            None => {
+                let own = images.get_opt(&lifecycle::image_name(image)).await?;
+                Ok((own, equal.find(&images, namespace, image).await?))
+            }
+        }
     }
 
     fn decide(&self, host: &BareMetalHost, around: &Around) -> Transition {
-        let Around { intent, access, image, hardware, data_cd } = around;
+        let Around { intent, access, image, equal, hardware, data_cd } = around;
         let settings = self.context.settings.get();
         self.places.set(settings.busy_limit, settings.boot_deadline.0);
         let power = match access {
@@ -383,6 +401,7 @@ impl Reconciler {
             access,
             power,
             image: image.as_ref(),
+            equal: equal.as_ref(),
             hardware: hardware.as_ref().and_then(|hardware| hardware.spec.hardware.as_ref()),
             hardware_from: hardware.as_ref().and_then(hardware_data::operation),
             record_time: self.context.index.record_time(now.as_millisecond()),

@@ -43,6 +43,9 @@ fn waiting(
     if state == State::Unmanaged {
         return Some(HostProgress { phase: "waiting for the operator".into(), ..base });
     }
+    if state == State::Available && observed.waits_for_image() {
+        return Some(HostProgress { phase: "waiting for the image".into(), ..base });
+    }
     if !is_moving(status) {
         return None;
     }
@@ -197,6 +200,7 @@ mod tests {
             access: &Access::None,
             power: None,
             image,
+            equal: None,
             hardware: None,
             hardware_from: None,
             record_time: 0,

@@ -38,6 +38,11 @@ impl Images {
 }
 
 impl Images {
+    /// Has an Image looked at.
+    pub(in crate::image) fn look_at(&self, image: &Image) {
+        self.cache.wakes().wake(key(image));
+    }
+
     /// Imports under way.
     pub fn imports(&self) -> usize {
         self.shared.imports.len()

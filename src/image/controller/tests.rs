@@ -254,13 +254,14 @@ impl Demands for Wanted {
         let name = image.name_any();
         let namespace = name.split('-').next().unwrap_or_default();
         if namespace == "hand" {
-            return Demand { parties: vec![Party::ByHand], hosts: 0, unfinished: 0 };
+            return Demand { parties: vec![Party::ByHand], ..Demand::default() };
         }
         if lock(&self.unwanted).contains(&name) {
-            return Demand { parties: vec![Party::LeftOver], hosts: 0, unfinished: 0 };
+            return Demand { parties: vec![Party::LeftOver], ..Demand::default() };
         }
         let unfinished = usize::from(!lock(&self.provisioned).contains(&name));
-        Demand { parties: vec![Party::Namespace(namespace.to_owned())], hosts: 1, unfinished }
+        let parties = vec![Party::Namespace(namespace.to_owned())];
+        Demand { parties, namespaces: vec![namespace.to_owned()], hosts: 1, unfinished }
     }
 
     fn complete(&self) -> bool {

@@ -207,12 +207,25 @@ impl Context {
     async fn collect(&self) -> anyhow::Result<()> {
         let alone = self.gate.try_write();
         let settled = if alone.is_ok() { Duration::ZERO } else { SETTLED };
+        self.collect_uploads().await?;
         let keep = self.wanted().await;
         let keep = keep.map_err(|error| anyhow!("images and boot intents cannot be listed: {error}"))?;
         let library = self.library.clone();
         let gone = tokio::task::spawn_blocking(move || library.collect(&keep, settled)).await??;
         if gone.images > 0 {
             tracing::info!(images = gone.images, bytes = gone.bytes, "removed images that nothing names");
+        }
+        Ok(())
+    }
+
+    async fn collect_uploads(&self) -> anyhow::Result<()> {
+        let mut uids = HashSet::new();
+        objects::each(&self.images, |image| uids.extend(image.metadata.uid)).await?;
+        let library = self.library.clone();
+        let now = SystemTime::now();
+        let gone = tokio::task::spawn_blocking(move || library.inner.uploads.collect(&uids, now)).await??;
+        if gone > 0 {
+            tracing::info!(uploads = gone, "removed what was sent for images that are gone, or not sent on");
         }
         Ok(())
     }
@@ -296,16 +309,12 @@ pub(super) fn says_its_users(demands: &dyn Demands, image: &Image) -> bool {
     (hosts, namespaces.as_slice()) == said
 }
 
-/// As an Image's status says it. Hosts do not use what was made by hand.
+/// As an Image's status says it. What was made by hand says nothing while no host names it.
 fn users(demand: &Demand) -> (Option<i64>, Vec<String>) {
-    if demand.parties.contains(&Party::ByHand) {
+    if demand.hosts == 0 && demand.parties.contains(&Party::ByHand) {
         return <_>::default();
     }
-    let name = |party: &Party| match party {
-        Party::Namespace(name) => Some(name.clone()),
-        Party::ByHand | Party::LeftOver => None,
-    };
-    let mut namespaces: Vec<String> = demand.parties.iter().filter_map(name).collect();
+    let mut namespaces = demand.namespaces.clone();
     namespaces.sort();
     namespaces.truncate(NAMESPACES_SHOWN);
     (i64::try_from(demand.hosts).ok(), namespaces)
@@ -347,10 +356,13 @@ mod tests {
 
     #[test]
     fn a_status_names_eight_namespaces_and_counts_all_hosts() {
-        let parties = (0..20).rev().map(|number| Party::Namespace(format!("n{number:02}"))).collect();
-        let (hosts, namespaces) = users(&Demand { parties, hosts: 700, unfinished: 3 });
-        assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
-        let nobody = |party| users(&Demand { parties: vec![party], hosts: 0, unfinished: 0 });
+        let namespaces: Vec<String> = (0..20).rev().map(|number| format!("n{number:02}")).collect();
+        for parties in [namespaces.iter().cloned().map(Party::Namespace).collect(), vec![Party::ByHand]] {
+            let demand = Demand { parties, namespaces: namespaces.clone(), hosts: 700, unfinished: 3 };
+            let (hosts, namespaces) = users(&demand);
+            assert_eq!((hosts, namespaces.len(), namespaces[0].as_str()), (Some(700), 8, "n00"));
+        }
+        let nobody = |party| users(&Demand { parties: vec![party], ..Demand::default() });
         assert_eq!((nobody(Party::LeftOver), nobody(Party::ByHand)), ((Some(0), vec![]), (None, vec![])));
     }
 }

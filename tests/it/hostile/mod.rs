@@ -3,6 +3,8 @@
 //!
 //! The same rows for every API server: that of Slipway's own library without its admission, and a kube-apiserver.
 
+mod images;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -165,11 +167,11 @@ async fn serve(listener: TcpListener, trap: u16) {
             };
             let mut answer = match path {
                 "/redirect" => head("302 Found", &format!("Location: http://127.0.0.1:{trap}/\r\n"), 0).into_bytes(),
-                "/good.raw" | "/no.iso" => head("200 OK", "", GOOD).into_bytes(),
+                "/good.raw" | "/no.iso" | "/private.raw" => head("200 OK", "", GOOD).into_bytes(),
                 _ => head("404 Not Found", "", 0).into_bytes(),
             };
             if answer.starts_with(b"HTTP/1.1 200") && !asked.starts_with("HEAD") {
-                answer.extend(std::iter::repeat_n(7, GOOD));
+                answer.extend(std::iter::repeat_n(if path == "/private.raw" { PRIVATE } else { 7 }, GOOD));
             }
             peer.write_all(&answer).await.ok();
             peer.shutdown().await.ok();
@@ -178,7 +180,9 @@ async fn serve(listener: TcpListener, trap: u16) {
 }
 
 const GOOD: usize = 1 << 20;
-const HOSTS_WITH_IMAGES: usize = 16;
+/// What fills the image of another namespace.
+const PRIVATE: u8 = 9;
+const HOSTS_WITH_IMAGES: usize = 20;
 const TRAPS: usize = 8;
 
 /// The appliance that acts.
@@ -368,6 +372,7 @@ pub async fn rows(kubeconfig: &str, site: &mut Site, acting: Acting<'_>) {
         .map(|image| image.spec.url.clone())
         .collect();
     assert_eq!(ready, [good]);
+    images::rows(&admin, &mallory, site, &acting, number + 1).await;
     assert_eq!(site.cd.0.media(), None);
     assert_eq!(site.visitors(), Vec::<String>::new());
     assert!(!(acting.log)().contains(SECRET));

@@ -340,6 +340,7 @@ impl Site {
             metrics: Metrics::default(),
             media: None,
             conflicts: Arc::default(),
+            equal: Default::default(),
             logins: Arc::default(),
             resets: Resets::default(),
             releasing: tokio::sync::Mutex::default(),

@@ -1,0 +1,36 @@
+//! Uploads: content that is sent to an object, larger than any object.
+//!
+//! `POST …/NAME/UPLOAD` sends a piece, which the room takes as it comes, and `GET` asks what has come. Both are judged by roles as
+//! any subresource is, each request for itself. None of it is in memory as a whole, so it takes none of what bodies may take.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::request::Parts;
+
+use super::admission::{Upload, UploadRequest};
+use super::request::Target;
+use super::request_context::NOT_ALLOWED;
+use super::resource::Resource;
+use super::{ApiError, ApiServer};
+
+/// Answers a request whose caller may make it.
+pub(super) async fn serve(
+    api: &ApiServer,
+    resource: &Resource,
+    target: &Target,
+    parts: &Parts,
+    (verb, body): (&str, Body),
+    upload: Upload,
+) -> Result<Response, ApiError> {
+    let piece = match verb {
+        "get" => None,
+        "create" => Some(body),
+        _ => return Err(ApiError::method_not_allowed(NOT_ALLOWED)),
+    };
+    let (namespace, name) = (target.namespace.as_deref().unwrap_or_default(), target.name.clone().unwrap_or_default());
+    let object = api.store().get(&resource.storage, namespace, &name);
+    let object = object.ok_or_else(|| ApiError::not_found(resource, &name))?;
+    let object = serde_json::from_slice(&object.json()).map_err(|error| ApiError::internal(error.to_string()))?;
+    let query = parts.uri.query().unwrap_or_default().to_owned();
+    upload(UploadRequest { object, query, piece }).await
+}

@@ -1,0 +1,196 @@
+//! `slipway image import`: sends a file or has the appliance read a URL, and follows the import to its end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use futures::TryStreamExt;
+use kube::api::{PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt};
+
+use super::list::size;
+use super::send::Endpoint;
+use super::{connect, delete};
+use crate::api::slipway::{Image, ImagePhase, ImageSpec};
+use crate::cli::client::Server;
+use crate::cli::progress::Progress;
+use crate::image::scheme::upload_url;
+
+#[derive(clap::Args)]
+pub(in crate::cli) struct Options {
+    /// Name in the library
+    name: String,
+    /// File, - for standard input, or a URL that the appliance reads: http, https, or file:// below its image.file_folder
+    source: String,
+    /// Checksum of the source as published, or the URL of a file of checksums
+    #[arg(long)]
+    checksum: Option<String>,
+    /// raw, qcow2 or live-iso [default: raw or qcow2, whichever it is]
+    #[arg(long)]
+    format: Option<String>,
+    /// Do not wait until the import is done
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+    let client = connect(&options.server).await?;
+    let images = Api::<Image>::all(client.clone());
+    let Options { name, source, checksum, format, no_wait, .. } = options;
+    let mut content = if source.contains("://") { None } else { Some(Content::open(&source)?) };
+    let url = match (&content, Path::new(&source).file_name()) {
+        (None, _) => source.clone(),
+        (Some(Content { is_file: true, .. }), Some(file)) => upload_url(&file.to_string_lossy()),
+        (Some(_), _) => upload_url(&name),
+    };
+    let image = Image::new(&name, ImageSpec { url, checksum, checksum_type: None, format });
+    let made = make(&images, &image, content.is_some()).await?;
+    if let Some(content) = &mut content {
+        send(&client, &images, &made, content).await?;
+    }
+    if no_wait {
+        println!("image {name} created");
+        return Ok(());
+    }
+    follow(&images, &made).await
+}
+
+/// What is sent.
+struct Content {
+    source: Box<dyn Read>,
+    /// Whether it can be read again from the start.
+    is_file: bool,
+    bytes: Option<u64>,
+}
+
+impl Content {
+    fn open(source: &str) -> anyhow::Result<Self> {
+        if source == "-" {
+            return Ok(Self { source: Box::new(io::stdin()), is_file: false, bytes: None });
+        }
+        let file = File::open(source).with_context(|| source.to_owned())?;
+        let about = file.metadata().with_context(|| source.to_owned())?;
+        if about.is_dir() {
+            bail!("{source} is a folder");
+        }
+        let is_file = about.is_file();
+        Ok(Self { source: Box::new(file), is_file, bytes: is_file.then_some(about.len()) })
+    }
+}
+
+/// Sends the content of an image, or the rest of it.
+async fn send(client: &Client, images: &Api<Image>, made: &Image, content: &mut Content) -> anyhow::Result<()> {
+    let name = made.name_any();
+    let endpoint = Endpoint::new(client, &name);
+    let received = match endpoint.received().await {
+        Ok(received) => received,
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {
+            _ = delete(images, made).await;
+            bail!(
+                "this API server takes no images: serve the file by http, or put it below image.file_folder of the \
+                 appliance, and name its URL"
+            );
+        }
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            _ = delete(images, made).await;
+            return Err(kube::Error::Api(status)).with_context(|| format!("image {name}"));
+        }
+        Err(error) => return Err(error).with_context(|| format!("image {name}")),
+    };
+    if received.whole {
+        return Ok(());
+    }
+    if received.bytes > 0 && !content.is_file {
+        bail!(
+            "image {name}: a part of it was sent before, and what comes from a pipe cannot be gone on with: remove it first"
+        );
+    }
+    if received.bytes > 0 {
+        eprintln!("image {name}: going on after {} that were sent before", size(i64::try_from(received.bytes)?));
+    }
+    let mut progress = Progress::new();
+    let sent = endpoint.send(&mut content.source, received.bytes, content.bytes, &mut progress).await;
+    progress.end();
+    sent.with_context(|| format!("image {name}"))
+}
+
+/// Creates an image, in place of one whose import failed. One of which a part was sent is gone on with.
+async fn make(images: &Api<Image>, image: &Image, is_sent: bool) -> anyhow::Result<Image> {
+    let name = image.name_any();
+    let create = || async { images.create(&PostParams::default(), image).await };
+    match create().await {
+        Err(kube::Error::Api(error)) if error.is_already_exists() => {}
+        made => return made.with_context(|| format!("image {name}")),
+    }
+    let there = images.get(&name).await.with_context(|| format!("image {name}"))?;
+    let failed = there.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Failed);
+    let is_ready = there.status.as_ref().is_some_and(|status| status.phase == ImagePhase::Ready);
+    if is_sent && !is_ready && !failed && there.spec == image.spec {
+        return Ok(there);
+    }
+    if !failed {
+        bail!("image {name} is in the library already; `slipway image remove {name}` makes room for another");
+    }
+    delete(images, &there).await.with_context(|| format!("image {name}"))?;
+    eprintln!("image {name}: its last import failed, and is replaced");
+    create().await.with_context(|| format!("image {name}"))
+}
+
+/// Shows how far an import is, until it has ended.
+async fn follow(images: &Api<Image>, made: &Image) -> anyhow::Result<()> {
+    let name = made.name_any();
+    let mut progress = Progress::new();
+    loop {
+        let image = images.get(&name).await?;
+        if image.uid() != made.uid() {
+            bail!("image {name} was replaced by another one meanwhile");
+        }
+        let version = image.resource_version().unwrap_or_default();
+        let status = image.status.clone().unwrap_or_default();
+        match status.phase {
+            ImagePhase::Ready => {
+                progress.end();
+                let bytes = |bytes: Option<i64>| size(bytes.unwrap_or_default());
+                println!(
+                    "image {name} is ready: {} on a disk, {} in the library; hosts name it as slipway://{name}",
+                    bytes(status.virtual_size),
+                    bytes(status.stored_size)
+                );
+                return Ok(());
+            }
+            ImagePhase::Failed => {
+                progress.end();
+                // What is left of it would only stand in the way of the next try.
+                let removed = delete(images, &image).await;
+                let why = status.message.unwrap_or_else(|| "the import failed".into());
+                bail!("image {name}: {why}{}", if removed.is_ok() { ". Nothing is left of it" } else { "" });
+            }
+            phase => {
+                let doing = if phase == ImagePhase::Importing { "importing" } else { "waiting for its turn" };
+                progress.show(&format!("{name}: {doing}"), status.percent.and_then(|percent| percent.try_into().ok()));
+            }
+        }
+        wait_for_change(images, &name, &version).await?;
+    }
+}
+
+/// Returns at the next change of the image, or after some seconds without one.
+async fn wait_for_change(images: &Api<Image>, name: &str, version: &str) -> anyhow::Result<()> {
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let mut events = std::pin::pin!(images.watch(&params, version).await?);
+    let next = async {
+        while let Some(event) = events.try_next().await? {
+            match event {
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Deleted(_) => bail!("image {name} was removed meanwhile"),
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Error(_) => break,
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(10), next).await.unwrap_or(Ok(()))
+}

@@ -1,0 +1,66 @@
+//! Images that are sent to the appliance: what has come, and when it is not needed any more.
+
+use std::io;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use serde_json::json;
+
+use super::{CHECK_EVERY, Context, generation};
+use crate::api::slipway::{Image, ImagePhase, ImageStatus};
+use crate::image::ImportError;
+use crate::image::scheme::uploaded_file;
+use crate::image::upload::Whole;
+
+/// What an Image says while its content is still to be sent.
+const AWAITED: &str =
+    "waiting for its content: `slipway image import NAME FILE` sends it, and goes on where it was cut off";
+
+impl Context {
+    /// What was sent for an Image; none of another kind of source.
+    pub(super) async fn uploaded(&self, image: &Image) -> Result<Option<Whole>, ImportError> {
+        if uploaded_file(&image.spec.url).is_none() {
+            return Ok(None);
+        }
+        let again = "its content was sent once and is gone: `slipway image import` sends it again";
+        match self.whole(image).await {
+            Ok(Some(whole)) => Ok(Some(whole)),
+            Ok(None) => Err(ImportError::lasting(again)),
+            Err(error) => Err(ImportError::passing(format!("what was sent cannot be read: {error}"))),
+        }
+    }
+
+    async fn whole(&self, image: &Image) -> io::Result<Option<Whole>> {
+        let (library, uid) = (self.library.clone(), image.uid().unwrap_or_default());
+        tokio::task::spawn_blocking(move || library.inner.uploads.whole(&uid)).await.map_err(io::Error::other)?
+    }
+
+    /// When to look again at an Image whose content is still to be sent. It says so.
+    pub(super) async fn awaits_upload(
+        &self,
+        image: &Image,
+        status: &ImageStatus,
+    ) -> Result<Option<Action>, Arc<kube::Error>> {
+        if uploaded_file(&image.spec.url).is_none() || self.whole(image).await.is_ok_and(|whole| whole.is_some()) {
+            return Ok(None);
+        }
+        let says = status.phase == ImagePhase::Pending
+            && status.message.as_deref() == Some(AWAITED)
+            && status.observed_generation == Some(generation(image));
+        if !says {
+            let waiting = json!({ "phase": "Pending", "percent": null, "message": AWAITED });
+            self.report(image, super::merged(&super::base(image, 0), waiting)).await?;
+        }
+        Ok(Some(Action::requeue(CHECK_EVERY)))
+    }
+
+    /// What was sent is in the library now, or of no use.
+    pub(super) async fn drop_upload(&self, uid: Option<String>) {
+        let (library, uid) = (self.library.clone(), uid.unwrap_or_default());
+        let removed = tokio::task::spawn_blocking(move || library.inner.uploads.remove(&uid)).await;
+        if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed) {
+            tracing::warn!(%error, "cannot remove what was sent for an image");
+        }
+    }
+}

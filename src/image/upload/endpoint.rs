@@ -1,0 +1,102 @@
+//! `…/images/NAME/upload`: an image that is sent to the appliance, piece by piece.
+//!
+//! `POST ?offset=N` sends a piece that goes on at byte N; with the last one, `whole=SHA256`. `GET` says how much has come. Both
+//! answer with a [`Received`]. A piece that does not fit is refused with 409: ask where to go on.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+
+use super::{Received, Refused};
+use crate::api::slipway::Image;
+use crate::apiserver::{ApiError, Upload, UploadRequest};
+use crate::image::Library;
+use crate::image::controller::Images;
+use crate::image::identity::ready;
+use crate::image::scheme::{UPLOAD_SCHEME, uploaded_file};
+
+/// The upload, for the API server. `images` hear when one is whole.
+pub(in crate::image) fn upload(library: Library, images: Images) -> Upload {
+    Arc::new(move |request| {
+        let (library, images) = (library.clone(), images.clone());
+        Box::pin(async move { answer(&library, &images, request).await })
+    })
+}
+
+/// What is asked for: where a piece begins, and the checksum that comes with the last one.
+fn parse(query: &str) -> Result<(u64, Option<String>), String> {
+    let (mut offset, mut whole) = (None, None);
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        match key.as_ref() {
+            "offset" => offset = Some(value.parse().map_err(|_| format!("offset: {value:?} is not a number"))?),
+            "whole" => whole = Some(value.into_owned()),
+            _ => {}
+        }
+    }
+    Ok((offset.ok_or("offset: say where the piece begins")?, whole))
+}
+
+async fn answer(library: &Library, images: &Images, request: UploadRequest) -> Result<Response, ApiError> {
+    let UploadRequest { object, query, piece } = request;
+    let image: Image = serde_json::from_value(object).map_err(|error| ApiError::internal(error.to_string()))?;
+    let uid = image.metadata.uid.clone().unwrap_or_default();
+    if uploaded_file(&image.spec.url).is_none() {
+        let message = format!("only an image whose spec.url is {UPLOAD_SCHEME}:FILE is sent to the appliance");
+        return Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message));
+    }
+    let received = match piece {
+        None if ready(&image).is_some() => Ok(Received { bytes: 0, whole: true }),
+        None => library.received(&uid).await.map_err(Refused::Failed),
+        Some(_) if ready(&image).is_some() => {
+            let message = "the image is in the library already: remove it first";
+            return Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message));
+        }
+        Some(piece) => {
+            let (offset, whole) = parse(&query).map_err(ApiError::bad_request)?;
+            library.receive(&uid, offset, whole, piece).await
+        }
+    };
+    let received = received.map_err(|refused| told(&refused))?;
+    if received.whole {
+        images.look_at(&image);
+    }
+    Ok(axum::Json(received).into_response())
+}
+
+fn told(refused: &Refused) -> ApiError {
+    let message = refused.to_string();
+    match refused {
+        Refused::Offset(_) => ApiError::new(StatusCode::CONFLICT, "Conflict", message),
+        Refused::Invalid(_) => ApiError::bad_request(message),
+        Refused::Busy(_) => ApiError::unavailable(message),
+        Refused::TooLarge(_) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message),
+        Refused::CutOff => ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message),
+        Refused::Failed(error) => {
+            tracing::error!(%error, "cannot keep an upload");
+            ApiError::internal(format!("the upload cannot be kept: {message}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_says_where_it_begins() {
+        for (query, wanted) in [
+            ("offset=0", Ok((0, None))),
+            ("offset=7&whole=ab", Ok((7, Some("ab".to_owned())))),
+            ("", Err("offset")),
+            ("offset=-1", Err("offset")),
+            ("offset=99999999999999999999", Err("offset")),
+        ] {
+            match (parse(query), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
+                (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
+                (found, _) => panic!("{query}: {found:?}"),
+            }
+        }
+    }
+}
