@@ -5,6 +5,7 @@ pub mod boot_index_feeder;
 pub(in crate::host) mod conflicts;
 pub(in crate::host) mod host_view;
 pub mod image_requesters;
+pub(in crate::host) mod interrupts;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -19,6 +20,7 @@ use self::at_rest::AtRest;
 use self::boot_index_feeder::Intents;
 use self::conflicts::ConflictIndex;
 use self::host_view::HostView;
+use self::interrupts::Interrupts;
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image, ImageSpec, ImageStatus};
 use crate::boot::HostIndex;
@@ -36,6 +38,7 @@ pub struct Directory {
     pub(in crate::host) conflicts: Arc<ConflictIndex>,
     pub(in crate::host) cache: Cache<HostView>,
     pub(in crate::host) at_rest: AtRest,
+    pub(in crate::host) interrupts: Interrupts,
 }
 
 impl Directory {
@@ -51,6 +54,7 @@ impl Directory {
             Change::Gone(key) => told.take(&Change::Gone(key)),
             Change::Listed => told.take(&Change::Listed),
         });
+        let interrupts = Interrupts::follow(watches);
         let cache = Cache::new(watches, |host: &BareMetalHost| HostView::from(host));
         let at_rest = AtRest::default();
         // These have the names of their hosts.
@@ -68,7 +72,7 @@ impl Directory {
             };
             wake_where(cache, &rest, is_its);
         });
-        Self { index, intents, ready, conflicts, cache, at_rest }
+        Self { index, intents, ready, conflicts, cache, at_rest, interrupts }
     }
 
     /// With watches of its own, when everything is listed.

@@ -30,6 +30,7 @@ use crate::host::directory::Directory;
 use crate::host::directory::at_rest::AtRest;
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::directory::host_view::HostView;
+use crate::host::directory::interrupts::Interrupts;
 use crate::host::lifecycle::{self, Effect, Next, Observed, Transition};
 use crate::host::media::{Media, data_image};
 use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
@@ -63,6 +64,7 @@ pub struct Reconciler {
     looks: Arc<ReconcileSlots>,
     intents: Intents,
     at_rest: AtRest,
+    interrupts: Interrupts,
     patience: Deadlines,
     hearing: UpSince,
     turns: Semaphore,
@@ -122,7 +124,7 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media } = hardware.into();
     registration::complete(&client, &shutdown).await;
-    let Directory { index, conflicts, cache, intents, at_rest, .. } = directory;
+    let Directory { index, conflicts, cache, intents, at_rest, interrupts, .. } = directory;
     at_rest.clear();
     let (places, free) = ProvisioningSlots::new(settings.busy_limit, settings.boot_deadline.0);
     let (looks, turns) = ReconcileSlots::new(metrics.looks_waiting());
@@ -146,6 +148,7 @@ pub async fn run(
         looks,
         intents,
         at_rest: at_rest.clone(),
+        interrupts,
         patience: Deadlines::default(),
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
@@ -278,7 +281,16 @@ impl Reconciler {
                         asked += 1;
                     }
                     debug!(host = %label(&host), ?effect, "the reconciler begins an effect");
-                    let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
+                    let work = within(patience, &host, effects::perform(&self.context, &host, intent, &effect));
+                    let done = if effects::asks_a_bmc(&effect) {
+                        let Some(done) = self.interrupts.unless_untouched(&key, work).await else {
+                            info!(host = %label(&host), ?effect, "broken off: the host is deleted without its machine");
+                            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+                        };
+                        done
+                    } else {
+                        work.await
+                    };
                     self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
                         Ok(stored) => {
