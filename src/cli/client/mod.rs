@@ -18,6 +18,7 @@ mod names;
 mod output;
 mod request;
 mod resume;
+mod selected;
 mod suggest;
 mod table;
 mod tabs;
@@ -49,7 +50,7 @@ pub(super) enum Command {
     Wait(wait::Options),
     /// Print objects, then their changes: the same as get --watch
     Watch(get::Options),
-    /// Power, reboot, inspect, accept or move a host; print its ramdisk's log
+    /// Power, provision, release, detach, label, accept or move hosts; print the log of a ramdisk
     #[command(subcommand)]
     Host(host::Command),
 }
