@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, header};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -39,6 +41,8 @@ pub(in crate::cli) struct Session {
     pub endpoint: String,
     /// Where endpoint and credentials come from, for messages.
     pub source: String,
+    /// The CA certificates that the server is known by, as PEM; empty where those of the operating system count.
+    pub ca_pem: String,
 }
 
 impl Session {
@@ -57,6 +61,11 @@ struct Found {
 }
 
 impl Server {
+    /// The server of a kubeconfig, or without one the appliance on this box with this configuration.
+    pub(in crate::cli) fn of(kubeconfig: Option<PathBuf>, context: Option<String>, config: PathBuf) -> Self {
+        Self { kubeconfig, context, config: Some(config), namespace: None }
+    }
+
     /// Another server: what is not given is as for this one.
     pub(in crate::cli) fn other(&self, kubeconfig: Option<PathBuf>, context: Option<String>) -> Self {
         match kubeconfig {
@@ -80,8 +89,9 @@ impl Server {
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let ca_pem = config.root_cert.iter().flatten().map(|der| pem(der)).collect();
         let client = kube::Client::try_from(config).with_context(|| format!("{source} cannot be used"))?;
-        Ok(Session { client, namespace, endpoint, source })
+        Ok(Session { client, namespace, endpoint, source, ca_pem })
     }
 
     fn find(&self) -> anyhow::Result<Found> {
@@ -107,6 +117,17 @@ impl Server {
              On the appliance `slipway kubeconfig` prints a kubeconfig; keep it here as ~/.kube/config"
         )
     }
+}
+
+/// A certificate as text (RFC 7468 section 5).
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut lines = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        lines.extend(line.iter().copied().map(char::from));
+        lines.push('\n');
+    }
+    lines + "-----END CERTIFICATE-----\n"
 }
 
 fn read(file: &Path) -> anyhow::Result<Found> {

@@ -28,7 +28,7 @@ mod wait;
 
 use std::io::Write;
 
-pub(in crate::cli) use connect::Server;
+pub(in crate::cli) use connect::{Server, Session};
 pub(in crate::cli) use errors::refusal;
 
 use super::local;
