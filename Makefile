@@ -46,7 +46,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \
 	  if [ -n "$$faults" ]; then echo "$$faults"; exit 1; fi; fi
 
-install: ## binary, systemd unit, config and boot files onto this machine, or below DESTDIR
+install: ## binary, systemd unit, config, manual pages, completions and boot files onto this machine, or below DESTDIR
 	@tests/lab/packages install
 	@[ -x $(BINARY) ] || $(MAKE) --no-print-directory build
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/slipway
@@ -54,6 +54,13 @@ install: ## binary, systemd unit, config and boot files onto this machine, or be
 	install -D -m 644 systemd/slipway.sysusers $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
 	@# An edited file stays.
 	[ -e $(DESTDIR)/etc/slipway/slipway.toml ] || install -D -m 644 config/slipway.toml $(DESTDIR)/etc/slipway/slipway.toml
+	$(BINARY) man --out $(DESTDIR)$(PREFIX)/share/man/man1
+	@# Each shell looks for them by these names.
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(BINARY) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/slipway
+	$(BINARY) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_slipway
+	$(BINARY) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/slipway.fish
 	install -d -m 700 $(DESTDIR)/var/lib/slipway
 	kernel=$$(python3 tests/lab/tools.py kernel) && \
 	  $(BINARY) ramdisk build --kernel-package "$$kernel" --ipxe-dir /usr/lib/ipxe --out $(DESTDIR)/var/lib/slipway/boot

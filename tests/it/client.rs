@@ -416,6 +416,45 @@ async fn a_host_is_deployed_from_files_and_released() {
     assert_eq!(released["spec"]["online"], true);
 }
 
+/// As bash asks while somebody types.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_is_told_types_and_names_of_the_server() {
+    let lab = Lab::with_rack().await;
+    let asks = async |line: &str, kubeconfig: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = lab.slipway(&[&["--"], &words[..]].concat());
+        command.env("SLIPWAY_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        command.env("_CLAP_IFS", "\n").env("KUBECONFIG", lab.folder.path().join(kubeconfig));
+        let ran = finish(command, "").await;
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{line}");
+        ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(asks("slipway get baremetalh", "config").await, ["baremetalhosts"]);
+    assert_eq!(asks("slipway get host -n rack we", "config").await, ["web-01", "web-02"]);
+    assert_eq!(asks("slipway describe -n rack secret/b", "config").await, ["secret/bmc"]);
+    assert_eq!(asks("slipway host reboot web-01 web-02 -n rack web-0", "config").await, ["web-01", "web-02"]);
+    assert_eq!(asks("slipway get hosts -n ra", "config").await, ["rack"]);
+    assert_eq!(asks("slipway host rele", "config").await, ["release"]);
+    // Without a server there is nothing to tell, and nobody is told off for it.
+    let none = asks("slipway get hosts we", "missing").await;
+    assert!(none.is_empty(), "{none:?}");
+    // What is printed for a shell asks for them by that name.
+    let script = "source <(slipway completion bash) && COMP_WORDS=(slipway get host -n rack web-) COMP_CWORD=5 \
+        && _clap_complete_slipway slipway web- rack && echo \"${COMPREPLY[*]}\"";
+    let folder = assert_cmd::cargo::cargo_bin("slipway").parent().unwrap().to_owned();
+    let mut bash = lab.command(std::path::Path::new("bash"), &["-c", script]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&path))).unwrap();
+    bash.env("PATH", path);
+    let ran = finish(bash, "").await;
+    assert_eq!(
+        (ran.code, ran.out.split_whitespace().collect::<Vec<_>>()),
+        (0, vec!["web-01", "web-02"]),
+        "{}",
+        ran.err
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_say_what_was_meant() {
     let lab = Lab::with_rack().await;
@@ -495,7 +534,7 @@ fn definitions_and_completions_are_printed() {
         assert_eq!(same, crd);
     }
     for (shell, word) in
-        [("bash", "complete -F _slipway"), ("zsh", "#compdef slipway"), ("fish", "complete -c slipway")]
+        [("bash", "-F _clap_complete_slipway slipway"), ("zsh", "#compdef slipway"), ("fish", "--command slipway")]
     {
         assert!(slipway(&["completion", shell]).contains(word), "{shell}");
     }

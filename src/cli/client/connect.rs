@@ -66,6 +66,48 @@ impl Server {
         Self { kubeconfig, context, config: Some(config), namespace: None }
     }
 
+    /// The server of a command line that is not complete yet.
+    pub(super) fn of_words(words: &[String]) -> Self {
+        let value = |long: &str, short: &str| {
+            let mut found = None;
+            for (index, word) in words.iter().enumerate() {
+                let next = || words.get(index + 1).cloned();
+                if word == long || (!short.is_empty() && word == short) {
+                    found = next();
+                } else if let Some(value) = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('=')) {
+                    found = Some(value.to_owned());
+                } else if let Some(value) =
+                    word.strip_prefix(short).filter(|value| !short.is_empty() && !value.is_empty())
+                {
+                    found = Some(value.to_owned());
+                }
+            }
+            found.filter(|value| !value.is_empty())
+        };
+        let config = value("--config", "").or_else(|| std::env::var("SLIPWAY_CONFIG").ok());
+        Self {
+            kubeconfig: value("--kubeconfig", "").map(PathBuf::from),
+            context: value("--context", ""),
+            config: config.map(PathBuf::from),
+            namespace: value("--namespace", "-n"),
+        }
+    }
+
+    /// Whether there are credentials without making any: an appliance's keys are made by who starts it.
+    pub(super) fn has_credentials(&self) -> bool {
+        let has_keys = |file: &Path| {
+            Config::load(file).is_ok_and(|config| config.engine.kubeconfig.is_some() || config.data_dir.pki().is_dir())
+        };
+        if self.kubeconfig.is_some() {
+            return true;
+        }
+        if let Some(file) = &self.config {
+            return has_keys(file);
+        }
+        let own = std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
+        own || std::env::var_os("KUBECONFIG").is_some() || has_keys(Path::new(DEFAULT_PATH))
+    }
+
     /// Another server: what is not given is as for this one.
     pub(in crate::cli) fn other(&self, kubeconfig: Option<PathBuf>, context: Option<String>) -> Self {
         match kubeconfig {

@@ -4,6 +4,7 @@
 //! to any server of a kubeconfig. What is decided and printed is in pure functions; [`request`] does the I/O.
 
 mod apply;
+mod completion;
 mod connect;
 mod delete;
 mod describe;
@@ -28,6 +29,7 @@ mod wait;
 
 use std::io::Write;
 
+pub(in crate::cli) use completion::with_completions;
 pub(in crate::cli) use connect::{Server, Session};
 pub(in crate::cli) use errors::refusal;
 
