@@ -48,7 +48,7 @@ lint: packages rust ## formatting, clippy, dependencies, scripts, the systemd un
 	  faults=$$(systemd-analyze verify --man=no systemd/slipway.service 2>&1 | grep -F slipway.service: | grep -v 'is not executable' || true); \
 	  if [ -n "$$faults" ]; then echo "$$faults"; exit 1; fi; fi
 
-install: ## binary, completions, systemd unit, config, pages and boot files onto this machine, or below DESTDIR; after `make build`
+install: ## binary, manual pages, completions, systemd unit, config, pages and boot files onto this machine, or below DESTDIR; after `make build`
 	@[ -x $(BINARY) ] || { \
 	  echo "There is no $(BINARY) yet: run \`make build\` first, as the user who has Rust, then this." >&2; exit 1; }
 	@tests/lab/packages install
@@ -61,6 +61,7 @@ install: ## binary, completions, systemd unit, config, pages and boot files onto
 	install -D -m 644 systemd/slipway.sysusers $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
 	@# An edited file stays.
 	[ -e $(DESTDIR)/etc/slipway/slipway.toml ] || install -D -m 644 config/slipway.toml $(DESTDIR)/etc/slipway/slipway.toml
+	$(BINARY) man --out $(SHARE)/man/man1
 	$(BINARY) completion bash | install -D -m 644 /dev/stdin $(SHARE)/bash-completion/completions/slipway
 	$(BINARY) completion zsh | install -D -m 644 /dev/stdin $(SHARE)/zsh/vendor-completions/_slipway
 	$(BINARY) completion fish | install -D -m 644 /dev/stdin $(SHARE)/fish/vendor_completions.d/slipway.fish
@@ -82,7 +83,7 @@ uninstall: ## take away what `make install` put there, but for the configuration
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl --quiet disable --now slipway || true; fi
 	rm -f $(DESTDIR)$(PREFIX)/bin/slipway $(DESTDIR)/usr/lib/systemd/system/slipway.service $(DESTDIR)/usr/lib/sysusers.d/slipway.conf
 	rm -f $(SHARE)/bash-completion/completions/slipway $(SHARE)/zsh/vendor-completions/_slipway $(SHARE)/fish/vendor_completions.d/slipway.fish
-	rm -rf $(DOC) $(SHARE)/slipway
+	rm -rf $(SHARE)/man/man1/slipway*.1 $(DOC) $(SHARE)/slipway
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 	@echo "Left: $(DESTDIR)/etc/slipway and $(DESTDIR)/var/lib/slipway, with the keys and all that the appliance knows, and the user slipway."
 

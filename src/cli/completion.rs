@@ -1,8 +1,14 @@
-//! `slipway completion`: completion scripts for shells.
+//! `slipway completion`: completion for shells, which ask this program itself while somebody types.
 
-use clap_complete::aot;
+use clap::CommandFactory;
+use clap_complete::CompleteEnv;
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 
+use super::client::with_completions;
 use super::common::print_text;
+
+/// Says which shell asks for completions. Who is not asked by a shell does not have it.
+const VARIABLE: &str = "SLIPWAY_COMPLETE";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -23,13 +29,18 @@ enum Shell {
     Fish,
 }
 
-pub(super) fn run(options: &Options, command: &mut clap::Command) -> anyhow::Result<()> {
-    let shell = match options.shell {
-        Shell::Bash => aot::Shell::Bash,
-        Shell::Zsh => aot::Shell::Zsh,
-        Shell::Fish => aot::Shell::Fish,
+/// Answers a shell that asks for completions, and ends the process; does nothing else.
+pub(super) fn answer<Cli: CommandFactory>() {
+    CompleteEnv::with_factory(|| with_completions(Cli::command())).var(VARIABLE).complete();
+}
+
+pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+    let shell: &dyn EnvCompleter = match options.shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
     };
     let mut script = Vec::new();
-    aot::generate(shell, command, "slipway", &mut script);
+    shell.write_registration(VARIABLE, "slipway", "slipway", "slipway", &mut script)?;
     print_text(&String::from_utf8(script)?)
 }

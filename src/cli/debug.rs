@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use serde_json::{Value, json};
 
 use super::common::ConfigFile;
 use super::failure::plain;
@@ -23,10 +24,19 @@ pub(super) struct Options {
     config: ConfigFile,
     /// MAC address, as 52:54:00:12:34:56
     mac: MacAddress,
+    /// Output format; json has a list of the lines
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
 }
 
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    let (path, Options { config, mac }) = match command {
+    let (path, Options { config, mac, output }) = match command {
         Command::Boot(options) => ("/boot/explain", options),
         Command::Dhcp(options) => ("/boot/explain/dhcp", options),
     };
@@ -43,7 +53,44 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
         if !status.is_success() {
             bail!("{}", text.trim());
         }
-        print!("{}", plain(&text));
+        match output {
+            Output::Text => print!("{}", plain(&text)),
+            Output::Json => println!("{}", serde_json::to_string_pretty(&explained(mac, &text))?),
+        }
         Ok(())
     })
+}
+
+/// An explanation for programs. Lines that belong to the one above are indented there, and are a list of it here.
+fn explained(mac: MacAddress, text: &str) -> Value {
+    let mut sections: Vec<Value> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let detail = line.trim_start().trim_start_matches("- ");
+        match sections.last_mut() {
+            Some(section) if line.starts_with(' ') => {
+                if let Some(details) = section["details"].as_array_mut() {
+                    details.push(detail.into());
+                }
+            }
+            _ => sections.push(json!({ "line": line.trim_end_matches(':'), "details": [] })),
+        }
+    }
+    json!({ "mac": mac.to_string(), "explanation": sections })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_is_a_list_of_lines_with_their_details() {
+        let text =
+            "02:00:00:00:00:01 belongs to BareMetalHost a/b\nnetwork n (10.0.0.0/24 on eth0):\n  - it has no lease\n";
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        let wanted = json!({ "mac": "02:00:00:00:00:01", "explanation": [
+            { "line": "02:00:00:00:00:01 belongs to BareMetalHost a/b", "details": [] },
+            { "line": "network n (10.0.0.0/24 on eth0)", "details": ["it has no lease"] },
+        ]});
+        assert_eq!(explained(mac, text), wanted);
+    }
 }

@@ -16,6 +16,7 @@ mod image;
 mod kubeconfig;
 mod listing;
 mod local;
+mod man;
 mod progress;
 mod ramdisk;
 mod restore;
@@ -23,6 +24,7 @@ mod secret;
 mod serve;
 mod simulate;
 mod token;
+mod version;
 
 use std::process::ExitCode;
 
@@ -33,7 +35,7 @@ use failure::{Failure, complain};
 
 /// Bare-metal provisioning in one binary: powered-off servers in, running machines out.
 #[derive(Parser)]
-#[command(name = "slipway", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "slipway", version, max_term_width = 100)]
 #[command(after_help = "\
 A first machine, on a box with /etc/slipway/slipway.toml:
   slipway ramdisk build --kernel-package linux-image-6.1.0-*-amd64.deb
@@ -98,11 +100,19 @@ enum Command {
     /// The exit code is 0 only when every host reached its state in time.
     Simulate(Box<simulate::Options>),
     /// Print a completion script for a shell
+    ///
+    /// The shell then asks slipway itself: commands and options, and from the server types, names and namespaces. Without a server,
+    /// or when it is slow, there are none of these.
     Completion(completion::Options),
+    /// Write the manual pages
+    Man(man::Options),
+    /// Print the version of this program
+    Version(version::Options),
 }
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
+    completion::answer::<Cli>();
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Serve(options) => serve::run(&options),
@@ -119,7 +129,9 @@ pub fn run() -> ExitCode {
         Command::Client(command) => client::run(command),
         Command::Crds(options) => crds::run(&options),
         Command::Simulate(options) => simulate::run(*options),
-        Command::Completion(options) => completion::run(&options, &mut Cli::command()),
+        Command::Completion(options) => completion::run(&options),
+        Command::Man(options) => man::run(&options, Cli::command()),
+        Command::Version(options) => version::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! ordinary API calls; it ends with its account.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -15,12 +16,13 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 
+use super::client::{Server, Session};
 use super::common::ConfigFile;
 use super::listing::Output;
 use super::local;
 use crate::apiserver::auth::{GROUP, accounts};
 use crate::appliance;
-use crate::config::{Config, Span};
+use crate::config::Span;
 use crate::log::escaped;
 use crate::pki;
 
@@ -51,7 +53,7 @@ A token that may only look at hosts:
   slipway token create dashboard --role host-viewer --ttl 30d -o kubeconfig > dashboard.kubeconfig")]
     Create {
         #[command(flatten)]
-        config: ConfigFile,
+        server: At,
         /// Name of the token
         name: String,
         /// ClusterRole of the token; may be given more than once
@@ -69,15 +71,16 @@ A token that may only look at hosts:
         /// Output format
         #[arg(long, short, value_enum, default_value = "token")]
         output: Print,
-        /// Endpoint for the kubeconfig [default: the first of api.names, else this appliance's address]
-        #[arg(long, value_name = "https://HOST:PORT")]
-        server: Option<String>,
+        /// Endpoint for the kubeconfig [default: the first of api.names, else this appliance's address; with --kubeconfig the
+        /// endpoint that stands there]
+        #[arg(long = "server", value_name = "https://HOST:PORT")]
+        endpoint: Option<String>,
     },
     /// List tokens, with their roles and when they expire
     #[command(visible_alias = "ls")]
     List {
         #[command(flatten)]
-        config: ConfigFile,
+        server: At,
         /// Output format
         #[arg(long, short, value_enum, default_value = "table")]
         output: Output,
@@ -86,10 +89,41 @@ A token that may only look at hosts:
     #[command(visible_alias = "rm")]
     Revoke {
         #[command(flatten)]
-        config: ConfigFile,
+        server: At,
         /// Name of the token
         name: String,
     },
+}
+
+/// Whose tokens.
+#[derive(clap::Args)]
+pub(super) struct At {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// Kubeconfig of a server, instead of the appliance on this box
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    context: Option<String>,
+}
+
+impl At {
+    async fn session(&self) -> anyhow::Result<Session> {
+        Server::of(self.kubeconfig.clone(), self.context.clone(), self.config.config.clone()).connect().await
+    }
+
+    /// A kubeconfig for the token.
+    fn kubeconfig(&self, session: &Session, made: &Made, endpoint: Option<&str>) -> anyhow::Result<String> {
+        if self.kubeconfig.is_some() {
+            let endpoint = endpoint.unwrap_or(&session.endpoint);
+            return Ok(pki::token_kubeconfig(endpoint, &session.ca_pem, &made.name, &made.token));
+        }
+        let config = self.config.load()?;
+        let authority = appliance::authority(&config)?;
+        let endpoint = endpoint.map_or_else(|| appliance::endpoint(&config), str::to_owned);
+        Ok(pki::token_kubeconfig(&endpoint, authority.ca_pem(), &made.name, &made.token))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -105,15 +139,16 @@ pub(super) enum Print {
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
     local::block_on(async {
         match command {
-            Command::Create { config, name, role, within, group, ttl, output, server } => {
-                let config = config.load()?;
+            Command::Create { server, name, role, within, group, ttl, output, endpoint } => {
                 let wanted = WantedToken { name, roles: role, within, groups: group, ttl };
-                let made = create(&local::client(&config).await?, &wanted).await?;
-                print(&config, &made, output, server.as_deref())
+                let session = server.session().await?;
+                let made = create(&session.client, &wanted).await?;
+                let kubeconfig = |made: &Made| server.kubeconfig(&session, made, endpoint.as_deref());
+                print(&made, output, kubeconfig)
             }
-            Command::List { config, output } => list(&local::client(&config.load()?).await?, output).await,
-            Command::Revoke { config, name } => {
-                revoke(&local::client(&config.load()?).await?, &name).await?;
+            Command::List { server, output } => list(&server.session().await?.client, output).await,
+            Command::Revoke { server, name } => {
+                revoke(&server.session().await?.client, &name).await?;
                 println!("token {name} revoked");
                 Ok(())
             }
@@ -263,16 +298,12 @@ async fn finish(client: &Client, all: &Api<ServiceAccount>, wanted: &WantedToken
     answer.status.map(|status| status.token).context("the appliance gave no token")
 }
 
-fn print(config: &Config, made: &Made, output: Print, server: Option<&str>) -> anyhow::Result<()> {
+fn print(made: &Made, output: Print, kubeconfig: impl FnOnce(&Made) -> anyhow::Result<String>) -> anyhow::Result<()> {
     match output {
         Print::Token => println!("{}", made.token),
         Print::Json => println!("{}", serde_json::to_string_pretty(made)?),
         Print::Yaml => print!("{}", serde_saphyr::to_string(made)?),
-        Print::Kubeconfig => {
-            let authority = appliance::authority(config)?;
-            let server = server.map_or_else(|| appliance::endpoint(config), str::to_owned);
-            print!("{}", pki::token_kubeconfig(&server, authority.ca_pem(), &made.name, &made.token));
-        }
+        Print::Kubeconfig => print!("{}", kubeconfig(made)?),
     }
     eprintln!("token {} is valid until {:.0}; it is not shown again", made.name, made.expires);
     Ok(())

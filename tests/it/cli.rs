@@ -30,10 +30,60 @@ fn help_names_every_command_and_a_first_machine() {
         "backup",
         "restore",
         "completion",
+        "man",
+        "version",
+        "help",
         "A first machine",
     ] {
         assert!(out.contains(word), "{word}: {out}");
     }
+}
+
+#[test]
+fn help_and_version_are_words_too() {
+    let (code, out, _) = slipway(&["help", "get"]);
+    assert!(code == 0 && out.contains("slipway get hosts -A -o wide"), "{out}");
+    let (code, out, _) = slipway(&["host", "help", "power"]);
+    assert!(code == 0 && out.contains("--max-parallel"), "{out}");
+    assert_eq!(slipway(&["help", "gte"]).0, 2);
+    let (code, out, _) = slipway(&["version"]);
+    assert_eq!((code, out), (0, slipway(&["--version"]).1));
+    let (_, out, _) = slipway(&["version", "-o", "json"]);
+    let version: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+}
+
+/// Headings of options that several commands share do not swallow the options of one.
+#[test]
+fn options_stand_below_their_own_headings() {
+    for arguments in [&["host", "power", "--help"][..], &["host", "deploy", "--help"], &["get", "--help"]] {
+        let (_, out, _) = slipway(arguments);
+        let (own, server) = out.split_once("\nServer:\n").expect("it talks to a server");
+        assert!(own.contains("--output"), "{out}");
+        let server = server.split("\nExamples:").next().unwrap();
+        let listed: Vec<&str> = server.lines().filter_map(|line| line.trim_start().strip_prefix("--")).collect();
+        let of_servers =
+            listed.iter().all(|option| ["kubeconfig", "context", "config"].iter().any(|of| option.starts_with(of)));
+        assert!(of_servers, "{listed:?}");
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    let (code, _, error) = slipway(&["man", "--out", pages.to_str().unwrap()]);
+    assert_eq!(code, 0, "{error}");
+    for (page, words) in [
+        ("slipway.1", "slipway\\-get(1)"),
+        ("slipway-get.1", "all\\-namespaces"),
+        ("slipway-host-power.1", "max\\-parallel"),
+        ("slipway-token-create.1", "CLUSTERROLE"),
+    ] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.starts_with(".ie") && text.contains(".TH ") && text.contains(words), "{page}: {text}");
+    }
+    assert!(!pages.join("slipway-agent.1").exists() && !pages.join("slipway-help.1").exists());
 }
 
 #[test]

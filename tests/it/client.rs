@@ -327,6 +327,135 @@ async fn deleting_waits_until_it_is_gone_and_says_what_holds_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_verb_is_for_many_hosts_and_waits_for_them() {
+    let lab = Lab::with_rack().await;
+    for name in ["web-01", "web-02"] {
+        lab.set_state(name, "available").await;
+    }
+    let host = async |name: &str| serde_json::to_value(lab.hosts().get(name).await.unwrap()).unwrap();
+
+    // Labels, set for all and removed from one.
+    assert_eq!(lab.ok("host label --all -n rack tier=web").await, "host web-01 is labelled\nhost web-02 is labelled\n");
+    let refused = lab.fails(1, "host label web-01 -n rack tier=db").await;
+    assert!(refused.contains("host web-01 has the label tier=web already: give --overwrite"), "{refused}");
+    lab.ok("host label web-01 tier- -n rack").await;
+    assert_eq!(lab.ok("get hosts -n rack -l tier=web -o name").await, "baremetalhost.metal3.io/web-02\n");
+
+    // Nobody acts on these hosts: the wait ends when the status says so, or at the deadline with a reason.
+    let arguments = "host power off -l example.org/row=rack -n rack --wait --timeout 60s";
+    let off = async {
+        for name in ["web-01", "web-02"] {
+            let status = json!({"status": {"poweredOn": false}});
+            lab.hosts().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+        }
+    };
+    let (ran, ()) = tokio::join!(lab.run(arguments), off);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(
+        ran.out.contains("host web-01 is powered off\n") && ran.out.contains("host web-02 is powered off\n"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(host("web-01").await["spec"]["online"], false);
+    let late = lab.fails(1, "host power on web-01 -n rack --wait --timeout 1s").await;
+    assert!(late.contains("host web-01 is not yet as it was asked for"), "{late}");
+    // The second is begun only when the first is on, or its time is over.
+    let ran = lab.run("host power web-01 web-02 on -n rack --max-parallel 1 --stagger 0 --timeout 1s").await;
+    assert_eq!((ran.code, host("web-02").await["spec"]["online"] == true), (1, true), "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("web-01") && ran.out == "host web-02 is to be powered on\n", "{}{}", ran.out, ran.err);
+
+    let missing = lab.run("host pause web-1 web-02 -n rack").await;
+    assert_eq!((missing.code, missing.out.as_str()), (1, "host web-02 is paused\n"));
+    assert!(missing.err.contains("did you mean \"web-01\"?"), "{}", missing.err);
+    lab.fails(1, "host pause -l tier=none -n rack").await;
+    for wrong in ["host power web-01", "host pause", "host pause a --all", "host label web-01", "host pause -l,"] {
+        let code = if wrong.ends_with("-l,") { 1 } else { 2 };
+        lab.fails(code, wrong).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_is_deployed_from_files_and_released() {
+    let lab = Lab::with_rack().await;
+    lab.set_state("web-01", "available").await;
+    std::fs::write(lab.folder.path().join("user.yaml"), "#cloud-config\n").unwrap();
+    let host = async || serde_json::to_value(lab.hosts().get("web-01").await.unwrap()).unwrap();
+    // A host that does not take the image keeps nothing of it, the Secret neither.
+    let refused =
+        "host deploy web-01 -n rack --image http://x/i --checksum 0 --checksum-type sha1 --user-data user.yaml";
+    let refused = lab.fails(1, refused).await;
+    assert!(refused.contains("host web-01 cannot be changed") && refused.contains("checksumType"), "{refused}");
+    let secrets = lab.objects("", "Secret", "rack");
+    assert!(secrets.get_opt("web-01-user-data").await.unwrap().is_none());
+
+    let sum = "0".repeat(64);
+    let arguments = format!("host deploy web-01 -n rack --image http://192.0.2.9/i.raw --checksum {sum} --user-data -");
+    let ran = lab.run_with(&arguments, "#cloud-config\n").await;
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "host web-01 is to be provisioned with http://192.0.2.9/i.raw\n"),
+        "{}",
+        ran.err
+    );
+    let deployed = host().await;
+    assert_eq!(deployed["spec"]["image"], json!({"url": "http://192.0.2.9/i.raw", "checksum": sum}));
+    assert_eq!(deployed["spec"]["userData"], json!({"name": "web-01-user-data", "namespace": "rack"}));
+    let secret = serde_json::to_value(secrets.get("web-01-user-data").await.unwrap()).unwrap();
+    assert_eq!(secret["data"]["userData"], "I2Nsb3VkLWNvbmZpZwo=");
+    assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], deployed["metadata"]["uid"]);
+
+    let again = lab.fails(1, "host deploy web-01 -n rack --image http://192.0.2.9/j.raw").await;
+    assert!(
+        again.contains("has the image http://192.0.2.9/i.raw already: `slipway host release web-01` first"),
+        "{again}"
+    );
+    lab.set_state("web-01", "provisioned").await;
+    assert_eq!(lab.ok("host release web-01 -n rack").await, "host web-01 is to be released: ITS DISKS ARE ERASED\n");
+    let released = host().await;
+    assert_eq!((&released["spec"]["image"], &released["spec"]["userData"]), (&Value::Null, &Value::Null));
+    assert_eq!(released["spec"]["online"], true);
+}
+
+/// As bash asks while somebody types.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_is_told_types_and_names_of_the_server() {
+    let lab = Lab::with_rack().await;
+    let asks = async |line: &str, kubeconfig: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut command = lab.slipway(&[&["--"], &words[..]].concat());
+        command.env("SLIPWAY_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        command.env("_CLAP_IFS", "\n").env("KUBECONFIG", lab.folder.path().join(kubeconfig));
+        let ran = finish(command, "").await;
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{line}");
+        ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(asks("slipway get baremetalh", "config").await, ["baremetalhosts"]);
+    assert_eq!(asks("slipway get host -n rack we", "config").await, ["web-01", "web-02"]);
+    assert_eq!(asks("slipway describe -n rack secret/b", "config").await, ["secret/bmc"]);
+    assert_eq!(asks("slipway host reboot web-01 web-02 -n rack web-0", "config").await, ["web-01", "web-02"]);
+    assert_eq!(asks("slipway get hosts -n ra", "config").await, ["rack"]);
+    assert_eq!(asks("slipway host rele", "config").await, ["release"]);
+    // Without a server there is nothing to tell, and nobody is told off for it.
+    let none = asks("slipway get hosts we", "missing").await;
+    assert!(none.is_empty(), "{none:?}");
+    // What is printed for a shell asks for them by that name.
+    let script = "source <(slipway completion bash) && COMP_WORDS=(slipway get host -n rack web-) COMP_CWORD=5 \
+        && _clap_complete_slipway slipway web- rack && echo \"${COMPREPLY[*]}\"";
+    let folder = assert_cmd::cargo::cargo_bin("slipway").parent().unwrap().to_owned();
+    let mut bash = lab.command(std::path::Path::new("bash"), &["-c", script]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&path))).unwrap();
+    bash.env("PATH", path);
+    let ran = finish(bash, "").await;
+    assert_eq!(
+        (ran.code, ran.out.split_whitespace().collect::<Vec<_>>()),
+        (0, vec!["web-01", "web-02"]),
+        "{}",
+        ran.err
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_say_what_was_meant() {
     let lab = Lab::with_rack().await;
     for (arguments, wanted) in [
@@ -405,7 +534,7 @@ fn definitions_and_completions_are_printed() {
         assert_eq!(same, crd);
     }
     for (shell, word) in
-        [("bash", "complete -F _slipway"), ("zsh", "#compdef slipway"), ("fish", "complete -c slipway")]
+        [("bash", "-F _clap_complete_slipway slipway"), ("zsh", "#compdef slipway"), ("fish", "--command slipway")]
     {
         assert!(slipway(&["completion", shell]).contains(word), "{shell}");
     }

@@ -40,6 +40,7 @@ mod home_network;
 mod host_crash;
 mod host_move;
 mod host_spec;
+mod host_verbs;
 mod hostile;
 mod image_cli;
 mod image_sources;

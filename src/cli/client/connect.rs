@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, header};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -39,6 +41,8 @@ pub(in crate::cli) struct Session {
     pub endpoint: String,
     /// Where endpoint and credentials come from, for messages.
     pub source: String,
+    /// The CA certificates that the server is known by, as PEM; empty where those of the operating system count.
+    pub ca_pem: String,
 }
 
 impl Session {
@@ -57,6 +61,53 @@ struct Found {
 }
 
 impl Server {
+    /// The server of a kubeconfig, or without one the appliance on this box with this configuration.
+    pub(in crate::cli) fn of(kubeconfig: Option<PathBuf>, context: Option<String>, config: PathBuf) -> Self {
+        Self { kubeconfig, context, config: Some(config), namespace: None }
+    }
+
+    /// The server of a command line that is not complete yet.
+    pub(super) fn of_words(words: &[String]) -> Self {
+        let value = |long: &str, short: &str| {
+            let mut found = None;
+            for (index, word) in words.iter().enumerate() {
+                let next = || words.get(index + 1).cloned();
+                if word == long || (!short.is_empty() && word == short) {
+                    found = next();
+                } else if let Some(value) = word.strip_prefix(long).and_then(|rest| rest.strip_prefix('=')) {
+                    found = Some(value.to_owned());
+                } else if let Some(value) =
+                    word.strip_prefix(short).filter(|value| !short.is_empty() && !value.is_empty())
+                {
+                    found = Some(value.to_owned());
+                }
+            }
+            found.filter(|value| !value.is_empty())
+        };
+        let config = value("--config", "").or_else(|| std::env::var("SLIPWAY_CONFIG").ok());
+        Self {
+            kubeconfig: value("--kubeconfig", "").map(PathBuf::from),
+            context: value("--context", ""),
+            config: config.map(PathBuf::from),
+            namespace: value("--namespace", "-n"),
+        }
+    }
+
+    /// Whether there are credentials without making any: an appliance's keys are made by who starts it.
+    pub(super) fn has_credentials(&self) -> bool {
+        let has_keys = |file: &Path| {
+            Config::load(file).is_ok_and(|config| config.engine.kubeconfig.is_some() || config.data_dir.pki().is_dir())
+        };
+        if self.kubeconfig.is_some() {
+            return true;
+        }
+        if let Some(file) = &self.config {
+            return has_keys(file);
+        }
+        let own = std::env::home_dir().is_some_and(|home| home.join(".kube/config").is_file());
+        own || std::env::var_os("KUBECONFIG").is_some() || has_keys(Path::new(DEFAULT_PATH))
+    }
+
     /// Another server: what is not given is as for this one.
     pub(in crate::cli) fn other(&self, kubeconfig: Option<PathBuf>, context: Option<String>) -> Self {
         match kubeconfig {
@@ -80,8 +131,9 @@ impl Server {
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(USER_AGENT)));
         let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let ca_pem = config.root_cert.iter().flatten().map(|der| pem(der)).collect();
         let client = kube::Client::try_from(config).with_context(|| format!("{source} cannot be used"))?;
-        Ok(Session { client, namespace, endpoint, source })
+        Ok(Session { client, namespace, endpoint, source, ca_pem })
     }
 
     fn find(&self) -> anyhow::Result<Found> {
@@ -107,6 +159,17 @@ impl Server {
              On the appliance `slipway kubeconfig` prints a kubeconfig; keep it here as ~/.kube/config"
         )
     }
+}
+
+/// A certificate as text (RFC 7468 section 5).
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut lines = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        lines.extend(line.iter().copied().map(char::from));
+        lines.push('\n');
+    }
+    lines + "-----END CERTIFICATE-----\n"
 }
 
 fn read(file: &Path) -> anyhow::Result<Found> {

@@ -3,18 +3,20 @@
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::bail;
-use serde_json::Value;
+use anyhow::{anyhow, bail};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::connect::{Server, Session};
 use super::errors::RequestError;
 use super::manifests::Files;
+use super::selected::Selected;
 use super::table::harmless;
-use super::types::Type;
+use super::types::{Type, hosts};
 use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
 use super::{missing, names, request};
+use crate::api::metal3::{ANNOTATION_DETACHED, ANNOTATION_PAUSED};
 use crate::cli::failure::{Failure, complain, usage};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -22,6 +24,7 @@ use crate::cli::failure::{Failure, complain, usage};
 Examples:
   slipway delete host web-1                 and wait until it is gone
   slipway delete host web-1 --wait=false    only ask for it
+  slipway delete host web-1 --force         without its machine: a BMC that does not answer keeps nobody waiting
   slipway delete -f rack/ -R
   slipway delete secrets -l rack=a
   slipway delete hosts --all -n lab")]
@@ -49,6 +52,10 @@ pub(in crate::cli) struct Options {
     /// How long to wait; 0 waits as long as it takes
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     timeout: Duration,
+    /// Delete hosts without their machines: DISKS ARE NOT ERASED AND NOTHING IS POWERED OFF. For a machine that is broken or gone,
+    /// or whose BMC does not answer
+    #[arg(long)]
+    force: bool,
     /// Do not fail when an object does not exist
     #[arg(long)]
     ignore_not_found: bool,
@@ -62,6 +69,60 @@ pub(in crate::cli) struct Options {
     server: Server,
 }
 
+/// The same for hosts only.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  slipway host delete web-1
+  slipway host delete web-1 --force         its BMC does not answer any more")]
+pub(in crate::cli) struct HostOptions {
+    #[command(flatten)]
+    selected: Selected,
+    /// Leave the machines as they are: DISKS ARE NOT ERASED AND NOTHING IS POWERED OFF
+    #[arg(long)]
+    force: bool,
+    /// Wait until the hosts are gone
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    wait: bool,
+    /// How long to wait; 0 waits as long as it takes
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
+    timeout: Duration,
+    /// Do not fail when a host does not exist
+    #[arg(long)]
+    ignore_not_found: bool,
+    /// Only check; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print only names, as type/name
+    #[arg(long, short, value_name = "FORM", value_parser = ["name"])]
+    output: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl From<HostOptions> for Options {
+    fn from(hosts: HostOptions) -> Self {
+        let HostOptions { selected, force, wait, timeout, ignore_not_found, dry_run, output, server } = hosts;
+        let mut what = vec!["baremetalhosts.metal3.io".to_owned()];
+        what.extend(selected.names);
+        Self {
+            what,
+            files: Files::default(),
+            selector: selected.by_label.selector.unwrap_or_default(),
+            all: false,
+            all_namespaces: false,
+            cascade: Cascade::Background,
+            wait,
+            timeout,
+            force,
+            ignore_not_found,
+            dry_run,
+            output,
+            server,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Cascade {
     Background,
@@ -69,11 +130,16 @@ enum Cascade {
     Orphan,
 }
 
+/// Tries to detach a host that others change at the same time.
+const FORCE_TRIES: usize = 5;
+
 /// What is to go.
 struct Deletion {
     of: Type,
     namespace: String,
     name: String,
+    /// Whether it was found in a list: then it is no failure when it is gone by itself meanwhile.
+    listed: bool,
 }
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -99,7 +165,12 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
         };
         let own = manifest.text("/metadata/namespace");
         let namespace = if own.is_empty() { session.namespace.clone() } else { own.to_owned() };
-        doomed.push(Deletion { of: of.clone(), namespace, name: manifest.text("/metadata/name").to_owned() });
+        doomed.push(Deletion {
+            of: of.clone(),
+            namespace,
+            name: manifest.text("/metadata/name").to_owned(),
+            listed: false,
+        });
     }
     for selection in &selections {
         for of in types.find(&selection.word)? {
@@ -110,13 +181,20 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
             if !named && !options.all && options.selector.is_empty() {
                 return Err(usage(format!("name the {} to delete, or give --all or --selector", of.plural)));
             }
-            let one =
-                |name: &String| Deletion { of: of.clone(), namespace: session.namespace.clone(), name: name.clone() };
+            let one = |name: &String| Deletion {
+                of: of.clone(),
+                namespace: session.namespace.clone(),
+                name: name.clone(),
+                listed: false,
+            };
             doomed.extend(selection.names.iter().map(one));
             if !named {
                 doomed.extend(all_of(&session, of, &options).await?);
             }
         }
+    }
+    if let Some(other) = doomed.iter().find(|one| options.force && one.of.qualified() != hosts().qualified()) {
+        return Err(usage(format!("--force is for hosts, not for {}", other.of.plural)));
     }
     if doomed.is_empty() && !failed {
         writeln!(out, "No resources found")?;
@@ -155,7 +233,8 @@ fn say(options: &Options, one: &Deletion, out: &mut dyn Write) -> std::io::Resul
     } else {
         let place = if one.of.namespaced { format!(" from {} namespace", one.namespace) } else { String::new() };
         let dry = if options.dry_run { " (server dry run)" } else { "" };
-        writeln!(out, "{} {:?} deleted{place}{dry}", one.of.one(), one.name)?;
+        let machine = if options.force { "; its machine is not erased and not powered off" } else { "" };
+        writeln!(out, "{} {:?} deleted{place}{machine}{dry}", one.of.one(), one.name)?;
     }
     out.flush()
 }
@@ -168,7 +247,7 @@ async fn all_of(session: &Session, of: &Type, options: &Options) -> anyhow::Resu
         .pages(&of.path(namespace, None), &query, request::METADATA, |page| {
             for item in page["items"].as_array().into_iter().flatten() {
                 let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
-                found.push(Deletion { of: of.clone(), namespace: text("namespace"), name: text("name") });
+                found.push(Deletion { of: of.clone(), namespace: text("namespace"), name: text("name"), listed: true });
             }
             Ok(())
         })
@@ -184,14 +263,62 @@ async fn delete(session: &Session, options: &Options, one: &Deletion) -> anyhow:
         Cascade::Orphan => "Orphan",
     };
     let path = one.of.path(Some(&one.namespace), Some(&one.name));
-    let body = request::delete_options(propagation, options.dry_run);
+    let mut body = request::delete_options(propagation, options.dry_run);
+    if options.force {
+        match let_machine_go(session, &path, &one.name, options.dry_run).await {
+            Ok(uid) => body["preconditions"] = json!({ "uid": uid }),
+            // The same is said of it as without --force.
+            Err(error) if error.downcast_ref().is_some_and(RequestError::is_not_found) => {}
+            Err(error) => return Err(error),
+        }
+    }
     match session.delete(&path, &[], &body).await {
         // Gone at once: the answer is a Status. Held by finalizers: the object.
         Ok(answer) => Ok(answer.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned)),
-        Err(error) if error.is_not_found() && options.ignore_not_found => Ok(None),
+        Err(error) if error.is_not_found() && (options.ignore_not_found || one.listed) => Ok(None),
         Err(error) if error.is_not_found() => bail!("{}", missing::explain(session, &one.of, &one.name).await),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Detaches a host, so that its deletion asks nothing of its machine; its UID. First the server says whether it would delete it:
+/// a host that stays is not to be detached.
+async fn let_machine_go(session: &Session, path: &str, name: &str, dry_run: bool) -> anyhow::Result<Value> {
+    for _ in 0..FORCE_TRIES {
+        let host = session.get(path, &[], request::JSON).await?;
+        let uid = host["metadata"]["uid"].clone();
+        let Some(value) = forced(&host).map_err(|why| anyhow!("host {name} {why}"))? else { return Ok(uid) };
+        let mut would = request::delete_options("Background", true);
+        would["preconditions"] = json!({ "uid": uid });
+        session.delete(path, &[], &would).await?;
+        let revision = &host["metadata"]["resourceVersion"];
+        let patch =
+            json!({ "metadata": { "resourceVersion": revision, "annotations": { ANNOTATION_DETACHED: value } } });
+        match session.merge_as(path, &patch, dry_run).await {
+            Err(error) if error.is_conflict() => {}
+            detached => return Ok(detached.map(|_| uid)?),
+        }
+    }
+    bail!("host {name} is changed again and again by others")
+}
+
+/// What its annotation `detached` is to hold so that a host goes without its machine; none when it holds that already.
+///
+/// # Errors
+///
+/// Why nothing helps.
+fn forced(host: &Value) -> Result<Option<&'static str>, String> {
+    let annotation = |key: &str| host["metadata"]["annotations"][key].as_str();
+    if annotation(ANNOTATION_PAUSED).is_some() {
+        return Err("is paused, which stops its deletion too: `slipway host unpause` ends that".into());
+    }
+    let Some(value) = annotation(ANNOTATION_DETACHED) else { return Ok(Some(r#"{"deleteAction":"delete"}"#)) };
+    let delays = serde_json::from_str::<Value>(value).is_ok_and(|value| value["deleteAction"] == "delay");
+    if delays {
+        let how = "remove the annotation, or its delay, if you are sure";
+        return Err(format!("is detached by somebody who wants its deletion to wait ({ANNOTATION_DETACHED}): {how}"));
+    }
+    Ok(None)
 }
 
 /// Waits until the object is gone, or another has its name.
@@ -224,7 +351,24 @@ fn held(object: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    #[test]
+    fn a_host_goes_without_its_machine_unless_somebody_wants_otherwise() {
+        let with = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
+        for (host, wanted) in [
+            (json!({"metadata": {}}), Ok(Some(r#"{"deleteAction":"delete"}"#))),
+            (with(ANNOTATION_DETACHED, ""), Ok(None)),
+            (with(ANNOTATION_DETACHED, r#"{"force":true}"#), Ok(None)),
+            (with(ANNOTATION_DETACHED, r#"{"deleteAction":"delay"}"#), Err("wants its deletion to wait")),
+            (with(ANNOTATION_PAUSED, ""), Err("is paused")),
+        ] {
+            match (forced(&host), wanted) {
+                (Ok(value), Ok(wanted)) => assert_eq!(value, wanted, "{host}"),
+                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{host}: {why}"),
+                (got, _) => panic!("{host}: {got:?}"),
+            }
+        }
+    }
 
     #[test]
     fn what_holds_an_object_is_said() {

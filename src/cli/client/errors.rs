@@ -29,6 +29,13 @@ impl RequestError {
         matches!(self, Self::Refused(status) if status.code == 409)
     }
 
+    /// Whether another manager has a field that is to be applied.
+    pub(super) fn is_of_field_managers(&self) -> bool {
+        let Self::Refused(status) = self else { return false };
+        let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+        causes.iter().any(|cause| cause.reason == "FieldManagerConflict")
+    }
+
     /// Whether a revision is too old to go on from.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410)

@@ -16,8 +16,7 @@ use tokio::time::Instant;
 
 use super::connect::{Server, Session};
 use super::errors::RequestError;
-use super::host::{hosts, secrets};
-use super::types::Type;
+use super::types::{Type, hosts, secrets};
 use super::until::{Awaited, Ended, duration};
 use super::wait::reason;
 use super::{missing, request};
@@ -164,6 +163,11 @@ fn complain(host_move: &HostMove, error: anyhow::Error) -> anyhow::Result<()> {
     }
     failure::complain(format_args!("host {} {error:#}", host_move.name));
     Ok(())
+}
+
+/// Whether a host is a copy that waits for its original to go.
+pub(super) fn is_copy(host: &Value) -> bool {
+    copy::original(host).is_some()
 }
 
 impl Migration {

@@ -4,6 +4,7 @@
 //! to any server of a kubeconfig. What is decided and printed is in pure functions; [`request`] does the I/O.
 
 mod apply;
+mod completion;
 mod connect;
 mod delete;
 mod describe;
@@ -18,6 +19,7 @@ mod names;
 mod output;
 mod request;
 mod resume;
+mod selected;
 mod suggest;
 mod table;
 mod tabs;
@@ -27,7 +29,8 @@ mod wait;
 
 use std::io::Write;
 
-pub(in crate::cli) use connect::Server;
+pub(in crate::cli) use completion::with_completions;
+pub(in crate::cli) use connect::{Server, Session};
 pub(in crate::cli) use errors::refusal;
 pub(in crate::cli) use tabs::Rows;
 
@@ -50,7 +53,7 @@ pub(super) enum Command {
     Wait(wait::Options),
     /// Print objects, then their changes: the same as get --watch
     Watch(get::Options),
-    /// Power, reboot, inspect, accept or move a host; print its ramdisk's log
+    /// Power, provision, release, detach, label, accept or move hosts; print the log of a ramdisk
     #[command(subcommand)]
     Host(host::Command),
 }

@@ -120,7 +120,13 @@ impl Session {
 
     /// Changes an object by a merge patch (RFC 7386); what it is now.
     pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value, RequestError> {
-        let request = Request::patch(uri(path, &[("fieldManager", "slipway")]));
+        self.merge_as(path, patch, false).await
+    }
+
+    /// The same; with `dry_run` the server only says whether it would, and what the object would be.
+    pub(super) async fn merge_as(&self, path: &str, patch: &Value, dry_run: bool) -> Result<Value, RequestError> {
+        let dry_run = if dry_run { "All" } else { "" };
+        let request = Request::patch(uri(path, &[("fieldManager", "slipway"), ("dryRun", dry_run)]));
         let request = request.header(header::CONTENT_TYPE, "application/merge-patch+json").header(header::ACCEPT, JSON);
         self.send(request, patch.to_string().into_bytes()).await.map(|(_, value)| value)
     }

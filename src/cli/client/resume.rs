@@ -5,9 +5,9 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::connect::{Server, Session};
-use super::host::hosts;
 use super::request::JSON;
 use super::table::harmless;
+use super::types::hosts;
 use crate::api::metal3::ANNOTATION_PAUSED;
 use crate::backup::restore::{PAUSED_BY, is_under_way};
 use crate::cli::failure::{Failure, plain, usage};

@@ -68,6 +68,25 @@ impl Type {
     }
 }
 
+/// Where BareMetalHosts are.
+pub(super) fn hosts() -> Type {
+    Type {
+        group: "metal3.io".into(),
+        version: "v1alpha1".into(),
+        kind: "BareMetalHost".into(),
+        plural: "baremetalhosts".into(),
+        singular: "baremetalhost".into(),
+        namespaced: true,
+        preferred: true,
+        ..Type::default()
+    }
+}
+
+/// Where Secrets are.
+pub(super) fn secrets() -> Type {
+    Type { version: "v1".into(), kind: "Secret".into(), plural: "secrets".into(), namespaced: true, ..Type::default() }
+}
+
 fn with_group(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
@@ -139,6 +158,11 @@ impl Types {
         let names = self.0.iter().flat_map(|one| [one.plural.as_str(), one.singular.as_str()]);
         let words = names.chain(ALIASES.iter().map(|(alias, _, _)| *alias)).filter(|word| !word.is_empty());
         suggest::nearest(name, words).map(str::to_owned)
+    }
+
+    /// Every type that can be listed, in its first version.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Type> {
+        self.0.iter().filter(|one| one.preferred && one.has_verb("list"))
     }
 
     /// The type of an object.

@@ -6,6 +6,7 @@ pub(in crate::host) mod conflicts;
 pub(in crate::host) mod equal_images;
 pub(in crate::host) mod host_view;
 pub mod image_requesters;
+pub(in crate::host) mod interrupts;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -22,6 +23,7 @@ use self::conflicts::ConflictIndex;
 use self::equal_images::EqualImages;
 use self::host_view::{HostView, short_proof};
 use self::image_requesters::ImageRequesters;
+use self::interrupts::Interrupts;
 use crate::api::MacAddress;
 use crate::api::metal3::{BareMetalHost, HardwareData};
 use crate::api::slipway::{BootIntent, Image, ImageSpec, ImageStatus};
@@ -44,6 +46,7 @@ pub struct Directory {
     pub(in crate::host) conflicts: Arc<ConflictIndex>,
     pub(in crate::host) cache: Cache<HostView>,
     pub(in crate::host) at_rest: AtRest,
+    pub(in crate::host) interrupts: Interrupts,
 }
 
 impl Directory {
@@ -61,6 +64,7 @@ impl Directory {
         });
         let requesters = ImageRequesters::new(watches);
         let equal = EqualImages::new(watches, requesters.clone());
+        let interrupts = Interrupts::follow(watches);
         let cache = Cache::new(watches, |host: &BareMetalHost| HostView::from(host));
         let at_rest = AtRest::default();
         // These have the names of their hosts.
@@ -78,7 +82,7 @@ impl Directory {
             };
             wake_where(cache, &rest, is_its);
         });
-        Self { index, intents, ready, requesters, equal, conflicts, cache, at_rest }
+        Self { index, intents, ready, requesters, equal, conflicts, cache, at_rest, interrupts }
     }
 
     /// Has the host looked at that has a card with this address.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Access, Decider, Effect, Next, annotations};
-use crate::api::metal3::{ErrorType, OperationalStatus, ProvisioningState as State};
+use crate::api::metal3::{BareMetalHost, ErrorType, OperationalStatus, ProvisioningState as State};
+use crate::api::slipway::ANNOTATION_MOVED_TO;
 use crate::bmc::PowerState;
 
 /// After this many failures, deleting goes on without what failed.
@@ -13,6 +14,13 @@ const GIVE_UP_AFTER: i64 = 3;
 
 /// So long it waits at most for disks to be wiped: an agent that answers and comes to no end fails never.
 const WIPED_WITHIN: Duration = Duration::from_secs(6 * 3600);
+
+/// Whether a host goes without its machine: it is deleted, and detached. From then on nothing is asked of its BMC, so that one
+/// that does not answer keeps nobody waiting.
+pub fn goes_untouched(host: &BareMetalHost) -> bool {
+    let asked = annotations::detach(host).is_some_and(|asked| !asked.delay_deletion);
+    asked && host.metadata.deletion_timestamp.is_some()
+}
 
 impl Decider<'_> {
     /// Whether the BMC cannot even be tried.
@@ -31,6 +39,7 @@ impl Decider<'_> {
             return None;
         }
         if asked.is_some() || self.status.operational_status == OperationalStatus::Detached {
+            self.leave_machine();
             return Some(self.enter(State::Deleting));
         }
         let failures = self.status.error_count;
@@ -62,6 +71,15 @@ impl Decider<'_> {
             _ => State::PoweringOffBeforeDelete,
         };
         Some(self.enter(next))
+    }
+
+    /// A copy of a host that was moved goes on with the machine.
+    fn leave_machine(&mut self) {
+        if self.annotation(ANNOTATION_MOVED_TO).is_none() {
+            let message = "The host is deleted while it is detached, so its machine is left as it is: its disks are not wiped, \
+                           and it is not powered off";
+            self.warn("MachineLeftAsItIs", message);
+        }
     }
 
     /// Whether the disks are being wiped for longer than can be waited for. To wait for a place is no wiping.

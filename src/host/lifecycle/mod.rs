@@ -45,6 +45,7 @@ use crate::runtime::Note;
 
 pub use backoff::retry_delay;
 pub use capacity::{SlotState, is_busy, is_exempt, slot_state, takes_place};
+pub use delete::goes_untouched;
 pub use deployment::Method;
 
 /// How often a host is looked at that nothing can be done for.

@@ -71,6 +71,29 @@ pub(in crate::host) fn is_of_the_intent(effect: &Effect) -> bool {
     matches!(effect, Effect::Intent(_) | Effect::Register(_))
 }
 
+/// Whether it is a BMC that is waited for.
+pub(super) fn asks_a_bmc(effect: &Effect) -> bool {
+    match effect {
+        Effect::ReadPower
+        | Effect::Boot(_)
+        | Effect::PowerOn
+        | Effect::PowerOff { .. }
+        | Effect::Reboot { .. }
+        | Effect::InspectOutOfBand { .. }
+        | Effect::EjectDataImage
+        | Effect::HandOver(_) => true,
+        Effect::AddFinalizer
+        | Effect::DropAnnotations(_)
+        | Effect::SetArchitecture(_)
+        | Effect::Intent(_)
+        | Effect::Register(_)
+        | Effect::EnsureImage { .. }
+        | Effect::SaveHardware { .. }
+        | Effect::ForgetIntent
+        | Effect::Release => false,
+    }
+}
+
 /// Whether the status is written only after it: what was decided beside it is then decided again, and written once. Nobody has
 /// seen it, and it does not depend on it.
 pub(super) fn goes_before_the_status(next: &Next) -> bool {

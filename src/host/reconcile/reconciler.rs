@@ -32,6 +32,7 @@ use crate::host::directory::Directory;
 use crate::host::directory::at_rest::AtRest;
 use crate::host::directory::boot_index_feeder::Intents;
 use crate::host::directory::host_view::HostView;
+use crate::host::directory::interrupts::Interrupts;
 use crate::host::lifecycle::{self, Effect, Next, Observed, Transition};
 use crate::host::media::{Media, data_image};
 use crate::host::scheduling::provisioning_slots::ProvisioningSlots;
@@ -67,6 +68,7 @@ pub struct Reconciler {
     looks: Arc<ReconcileSlots>,
     intents: Intents,
     at_rest: AtRest,
+    interrupts: Interrupts,
     patience: Deadlines,
     hearing: UpSince,
     turns: Semaphore,
@@ -131,7 +133,7 @@ pub async fn run(
 ) {
     let Hardware { bmcs, media, leases } = hardware.into();
     registration::complete(&client, &shutdown).await;
-    let Directory { index, equal, conflicts, cache, intents, at_rest, .. } = directory;
+    let Directory { index, equal, conflicts, cache, intents, at_rest, interrupts, .. } = directory;
     at_rest.clear();
     let settings = settings.into();
     let begun = settings.get();
@@ -158,6 +160,7 @@ pub async fn run(
         looks,
         intents,
         at_rest: at_rest.clone(),
+        interrupts,
         patience: Deadlines::default(),
         hearing: UpSince::from(Timestamp::now(), Instant::now()),
         turns: Semaphore::new(TURNS_AT_ONCE),
@@ -291,7 +294,16 @@ impl Reconciler {
                         asked += 1;
                     }
                     debug!(host = %label(&host), ?effect, "the reconciler begins an effect");
-                    let done = within(patience, &host, effects::perform(&self.context, &host, intent, &effect)).await;
+                    let work = within(patience, &host, effects::perform(&self.context, &host, intent, &effect));
+                    let done = if effects::asks_a_bmc(&effect) {
+                        let Some(done) = self.interrupts.unless_untouched(&key, work).await else {
+                            info!(host = %label(&host), ?effect, "broken off: the host is deleted without its machine");
+                            return Ok(Action::requeue(*LOOK_AGAIN.start()));
+                        };
+                        done
+                    } else {
+                        work.await
+                    };
                     self.context.logins.hold(&host.uid().unwrap_or_default(), effects::held_until(&done));
                     match done {
                         Ok(stored) => {

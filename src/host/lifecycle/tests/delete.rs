@@ -70,6 +70,7 @@ fn a_detached_host_goes_without_its_machine_being_touched() {
         annotated.annotate(ANNOTATION_DETACHED, "");
         assert_eq!(way_out(&mut annotated), ["deleting"], "{state}");
         assert!(annotated.bmc.is_empty(), "{state}: {:?}", annotated.bmc);
+        assert_eq!(annotated.events, ["MachineLeftAsItIs"], "{state}");
 
         let mut detached = Model::in_state(state);
         detached.annotate(ANNOTATION_DETACHED, r#"{"force":true,"deleteAction":"delete"}"#);
@@ -79,6 +80,34 @@ fn a_detached_host_goes_without_its_machine_being_touched() {
         assert_eq!(way_out(&mut detached), ["deleting"], "{state}");
         assert!(detached.bmc.is_empty(), "{state}: {:?}", detached.bmc);
     }
+}
+
+/// `slipway host delete --force`: the host was deleted before, and waits for its BMC.
+#[test]
+fn a_deletion_that_waits_for_a_bmc_ends_once_the_host_is_detached() {
+    for state in ["available", "provisioned", "externally provisioned", "deprovisioning", "powering off before delete"]
+    {
+        let mut model = Model::in_state(state);
+        model.bmc_fault = Some("no answer".into());
+        model.power_known = false;
+        model.intent.as_mut().expect("an intent").status = None;
+        model.delete();
+        model.settle();
+        assert!(!model.gone, "{state}: it waits");
+        assert!(!goes_untouched(&model.host), "{state}");
+        model.annotate(ANNOTATION_DETACHED, r#"{"deleteAction":"delete"}"#);
+        assert!(goes_untouched(&model.host), "{state}");
+        model.forget_what_happened();
+        model.settle();
+        assert!(model.gone && model.bmc.is_empty(), "{state}: {:?}", model.bmc);
+        assert_eq!(model.events, ["MachineLeftAsItIs"], "{state}");
+    }
+    let mut model = Model::in_state("provisioned");
+    model.annotate(ANNOTATION_DETACHED, "");
+    assert!(!goes_untouched(&model.host), "it is not deleted");
+    model.annotate(ANNOTATION_DETACHED, r#"{"deleteAction":"delay"}"#);
+    model.delete();
+    assert!(!goes_untouched(&model.host), "its deletion waits");
 }
 
 #[test]

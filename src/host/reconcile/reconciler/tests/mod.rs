@@ -156,6 +156,7 @@ impl Site {
             looks: ReconcileSlots::new(Default::default()).0,
             intents: Default::default(),
             at_rest: Default::default(),
+            interrupts: Default::default(),
             patience: Deadlines::default(),
             hearing: UpSince::from(Timestamp::now(), Instant::now()),
             turns: tokio::sync::Semaphore::new(1),

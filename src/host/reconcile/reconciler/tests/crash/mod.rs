@@ -352,6 +352,7 @@ impl Site {
             looks: ReconcileSlots::new(Default::default()).0,
             intents: Default::default(),
             at_rest: Default::default(),
+            interrupts: Default::default(),
             patience: Deadlines::default(),
             turns: Semaphore::new(1),
             leases: None,

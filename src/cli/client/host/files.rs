@@ -1,0 +1,75 @@
+//! Files that become Secrets of hosts.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::super::connect::Session;
+use super::super::errors::RequestError;
+use super::super::types::{hosts, secrets};
+
+/// Bytes of a Secret's value, as the API takes them.
+const MAX_DATA: u64 = 1 << 20;
+
+/// Contents of the Secrets of each host: field of the spec, end of the Secret's name, content.
+#[derive(Clone, Default)]
+pub(super) struct Files(Vec<(&'static str, &'static str, Vec<u8>)>);
+
+impl Files {
+    pub(super) fn add(&mut self, field: &'static str, end: &'static str, content: Vec<u8>) {
+        self.0.push((field, end, content));
+    }
+
+    /// Fields of the spec that name a Secret, and how the names of these end.
+    pub(super) fn fields(&self) -> Vec<(&'static str, &'static str)> {
+        self.0.iter().map(|(field, end, _)| (*field, *end)).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Stores them for a host, which owns them: they go with it. A Secret that somebody else wrote stays as it is.
+    pub(super) async fn store(&self, session: &Session, host: &Value) -> Result<(), RequestError> {
+        for (field, end, content) in &self.0 {
+            let name = format!("{}-{end}", host["metadata"]["name"].as_str().unwrap_or_default());
+            let object = secret(host, &name, json!({ *field: STANDARD.encode(content) }));
+            let path = secrets().path(Some(&session.namespace), Some(&name));
+            session.apply(&path, &[("fieldManager", "slipway")], &object).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a file, or standard input where it is called `-`.
+pub(super) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let from: Box<dyn Read> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(file).with_context(|| file.display().to_string())?)
+    };
+    from.take(MAX_DATA + 1).read_to_end(&mut content).with_context(|| file.display().to_string())?;
+    match u64::try_from(content.len()) {
+        Ok(1..=MAX_DATA) => Ok(content),
+        Ok(0) => bail!("{}: is empty", file.display()),
+        _ => bail!("{}: has more than {MAX_DATA} bytes", file.display()),
+    }
+}
+
+/// The body of a Secret that goes with a host.
+fn secret(host: &Value, name: &str, data: Value) -> Value {
+    let of = hosts();
+    let metadata = &host["metadata"];
+    let owner =
+        json!({ "apiVersion": of.api_version(), "kind": of.kind, "name": metadata["name"], "uid": metadata["uid"] });
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": name, "namespace": metadata["namespace"], "ownerReferences": [owner] },
+        "data": data,
+    })
+}

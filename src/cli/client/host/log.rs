@@ -1,0 +1,117 @@
+//! `host log`: what a host's ramdisk logged.
+
+use std::io::Write;
+
+use anyhow::bail;
+use futures::io::AsyncReadExt;
+use serde_json::{Value, json};
+
+use super::super::connect::{Server, Session};
+use super::super::table::harmless;
+use super::super::types::hosts;
+use super::super::{errors, request};
+use crate::cli::listing::Output;
+
+#[derive(clap::Args)]
+pub(in crate::cli) struct Log {
+    /// Name of the host
+    #[arg(value_name = "HOST")]
+    name: String,
+    /// Boot to print, by the generation of the boot intent [default: the last one]
+    #[arg(long, value_name = "N")]
+    boot: Option<i64>,
+    /// Print the boot before the last one
+    #[arg(long, short, conflicts_with = "boot")]
+    previous: bool,
+    /// Keep printing new lines until the boot is over
+    #[arg(long, short)]
+    follow: bool,
+    /// Print only the last N lines
+    #[arg(long, value_name = "N")]
+    tail: Option<usize>,
+    /// List the boots that have a log
+    #[arg(long, conflicts_with_all = ["boot", "previous", "follow", "tail"])]
+    list: bool,
+    /// With --list: the format of the list
+    #[arg(long, short, value_enum, value_name = "FORM", requires = "list")]
+    output: Option<Output>,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Bytes of the list of boots that are read; there are ten at most.
+const MAX_LIST: u64 = 64 << 10;
+
+/// The boots that have a log: `N BYTES` on each line.
+fn boots(text: &str) -> Vec<Value> {
+    let read = |line: &str| {
+        let (boot, bytes) = line.split_once(' ')?;
+        Some(json!({ "boot": boot.parse::<i64>().ok()?, "bytes": bytes.parse::<u64>().ok()? }))
+    };
+    text.lines().filter_map(read).collect()
+}
+
+pub(super) async fn run(log: Log, out: &mut dyn Write) -> anyhow::Result<()> {
+    let session = log.server.connect().await?;
+    let of = hosts();
+    let path = format!("{}/log", of.path(Some(&session.namespace), Some(&log.name)));
+    let boot = log.boot.map(|boot| boot.to_string()).unwrap_or_default();
+    let tail = log.tail.map(|tail| tail.to_string()).unwrap_or_default();
+    let flag = |flag: bool| if flag { "true" } else { "" };
+    let query = [
+        ("boot", boot.as_str()),
+        ("previous", flag(log.previous)),
+        ("follow", flag(log.follow)),
+        ("tailLines", &tail),
+        ("list", flag(log.list)),
+    ];
+    let mut body = Box::pin(session.text(&path, &query).await?);
+    if let Some(output @ (Output::Json | Output::Yaml)) = log.output {
+        let mut text = String::new();
+        body.take(MAX_LIST).read_to_string(&mut text).await?;
+        return output.print(&boots(&text), || ());
+    }
+    let mut buffer = vec![0; 16 << 10];
+    let mut rest = Vec::new();
+    loop {
+        let read = body.read(&mut buffer).await?;
+        rest.extend_from_slice(&buffer[..read]);
+        // Whole lines, without anything that a terminal would obey.
+        let end =
+            if read == 0 { rest.len() } else { rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+        for line in String::from_utf8_lossy(&rest[..end]).lines() {
+            writeln!(out, "{}", harmless(line))?;
+        }
+        out.flush()?;
+        rest.drain(..end);
+        if read == 0 {
+            return Ok(());
+        }
+    }
+}
+
+impl Session {
+    /// A body of text, as it comes.
+    async fn text(&self, path: &str, query: request::Query<'_>) -> anyhow::Result<impl futures::AsyncRead + use<>> {
+        let request = http::Request::get(request::uri(path, query)).body(Vec::new())?;
+        match self.client.request_stream(request).await {
+            Err(kube::Error::Api(status)) => Err(errors::RequestError::Refused(status).into()),
+            Err(error) => bail!("{}", errors::unreachable(self, &error)),
+            // The stream is one of buffered lines; here it is only read.
+            Ok(body) => Ok(Box::pin(body) as std::pin::Pin<Box<dyn futures::AsyncRead + Send>>),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_are_listed_with_their_sizes() {
+        assert_eq!(
+            boots("7 120\n6 99\nnonsense\n"),
+            [json!({"boot": 7, "bytes": 120}), json!({"boot": 6, "bytes": 99})]
+        );
+    }
+}

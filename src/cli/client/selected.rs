@@ -1,0 +1,69 @@
+//! Which hosts a command is for: by names, by labels, or all of the namespace.
+
+use std::collections::HashSet;
+
+use anyhow::bail;
+use serde_json::Value;
+
+use super::connect::Session;
+use super::request;
+use super::types::hosts;
+use crate::cli::failure::usage;
+
+/// Which hosts.
+#[derive(clap::Args, Clone, Debug)]
+pub(in crate::cli) struct Selected {
+    /// Names of hosts
+    #[arg(value_name = "HOST")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub by_label: ByLabel,
+}
+
+/// Hosts by what they have.
+#[derive(clap::Args, Clone, Debug)]
+pub(in crate::cli) struct ByLabel {
+    /// Hosts with these labels: rack=7,role!=spare
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    pub selector: Option<String>,
+}
+
+impl Selected {
+    pub(super) fn or_all(&self, all: bool) -> (&[String], Option<&str>, bool) {
+        (&self.names, self.by_label.selector.as_deref(), all)
+    }
+}
+
+/// The names of the hosts, each once.
+pub(super) async fn names(
+    session: &Session,
+    names: &[String],
+    selector: Option<&str>,
+    all: bool,
+) -> anyhow::Result<Vec<String>> {
+    let selector = selector.map(str::trim);
+    if selector == Some("") {
+        return Err(usage("an empty --selector would be every host: write labels"));
+    }
+    if names.is_empty() != (all || selector.is_some()) {
+        let or_all = "name hosts, or select them with --selector";
+        return Err(usage(if names.is_empty() { or_all } else { "give either names or a selection" }));
+    }
+    let mut found: Vec<String> = names.to_vec();
+    if found.is_empty() {
+        let query = [("labelSelector", selector.unwrap_or_default())];
+        let path = hosts().path(Some(&session.namespace), None);
+        let each = |page: Value| {
+            let items = page["items"].as_array().into_iter().flatten();
+            found.extend(items.filter_map(|item| item["metadata"]["name"].as_str()).map(str::to_owned));
+            Ok(())
+        };
+        session.pages(&path, &query, request::METADATA, each).await?;
+        if found.is_empty() {
+            bail!("no host of namespace {} is selected", session.namespace);
+        }
+    }
+    let mut seen = HashSet::new();
+    found.retain(|name| seen.insert(name.clone()));
+    Ok(found)
+}
