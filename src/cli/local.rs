@@ -35,13 +35,6 @@ pub(super) fn as_user<T>(owner: Option<Owner>, work: impl FnOnce() -> T) -> anyh
     Ok(done)
 }
 
-/// A client of the appliance on this box.
-pub(super) async fn client(config: &Config) -> anyhow::Result<kube::Client> {
-    let (kubeconfig, options) = credentials(config)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    Ok(kube::Client::try_from(config)?)
-}
-
 /// Runs a client command.
 pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     appliance::install_tls_provider();
