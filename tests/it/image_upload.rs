@@ -52,8 +52,7 @@ async fn faulty_link(to: SocketAddr, every: u64, then: Then) -> (SocketAddr, Arc
                 let (mut answers, mut up) = far.into_split();
                 let down = tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
                 let mut buffer = vec![0; 64 << 10];
-                loop {
-                    let Ok(read @ 1..) = from.read(&mut buffer).await else { break };
+                while let Ok(read @ 1..) = from.read(&mut buffer).await {
                     let before = sent.fetch_add(read as u64, Ordering::SeqCst);
                     if (before + read as u64) / every > before / every {
                         faults.fetch_add(1, Ordering::SeqCst);
