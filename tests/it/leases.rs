@@ -147,8 +147,12 @@ async fn a_reservation_comes_changes_and_goes_while_the_appliance_serves() {
     let leased = until("DHCP serves again", async || machine::lease(dhcp, mac(0x30)).await).await;
     assert_eq!(leased, at(31));
 
-    // One that is gone reserves nothing: the pool has no address left for its machine.
+    // One that is gone reserves nothing, and the one that it stood in the way of is in force.
     api.delete("a", &DeleteParams::default()).await.unwrap();
+    says(&api, "twice", "True", "InForce").await;
+    assert_eq!(machine::lease(dhcp, mac(0x30)).await, Some(at(51)));
+    api.delete("twice", &DeleteParams::default()).await.unwrap();
+    // The pool has no address left for its machine.
     until("the reservation is gone", async || machine::lease(dhcp, mac(0x30)).await.is_none().then_some(())).await;
     assert_eq!(machine::lease(dhcp, mac(0x40)).await, Some(ADDRESS));
 
