@@ -184,11 +184,18 @@ impl Uploads {
             let entry = entry?;
             let name = entry.file_name();
             let uid = name.to_str().and_then(|name| name.split('.').next()).unwrap_or_default();
-            let age = entry.metadata()?.modified().ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
+            // It may have been imported meanwhile.
+            let Ok(about) = entry.metadata() else { continue };
+            let age = about.modified().ok().and_then(|at| now.duration_since(at).ok()).unwrap_or_default();
             let is_part = name.to_str().is_some_and(|name| name.ends_with(".part"));
             if (!uids.contains(uid) && age >= SETTLED) || (is_part && age >= GIVEN_UP) {
-                fs::remove_file(entry.path())?;
-                gone += 1;
+                match fs::remove_file(entry.path()) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => {
+                        removed?;
+                        gone += 1;
+                    }
+                }
             }
         }
         Ok(gone)
