@@ -136,7 +136,7 @@ fn encode_one(number: u64, value: &Value, kind: Type) -> Vec<u8> {
             Ok(time) => delimited(number, &[vec![8], number_of(time.as_second().cast_unsigned())].concat()),
             Err(_) => delimited(number, b""),
         },
-        Type::Map(_) => unreachable!("a map is no one value"),
+        Type::Map(_) => panic!("a map is no one value"),
     }
 }
 
