@@ -260,7 +260,6 @@ fn double(number: f64) -> Result<Value, Fault> {
     /// From here on a double no longer has every whole number.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() < EXACT {
-        #[expect(clippy::cast_possible_truncation, reason = "whole, and within the range")]
         return Ok((number as i64).into());
     }
     serde_json::Number::from_f64(number).map(Value::Number).ok_or("a number is not finite")
