@@ -142,18 +142,30 @@ pub(super) fn run(command: Command) -> anyhow::Result<()> {
             Command::Create { server, name, role, within, group, ttl, output, endpoint } => {
                 let wanted = WantedToken { name, roles: role, within, groups: group, ttl };
                 let session = server.session().await?;
-                let made = create(&session.client, &wanted).await?;
+                let made = create(&session.client, &wanted).await.map_err(|error| in_words(&session, error))?;
                 let kubeconfig = |made: &Made| server.kubeconfig(&session, made, endpoint.as_deref());
                 print(&made, output, kubeconfig)
             }
-            Command::List { server, output } => list(&server.session().await?.client, output).await,
+            Command::List { server, output } => {
+                let session = server.session().await?;
+                list(&session.client, output).await.map_err(|error| in_words(&session, error))
+            }
             Command::Revoke { server, name } => {
-                revoke(&server.session().await?.client, &name).await?;
+                let session = server.session().await?;
+                revoke(&session.client, &name).await.map_err(|error| in_words(&session, error))?;
                 println!("token {name} revoked");
                 Ok(())
             }
         }
     })
+}
+
+/// That there was no answer is said as for the commands of the client.
+fn in_words(session: &Session, error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(_)) | None => error,
+        Some(unanswered) => anyhow::anyhow!("{}", session.unreachable(unanswered)),
+    }
 }
 
 /// Seconds that a token may hold: the API server gives no more.

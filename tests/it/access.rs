@@ -183,6 +183,31 @@ fn a_token_may_do_what_its_roles_say_until_it_is_revoked() {
         let error = lab.slipway(&["token", "create", "x", "--role", "nonsense"]).unwrap_err();
         contains(&error, &["no ClusterRole named \"nonsense\""]);
 
+        // From any desk: with a kubeconfig of the server, and no configuration of an appliance.
+        let desk = |args: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_slipway"));
+            command.args(args).arg("--kubeconfig").arg(lab.at("admin")).env("SLIPWAY_CONFIG", "/nowhere");
+            Appliance::run(command, "")
+        };
+        let made = desk(&["token", "create", "far", "--role", "host-viewer", "-o", "kubeconfig"]).unwrap();
+        std::fs::write(lab.at("far"), made).unwrap();
+        contains(&lab.ok("far", "get bmh -A"), &["web-1"]);
+        let listed: Vec<Value> = serde_json::from_str(&desk(&["token", "list", "-o", "json"]).unwrap()).unwrap();
+        assert!(listed.iter().any(|token| token["name"] == "far" && token["roles"][0] == "host-viewer"), "{listed:?}");
+        contains(&desk(&["token", "revoke", "far"]).unwrap(), &["revoked"]);
+        // What a server says, and that there is none, in words.
+        let error = desk(&["token", "create", "x", "--role", "view", "--in", "nowhere"]).unwrap_err();
+        contains(&error, &["--in nowhere", "namespaces \"nowhere\" not found"]);
+        assert!(!error.contains("ApiError") && !error.contains("Status {"), "{error}");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = std::fs::read_to_string(lab.at("admin")).unwrap();
+        let address = regex::Regex::new(r"https://[0-9.:]+").unwrap();
+        let elsewhere = format!("https://127.0.0.1:{port}");
+        std::fs::write(lab.at("closed"), address.replace(&config, elsewhere.as_str()).as_ref()).unwrap();
+        let closed = lab.at("closed");
+        let error = lab.slipway(&["token", "list", "--kubeconfig", closed.to_str().unwrap()]).unwrap_err();
+        contains(&error, &["cannot reach the server", "is `slipway serve` running?"]);
+
         // A watch under way ends with its token, and so does everything else.
         let mut command = Command::new(&lab.kubectl);
         command.args(["get", "bmh", "-A", "-w"]).env("KUBECONFIG", lab.at("dashboard")).stdout(Stdio::null());

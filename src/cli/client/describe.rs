@@ -8,11 +8,13 @@ use serde_json::{Map, Value};
 
 use super::connect::{Server, Session};
 use super::output::go_text;
+use super::relative::{relative, with_distance};
 use super::table::harmless;
 use super::tabs::align;
+use super::terminal::{PLAIN, Terminal, When, color_of};
 use super::types::Type;
-use super::wait::reason;
-use super::{missing, names, request};
+use super::wait::told;
+use super::{hardware, missing, names, request};
 use crate::apiserver::age;
 use crate::cli::failure::{Failure, complain, plain, usage};
 
@@ -21,6 +23,7 @@ use crate::cli::failure::{Failure, complain, plain, usage};
 Examples:
   slipway describe host web-1      its spec, its conditions, what it waits for, what happened
   slipway describe hosts -A
+  slipway describe host web-1 --all  with every flag of its processors
   slipway describe image/debian-12")]
 pub(in crate::cli) struct Options {
     /// TYPE NAME…, TYPE/NAME…, or TYPE for all objects of the type
@@ -35,6 +38,12 @@ pub(in crate::cli) struct Options {
     /// Do not print events
     #[arg(long)]
     no_events: bool,
+    /// Also print what is long and seldom asked for: flags of processors
+    #[arg(long)]
+    all: bool,
+    /// Whether states have colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    color: When,
     #[command(flatten)]
     server: Server,
 }
@@ -45,6 +54,7 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
     let types = session.types().await?;
     let namespace = (!options.all_namespaces).then_some(session.namespace.as_str());
     let (mut printed, mut failed) = (false, false);
+    let terminal = Terminal::standard_output(options.color);
     for selection in &selections {
         for of in types.find(&selection.word)? {
             let mut found = Vec::new();
@@ -80,8 +90,11 @@ pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result
                 if std::mem::replace(&mut printed, true) {
                     out.write_all(b"\n\n")?;
                 }
-                let text = describe(of, &object, events.as_deref(), Timestamp::now());
-                out.write_all(plain(&text).as_bytes())?;
+                if !options.all {
+                    leave_out_flags(&mut object);
+                }
+                let text = plain(&describe(of, &object, events.as_deref(), Timestamp::now()));
+                out.write_all(if terminal.color { colored(&text) } else { text }.as_bytes())?;
             }
         }
     }
@@ -118,6 +131,36 @@ fn last_seen(event: &Value) -> &str {
     texts.into_iter().flatten().find_map(Value::as_str).unwrap_or_default()
 }
 
+/// The flags of processors are a hundred lines and more.
+fn leave_out_flags(object: &mut Value) {
+    for pointer in ["/status/hardware/cpu/flags", "/spec/hardware/cpu/flags"] {
+        if let Some(flags) = object.pointer_mut(pointer)
+            && let Some(count) = flags.as_array().map(Vec::len)
+        {
+            *flags = format!("{count} (--all prints them)").into();
+        }
+    }
+}
+
+/// A description in which the state and the last error have their colours.
+fn colored(text: &str) -> String {
+    let line = |line: &str| {
+        let Some((label, value)) = line.split_once(':').filter(|(label, _)| ["State", "Last Error"].contains(label))
+        else {
+            return format!("{line}\n");
+        };
+        let word = if label == "State" { value.trim() } else { "error" };
+        match color_of(word) {
+            Some(color) => {
+                let value_at = value.len() - value.trim_start().len();
+                format!("{label}:{}{color}{}{PLAIN}\n", &value[..value_at], value.trim_start())
+            }
+            None => format!("{line}\n"),
+        }
+    };
+    text.lines().map(line).collect()
+}
+
 fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp) -> String {
     let metadata = &object["metadata"];
     let mut text = String::new();
@@ -126,7 +169,7 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
     pairs(&mut text, "Labels", &metadata["labels"], "=");
     pairs(&mut text, "Annotations", &metadata["annotations"], ": ");
     if of.group == "metal3.io" && object["kind"] == "BareMetalHost" {
-        host(&mut text, object);
+        host(&mut text, object, now);
     }
     let conditions = conditions_of(object);
     let mut rest = object.clone();
@@ -144,7 +187,7 @@ fn describe(of: &Type, object: &Value, events: Option<&[Value]>, now: Timestamp)
         hide_values(&mut rest);
     }
     if let Value::Object(map) = &rest {
-        content(&mut text, 0, map);
+        content(&mut text, 0, map, now);
     }
     let mut whole = align(&text, 2);
     if !conditions.is_empty() {
@@ -180,7 +223,7 @@ fn pairs(text: &mut String, label: &str, map: &Value, between: &str) {
 }
 
 /// What an operator wants to know of a host before anything else.
-fn host(text: &mut String, object: &Value) {
+fn host(text: &mut String, object: &Value, now: Timestamp) {
     let status = &object["status"];
     let state =
         status["provisioning"]["state"].as_str().filter(|state| !state.is_empty()).unwrap_or("(not looked at yet)");
@@ -200,14 +243,20 @@ fn host(text: &mut String, object: &Value) {
     if let Some(error) = status["errorMessage"].as_str().filter(|error| !error.is_empty()) {
         let kind = status["errorType"].as_str().unwrap_or("error");
         let count = status["errorCount"].as_i64().filter(|count| *count > 1).map(|count| format!(" ({count} times)"));
-        line(text, 0, "Last Error", &format!("{kind}: {error}{}", count.unwrap_or_default()));
+        line(text, 0, "Last Error", &format!("{kind}: {}{}", relative(error, now), count.unwrap_or_default()));
     }
     let progressing = conditions_of(object).into_iter().find(|condition| condition["type"] == "Progressing");
+    // Who waits for nothing says how it is: powered on, as asked.
+    let label = if progressing.is_some_and(|it| it["status"] == "False") { "Now" } else { "Waits For" };
     let waits = progressing.and_then(|condition| condition["message"].as_str()).filter(|message| !message.is_empty());
     if let Some(waits) = waits {
-        line(text, 0, "Waits For", waits);
-    } else if let Some(reason) = reason(object).filter(|_| status["errorMessage"].as_str().is_none_or(str::is_empty)) {
-        line(text, 0, "Waits For", &reason);
+        line(text, 0, label, &relative(waits, now));
+    } else if let Some(reason) = told(object).filter(|_| status["errorMessage"].as_str().is_none_or(str::is_empty)) {
+        line(text, 0, "Waits For", &relative(&reason, now));
+    }
+    let hardware = hardware::line(&status["hardware"]);
+    if !hardware.is_empty() {
+        line(text, 0, "Hardware", &hardware);
     }
 }
 
@@ -219,25 +268,29 @@ fn hide_values(secret: &mut Value) {
     }
 }
 
-fn content(text: &mut String, level: usize, map: &Map<String, Value>) {
+fn content(text: &mut String, level: usize, map: &Map<String, Value>, now: Timestamp) {
     let indent = "  ".repeat(level);
     for (field, value) in map {
         let label = label(field);
         match value {
             Value::Object(inner) => {
                 *text += &format!("{indent}{label}:\n");
-                content(text, level + 1, inner);
+                content(text, level + 1, inner, now);
             }
             Value::Array(entries) => {
                 *text += &format!("{indent}{label}:\n");
                 for entry in entries {
                     match entry {
-                        Value::Object(inner) => content(text, level + 1, inner),
+                        Value::Object(inner) => content(text, level + 1, inner, now),
                         other => *text += &format!("{indent}  {}\n", harmless(&go_text(other))),
                     }
                 }
             }
-            other => line(text, level, &label, &go_text(other)),
+            other => {
+                let shown = go_text(other);
+                let shown = with_distance(&shown, now).unwrap_or(shown);
+                line(text, level, &label, &shown);
+            }
         }
     }
 }
@@ -311,7 +364,7 @@ fn conditions_table(conditions: &[&Value], now: Timestamp) -> String {
             cell("status"),
             go_text(&age),
             cell("reason"),
-            cell("message")
+            relative(&cell("message"), now)
         );
     }
     let aligned = align(&text, 2);
@@ -376,14 +429,15 @@ mod tests {
     #[test]
     fn a_host_says_what_it_waits_for_before_anything_else() {
         let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
             "metadata": {"name": "web-1", "namespace": "rack", "uid": "u", "labels": {"a": "b", "c": "d"}, "managedFields": []},
             "spec": {"online": true, "bmc": {"address": "ipmi://x"}, "taints": ["x", {"key": "k"}]},
             "status": {"provisioning": {"state": "registering"}, "errorMessage": "no answer\nat all", "errorType": "registration error",
-                "errorCount": 3, "poweredOn": false,
+                "errorCount": 3, "poweredOn": false, "lastUpdated": "2026-01-01T00:09:00Z",
                 "addresses": [{"address": "10.0.0.5", "macAddress": "52:54:00:00:00:01", "network": "lab"}],
-                "conditions": [{"type": "Progressing", "status": "True", "reason": "Registering", "message": "tries again in 60s",
+                "hardware": {"ramMebibytes": 4096, "cpu": {"count": 8, "flags": ["aes", "avx"]}},
+                "conditions": [{"type": "Progressing", "status": "True", "reason": "Registering", "message": "next try at 2026-01-01T00:14:00Z",
                     "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         });
         let events = [
@@ -402,7 +456,8 @@ Power:        off
 Addresses:    10.0.0.5 (52:54:00:00:00:01, network lab)
 Last Error:   registration error: no answer
               at all (3 times)
-Waits For:    tries again in 60s
+Waits For:    next try in 4m
+Hardware:     8 CPUs, 4 GiB
 API Version:  metal3.io/v1alpha1
 Kind:         BareMetalHost
 Metadata:
@@ -423,19 +478,32 @@ Status:
   Error Message:  no answer
                   at all
   Error Type:     registration error
-  Powered On:     false
+  Hardware:
+    Cpu:
+      Count:        8
+      Flags:        2 (--all prints them)
+    Ram Mebibytes:  4096
+  Last Updated:     2026-01-01T00:09:00Z (60s ago)
+  Powered On:       false
   Provisioning:
     State:  registering
 Conditions:
   Type         Status  Age  Reason       Message
   ----         ------  ---  ------       -------
-  Progressing  True    10m  Registering  tries again in 60s
+  Progressing  True    10m  Registering  next try in 4m
 Events:
   Type     Reason  Age               From          Message
   ----     ------  ----              ----          -------
   Warning  Bad     5s (x3 over 10m)  slipway-host  no
 ";
-        assert_eq!(describe(&of, &object, Some(&events), now), wanted);
+        leave_out_flags(&mut object);
+        let text = describe(&of, &object, Some(&events), now);
+        assert_eq!(text, wanted);
+        let colored = colored(&text);
+        assert!(colored.contains("State:        \u{1b}[33mregistering\u{1b}[0m\n"), "{colored}");
+        assert!(colored.contains("Last Error:   \u{1b}[31mregistration error: no answer\u{1b}[0m\n"), "{colored}");
+        object["status"]["conditions"][0]["status"] = "False".into();
+        assert!(describe(&of, &object, None, now).contains("Now:          next try in 4m\n"));
         assert!(describe(&of, &object, Some(&[]), now).ends_with("Events:  <none>\n"));
     }
 

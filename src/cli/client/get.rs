@@ -6,6 +6,7 @@ use std::io::Write;
 
 use anyhow::bail;
 use futures::StreamExt;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::connect::{Server, Session};
@@ -13,6 +14,7 @@ use super::errors::RequestError;
 use super::names::{self, Selection};
 use super::output::{self, Output};
 use super::table::{self, Show};
+use super::terminal::{Terminal, When};
 use super::types::{Type, Types};
 use super::{hosts, missing, request};
 use crate::cli::failure::{Failure, complain, plain, usage};
@@ -75,6 +77,9 @@ pub(in crate::cli) struct Options {
     /// Do not fail when an object does not exist
     #[arg(long)]
     ignore_not_found: bool,
+    /// Whether states have colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    color: When,
     #[command(flatten)]
     server: Server,
 }
@@ -140,8 +145,13 @@ impl Get<'_> {
     }
 
     fn show(&self, of: &Type, many: bool) -> Show {
+        let wide = self.options.output == Output::Table { wide: true };
+        let terminal = Terminal::standard_output(self.options.color);
+        // Who wants every column gets them whole.
+        let width = terminal.width.filter(|_| !wide);
         Show {
-            wide: self.options.output == Output::Table { wide: true },
+            terminal: Terminal { width, ..terminal },
+            wide,
             namespaces: self.options.all_namespaces && of.namespaced,
             label_columns: self.options.label_columns.clone(),
             labels: self.options.show_labels,
@@ -191,8 +201,13 @@ impl Get<'_> {
     ) -> anyhow::Result<()> {
         let mut failed = None;
         for one in asked {
-            let shown =
-                |value| if one.hosts && accept == request::TABLE { hosts::table(as_table(value)) } else { value };
+            let shown = |value| {
+                if one.hosts && accept == request::TABLE {
+                    hosts::table(as_table(value), Timestamp::now())
+                } else {
+                    value
+                }
+            };
             if let Err(error) = self.read(one, accept, |value| each(one.of, shown(value))).await {
                 let unreachable = matches!(error.downcast_ref(), Some(RequestError::Unreachable(_)));
                 if unreachable || asked.len() == 1 && !self.options.ignore_not_found {
@@ -421,7 +436,7 @@ impl Watched {
 
     fn print_rows(&mut self, table: &Value, kind: &str, out: &mut dyn Write) -> anyhow::Result<()> {
         let text = match self.hosts {
-            true => self.rows.lines(&hosts::table(table.clone()), kind),
+            true => self.rows.lines(&hosts::table(table.clone(), Timestamp::now()), kind),
             false => self.rows.lines(table, kind),
         };
         out.write_all(text.as_bytes())?;

@@ -2,7 +2,11 @@
 //!
 //! Shown for the words `host` and `hosts`; `bmh` and `baremetalhosts` give the table that kubectl gives.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
+
+use super::hardware;
+use super::relative::relative;
 
 /// The words that ask for this table.
 pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
@@ -10,7 +14,7 @@ pub(super) const WORDS: [&str; 2] = ["host", "hosts"];
 /// Name, where it is in the host, whether it is only for `-o wide`.
 type Column = (&'static str, fn(&Value) -> String, bool);
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 17] = [
     ("Name", |host| text(host, "/metadata/name"), false),
     ("State", |host| text(host, "/status/provisioning/state"), false),
     ("Phase", |host| text(host, "/status/progress/phase"), false),
@@ -23,17 +27,25 @@ const COLUMNS: [Column; 13] = [
     ("Consumer", |host| text(host, "/spec/consumerRef/name"), true),
     ("BMC", |host| text(host, "/spec/bmc/address"), true),
     ("Address", |host| addresses(host).join(","), false),
+    ("Model", |host| hardware::model(&host["status"]["hardware"]), true),
+    ("CPUs", |host| hardware::processors(&host["status"]["hardware"]), true),
+    ("Memory", |host| hardware::memory(&host["status"]["hardware"]), true),
+    ("Disks", |host| hardware::disks(&host["status"]["hardware"]), true),
     ("Reason", reason, false),
 ];
 
 /// The server's table with these columns. One whose rows lack the objects stays as it is.
-pub(super) fn table(mut table: Value) -> Value {
+pub(super) fn table(mut table: Value, now: Timestamp) -> Value {
     let rows = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
     if rows.iter().any(|row| row["object"].get("spec").is_none()) {
         return table;
     }
+    let cell = |host: &Value, (name, cell, _): &Column| match *name {
+        "Reason" => relative(&cell(host), now),
+        _ => cell(host),
+    };
     let cells: Vec<Value> =
-        rows.iter().map(|row| COLUMNS.iter().map(|(_, cell, _)| cell(&row["object"])).collect()).collect();
+        rows.iter().map(|row| COLUMNS.iter().map(|column| cell(&row["object"], column)).collect()).collect();
     if let Some(rows) = table["rows"].as_array_mut() {
         for (row, cells) in rows.iter_mut().zip(cells) {
             row["cells"] = cells;
@@ -101,25 +113,30 @@ mod tests {
         let host = |name: &str, status: Value| json!({ "object": { "metadata": { "name": name }, "spec": { "online": true }, "status": status }, "cells": [] });
         let progress = json!({ "phase": "writing the image", "percent": 45, "bytesPerSecond": 22_460_000, "secondsLeft": 200,
             "reason": "write-image" });
-        let failed = json!({ "provisioning": { "state": "inspecting" }, "errorMessage": "no call", "errorType": "inspection error",
+        let found = json!({ "hardware": { "storage": [{ "sizeBytes": 2_000_000_000_000_i64 }] } });
+        let failed = json!({ "provisioning": { "state": "inspecting" }, "errorMessage": "no call, next try at 2026-01-01T00:10:00Z", "errorType": "inspection error",
             "progress": { "phase": "failed", "reason": "next try" } });
         let sent = json!({ "kind": "Table", "columnDefinitions": [{ "name": "Name" }], "rows": [
             host("a", json!({ "provisioning": { "state": "provisioning" }, "progress": progress,
                 "addresses": [{ "address": "10.0.0.5" }, { "address": "10.1.0.5" }] })),
             host("b", failed),
-            host("c", Value::Null),
+            host("c", found),
         ]});
-        let lines = Printer::new(Show::default()).lines(&table(sent.clone()), "");
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let lines = Printer::new(Show::default()).lines(&table(sent.clone(), now), "");
         insta::assert_snapshot!(lines, @r"
         NAME   STATE          PHASE               PROGRESS   RATE      LEFT    ADDRESS             REASON
         a      provisioning   writing the image   45%        22 MB/s   3m20s   10.0.0.5,10.1.0.5   write-image
-        b      inspecting     failed                                                               no call
+        b      inspecting     failed                                                               no call, next try in 10m
         c
         ");
-        let wide = Printer::new(Show { wide: true, ..Show::default() }).lines(&table(sent), "");
-        assert!(wide.contains("inspection error") && wide.starts_with("NAME   STATE"), "{wide}");
+        let wide = Printer::new(Show { wide: true, ..Show::default() }).lines(&table(sent, now), "");
+        assert!(
+            wide.contains("inspection error") && wide.contains("2.0 TB") && wide.starts_with("NAME   STATE"),
+            "{wide}"
+        );
         let bare = json!({ "columnDefinitions": [{ "name": "Name" }], "rows": [{ "cells": ["a"], "object": { "metadata": {} } }] });
-        assert_eq!(table(bare.clone()), bare);
+        assert_eq!(table(bare.clone(), now), bare);
     }
 
     #[test]

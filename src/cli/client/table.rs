@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::tabs::Rows;
+use super::tabs::{Look, Rows};
+use super::terminal::Terminal;
 use crate::log::is_safe;
 
 /// What to show of a table.
@@ -22,7 +23,12 @@ pub(super) struct Show {
     pub prefix: String,
     /// A first column with the type of the event.
     pub events: bool,
+    /// Where it is shown.
+    pub terminal: Terminal,
 }
+
+/// Columns that say how an object is.
+const STATES: [&str; 4] = ["state", "status", "phase", "error"];
 
 /// Prints the tables of one type, one after the other, under one line of headings.
 #[derive(Debug)]
@@ -52,13 +58,24 @@ impl Printer {
             self.columns = defined.iter().map(Column::read).collect();
         }
         let mut rows = Vec::new();
+        let mut look = self.look();
         let found = table["rows"].as_array().map_or(&[][..], Vec::as_slice);
         if !self.headed && !self.show.no_headers && !found.is_empty() {
             rows.push(self.headings());
             self.headed = true;
+            look.headed = true;
         }
         rows.extend(found.iter().map(|row| self.row(row, event)));
-        self.rows.lines(&rows)
+        self.rows.shown(&rows, &look)
+    }
+
+    /// How the rows look on the terminal.
+    fn look(&self) -> Look {
+        let before = usize::from(self.show.events) + usize::from(self.show.namespaces);
+        let is_state = |column: &Column| STATES.contains(&column.name.to_lowercase().as_str());
+        let states = self.shown().map(|(_, column)| column).enumerate().filter(|(_, column)| is_state(column));
+        let colored = states.map(|(at, _)| before + at).filter(|_| self.show.terminal.color).collect();
+        Look { width: self.show.terminal.width, colored, headed: false }
     }
 
     fn shown(&self) -> impl Iterator<Item = (usize, &Column)> {
@@ -217,6 +234,20 @@ mod tests {
         ] {
             assert_eq!(print(show), wanted);
         }
+    }
+
+    #[test]
+    fn a_terminal_gets_colours_and_lines_that_fit() {
+        let print = |terminal: Terminal, namespaces: bool| {
+            Printer::new(Show { terminal, namespaces, ..Show::default() }).lines(&table(), "")
+        };
+        let colored = print(Terminal { color: true, width: None }, true);
+        assert!(colored.contains("rack        web-1   \u{1b}[32mprovisioned\u{1b}[0m   5s\n"), "{colored:?}");
+        assert!(colored.starts_with("NAMESPACE   NAME    STATE         AGE\n"), "{colored:?}");
+        let cut = print(Terminal { color: true, width: Some(14) }, false);
+        assert_eq!(cut, "NAME    STATE…\nweb-1   \u{1b}[32mprovi\u{1b}[0m…\ndb           …\n");
+        let fits = print(Terminal { color: false, width: Some(80) }, false);
+        assert_eq!(fits, Printer::new(Show::default()).lines(&table(), ""));
     }
 
     #[test]

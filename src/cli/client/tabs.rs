@@ -1,6 +1,7 @@
 //! Text in columns, aligned as Go's tabwriter does it for kubectl.
 
 use super::table::harmless;
+use super::terminal::{PLAIN, color_of};
 
 /// Aligns a text with tabs: a column is a run of lines that have the cell, as wide as its widest cell and `padding`.
 /// The last cell of a line belongs to no column.
@@ -54,9 +55,51 @@ pub(in crate::cli) struct Rows {
 const PADDING: usize = 3;
 const LEAST: usize = 6;
 
+/// How rows are shown on a terminal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Look {
+    /// The longest line; one that is longer ends with an ellipsis.
+    pub width: Option<usize>,
+    /// Cells whose words have colours.
+    pub colored: Vec<usize>,
+    /// Whether the first row are headings, which have no colours.
+    pub headed: bool,
+}
+
+impl Look {
+    /// A row that is cut where the line ends.
+    fn write(&self, cells: &[&str], widths: &[usize], is_heading: bool, out: &mut String) {
+        let whole = {
+            let mut line = String::new();
+            write_line(cells, widths, &mut line);
+            width(line.trim_end())
+        };
+        let cut = self.width.filter(|room| whole > *room);
+        let mut left = cut.map_or(usize::MAX, |room| room.saturating_sub(1));
+        for (index, cell) in cells.iter().enumerate() {
+            let shown: String = cell.chars().take(left).collect();
+            left -= width(&shown);
+            match color_of(cell).filter(|_| !is_heading && self.colored.contains(&index) && !shown.is_empty()) {
+                Some(color) => *out += &format!("{color}{shown}{PLAIN}"),
+                None => out.push_str(&shown),
+            }
+            let wanted = widths.get(index).filter(|_| index + 1 < cells.len()).copied().unwrap_or_default();
+            let spaces = wanted.saturating_sub(width(cell)).min(left);
+            out.extend(std::iter::repeat_n(' ', spaces));
+            left -= spaces;
+        }
+        out.push_str(if cut.is_some() { "…\n" } else { "\n" });
+    }
+}
+
 impl Rows {
-    /// The rows as lines, without anything that a terminal would obey: headings, too, are what somebody defined.
+    /// The rows as lines, whole and without colours.
     pub(in crate::cli) fn lines(&mut self, rows: &[Vec<String>]) -> String {
+        self.shown(rows, &Look::default())
+    }
+
+    /// The rows as lines, with nothing of their own that a terminal would obey: headings, too, are what somebody defined.
+    pub(super) fn shown(&mut self, rows: &[Vec<String>], look: &Look) -> String {
         let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| harmless(cell)).collect()).collect();
         for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), LEAST);
@@ -65,9 +108,9 @@ impl Rows {
             }
         }
         let mut out = String::new();
-        for row in &rows {
+        for (index, row) in rows.iter().enumerate() {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-            write_line(&cells, &self.widths, &mut out);
+            look.write(&cells, &self.widths, look.headed && index == 0, &mut out);
         }
         out
     }

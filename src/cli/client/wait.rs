@@ -5,10 +5,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::bail;
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connect::{Server, Session};
+use super::relative::relative;
 use super::table::harmless;
 use super::types::Type;
 use super::until::{Awaited, Ended, Seen, duration};
@@ -126,16 +128,21 @@ pub(super) fn state_of(object: &Value) -> Option<&str> {
 
 /// Why an object is not as it is wanted, as far as it says.
 pub(super) fn reason(object: &Value) -> Option<String> {
+    told(object).map(|text| relative(&text, Timestamp::now()))
+}
+
+/// The same in its own words.
+pub(super) fn told(object: &Value) -> Option<String> {
     let error = object["status"]["errorMessage"].as_str().or_else(|| object["status"]["message"].as_str());
     if let Some(error) = error.filter(|error| !error.is_empty()) {
         return Some(error.to_owned());
     }
     let conditions = object["status"]["conditions"].as_array()?;
-    let told = |kind: &str| {
+    let message = |kind: &str| {
         let found = conditions.iter().find(|condition| condition["type"] == kind)?;
         found["message"].as_str().filter(|message| !message.is_empty()).map(str::to_owned)
     };
-    told("Progressing").or_else(|| told("Ready"))
+    message("Progressing").or_else(|| message("Ready"))
 }
 
 pub(super) async fn run(options: Options, out: &mut dyn Write) -> anyhow::Result<()> {
