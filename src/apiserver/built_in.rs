@@ -174,7 +174,7 @@ mod tests {
         assert_eq!((host.kind.as_str(), host.namespaced, host.status), ("BareMetalHost", true, true));
         assert_eq!(host.short_names, ["bmh", "bmhost"]);
         let names: Vec<&str> = host.columns.iter().map(|column| column.name.as_str()).collect();
-        assert_eq!(names, ["Name", "Status", "State", "Consumer", "BMC", "Online", "Error", "Age"]);
+        assert_eq!(names, ["Name", "Status", "State", "Consumer", "BMC", "Address", "Online", "Error", "Age"]);
         assert!(registry.find("metal3.io", "v1", "baremetalhosts").is_none());
         assert!(registry.find_kind("v1", "Secret").is_some());
         // Events are served twice and stored once.

@@ -17,7 +17,8 @@ pub fn filter(level: &str) -> Result<EnvFilter, String> {
         let named = |room: &str| {
             !room.is_empty() && room.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:-".contains(&byte))
         };
-        if own.parse::<LevelFilter>().is_err() || room.is_some_and(|room| !named(room)) {
+        // Nothing at all would be the level "error".
+        if own.is_empty() || own.parse::<LevelFilter>().is_err() || room.is_some_and(|room| !named(room)) {
             return Err(format!(
                 "{part:?} is neither a level (off, error, warn, info, debug, trace) nor a pair as slipway::dhcp=debug"
             ));

@@ -201,9 +201,9 @@ fn a_token_may_do_what_its_roles_say_until_it_is_revoked() {
         assert!(!error.contains("ApiError") && !error.contains("Status {"), "{error}");
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = std::fs::read_to_string(lab.at("admin")).unwrap();
-        let address = regex::Regex::new(r"https://[0-9.:]+").unwrap();
-        let elsewhere = format!("https://127.0.0.1:{port}");
-        std::fs::write(lab.at("closed"), address.replace(&config, elsewhere.as_str()).as_ref()).unwrap();
+        let (before, rest) = config.split_once("https://").unwrap();
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.' || c == ':');
+        std::fs::write(lab.at("closed"), format!("{before}https://127.0.0.1:{port}{after}")).unwrap();
         let closed = lab.at("closed");
         let error = lab.slipway(&["token", "list", "--kubeconfig", closed.to_str().unwrap()]).unwrap_err();
         contains(&error, &["cannot reach the server", "is `slipway serve` running?"]);

@@ -234,7 +234,7 @@ async fn tables_watches_and_descriptions_say_what_is_going_on() {
         let wide = lab.ok("get bmh -n rack -o wide", "").await;
         let mut lines = wide.lines();
         let headings: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-        assert_eq!(headings, ["NAME", "STATUS", "STATE", "CONSUMER", "BMC", "ONLINE", "ERROR", "AGE"]);
+        assert_eq!(headings, ["NAME", "STATUS", "STATE", "CONSUMER", "BMC", "ADDRESS", "ONLINE", "ERROR", "AGE"]);
         contains(lines.next().unwrap(), &["a", "OK", "externally provisioned", "ipmi://10.0.0.1", "true"]);
         let narrow = lab.ok("get baremetalhosts -A", "").await;
         let headings: Vec<&str> = narrow.lines().next().unwrap().split_whitespace().collect();

@@ -44,7 +44,7 @@ async fn a_reload_applies_what_it_can_and_names_the_rest() {
     secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
     let host = json!({
         "apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost", "metadata": {"name": "web-1"},
-        "spec": {"bmc": {"address": "ipmi://127.0.0.9", "credentialsName": "bmc"}},
+        "spec": {"online": false, "bmc": {"address": "ipmi://127.0.0.9", "credentialsName": "bmc"}},
     });
     let host: BareMetalHost = serde_json::from_value(host).unwrap();
     let refused = hosts.create(&PostParams::default(), &host).await.unwrap_err().to_string();

@@ -200,7 +200,7 @@ async fn tables_and_partial_objects_come_when_asked_for() {
         assert_eq!((&answer["kind"], &answer["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
         assert_eq!(answer["columnDefinitions"][1]["priority"], 1);
         let row = &answer["rows"][0];
-        assert_eq!(row["cells"].as_array().unwrap().len(), 8);
+        assert_eq!(row["cells"].as_array().unwrap().len(), 9);
         match include {
             "Metadata" => assert_eq!(row["object"]["kind"], "PartialObjectMetadata"),
             "Object" => assert_eq!(row["object"]["spec"]["online"], true),

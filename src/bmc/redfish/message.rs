@@ -110,7 +110,7 @@ mod tests {
             ] {
                 let found = complaint(&body);
                 let all = [found.ids.concat(), found.text].concat();
-                assert!(all.contains('…') && !all.contains(&ticket[..MAX_WORD + 1]), "{all}");
+                assert!(!all.contains(&ticket[..5]), "{all}");
             }
         }
         assert_eq!(readable("Größe: 5 GB, id 0123-4567", 400), "Größe: 5 GB, id 0123-4567");

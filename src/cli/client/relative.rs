@@ -29,8 +29,9 @@ pub(super) fn relative(text: &str, now: Timestamp) -> String {
 
 /// A time with how far away it is: for fields that are nothing but a time.
 pub(super) fn with_distance(text: &str, now: Timestamp) -> Option<String> {
-    let found = TIME.find(text).filter(|found| found.as_str() == text)?;
-    Some(format!("{text} ({})", relative(found.as_str(), now)))
+    let is_all = |found: &Captures<'_>| found.get(2).is_some_and(|time| time.as_str() == text);
+    TIME.captures(text).filter(is_all)?;
+    Some(format!("{text} ({})", relative(text, now)))
 }
 
 /// `45s`, `14m`, `2h5m`, `3d`.

@@ -67,7 +67,10 @@ pub(super) async fn rows(admin: &Client, mallory: &Client, site: &mut Site, acti
     for name in ["by-name", "by-sum", "published"] {
         assert_eq!(written(admin, name).await, None, "{name}");
     }
-    let status = library.get(&private).await.unwrap().status.unwrap();
+    let status = until("who names it is noted", async || {
+        library.get(&private).await.unwrap().status.filter(|status| status.hosts.is_some())
+    })
+    .await;
     assert_eq!((status.hosts, status.namespaces), (Some(1), vec![THEIRS.to_owned()]), "he has no share of it");
 
     // What is published is for all, and hosts that waited go on by themselves.
