@@ -52,14 +52,9 @@ impl RedfishResponse {
         message::complaint(&self.body)
     }
 
-    /// The same without a text that must not be shown, where the service repeats it.
-    pub fn without(&self, secret: &str) -> Self {
-        let text = self.body.to_string();
-        let body = match text.contains(secret) && !secret.is_empty() {
-            true => serde_json::from_str(&text.replace(secret, "the URL")).unwrap_or(Value::Null),
-            false => self.body.clone(),
-        };
-        Self { body, ..self.clone() }
+    /// The same without the service's own words. It may repeat what was sent, whole or in pieces, and anybody may read errors.
+    pub fn without_words(&self) -> Self {
+        Self { body: message::names_only(&self.body), ..self.clone() }
     }
 
     /// For errors: `HTTP 400 Bad Request: reason`.
@@ -280,7 +275,7 @@ impl Client {
                 Ok(Login::Session { token: token.to_string().into(), location })
             }
             (StatusCode::UNAUTHORIZED, _) if self.has_sessions.load(Ordering::Relaxed) => {
-                Err(self.wrong_password(&answer, 1))
+                Err(self.wrong_password(&answer.without_words(), 1))
             }
             // No session service, or one that wants a login to log in: user and password each time.
             (StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED, _)
@@ -289,11 +284,13 @@ impl Client {
                 Ok(Login::Basic { refused: u32::from(answer.status == StatusCode::UNAUTHORIZED) })
             }
             // Some say 400 to a wrong password.
-            (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, _) => Err(self.wrong_password(&answer, 1)),
+            (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, _) => {
+                Err(self.wrong_password(&answer.without_words(), 1))
+            }
             (status, _) if status.is_success() => {
                 Err(BmcError::Protocol { peer: self.peer.clone(), reason: "to the login without X-Auth-Token".into() })
             }
-            _ => Err(self.refused("the login", &answer)),
+            _ => Err(self.refused("the login", &answer.without_words())),
         }
     }
 

@@ -295,7 +295,7 @@ impl RedfishBmc {
             let (path, resource) = self.boot_resource(&system, &found.path).await?;
             let answer = self.patch(&path, &recipe.body(), &resource.etags, quirks).await?;
             if !answer.status.is_success() {
-                let answer = answer.without(want.http_uri.as_deref().unwrap_or_default());
+                let answer = if want.http_uri.is_some() { answer.without_words() } else { answer };
                 tracing::debug!(bmc = %self.client.peer(), %recipe, reason = %self.client.reason(&answer), "the BMC refused a boot device");
                 outcome.get_or_insert(self.client.refused(&format!("PATCH of the boot device ({recipe})"), &answer));
                 continue;

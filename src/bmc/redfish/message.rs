@@ -1,6 +1,6 @@
 //! Error bodies: `error.@Message.ExtendedInfo` (DSP0266, section "Error responses").
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Longest text taken from a BMC into an error.
 const MAX_TEXT: usize = 400;
@@ -8,6 +8,10 @@ const MAX_TEXT: usize = 400;
 /// Longest word taken from a BMC into an error, in bytes. A ticket in the URL of a medium is longer, and gives whoever reads it
 /// what the medium has; a BMC repeats the URL, the name of its file, or its path, encoded in some way.
 const MAX_WORD: usize = 64;
+
+/// Longest name of a message, in bytes, and how many are kept of an answer.
+const MAX_NAME: usize = 64;
+const MAX_NAMES: usize = 4;
 
 /// What a BMC says about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,21 @@ fn each(value: &Value) -> Vec<&Value> {
     }
 }
 
+/// An error body with nothing but the names of its messages, as registries have them: letters, the first of them large
+/// (DSP0268; `PropertyValueNotInList`).
+pub fn names_only(body: &Value) -> Value {
+    let is_name = |id: &&String| {
+        id.len() <= MAX_NAME
+            && id.starts_with(|c: char| c.is_ascii_uppercase())
+            && id.bytes().all(|b| b.is_ascii_alphabetic())
+    };
+    let mut names = complaint(body).ids;
+    names.retain(|id| is_name(&id));
+    names.truncate(MAX_NAMES);
+    let infos: Vec<Value> = names.into_iter().map(|name| json!({ "MessageId": name })).collect();
+    json!({ "error": { "@Message.ExtendedInfo": infos } })
+}
+
 /// Whether a body has this secret in it, as it is, as JSON has it, or as JSON within a text has it.
 pub fn repeats(body: &Value, secret: &str) -> bool {
     let escaped = |text: &str| {
@@ -89,7 +108,6 @@ pub fn clean(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 
@@ -116,6 +134,25 @@ mod tests {
         assert_eq!(readable("Größe: 5 GB, id 0123-4567", 400), "Größe: 5 GB, id 0123-4567");
         let digest = "a".repeat(64);
         assert_eq!(readable(&digest, 400), digest);
+    }
+
+    #[test]
+    fn nothing_but_names_is_left_of_an_answer_to_what_is_secret() {
+        let ticket = "A-b_9".repeat(28);
+        let pieces: Vec<_> =
+            ticket.as_bytes().chunks(20).map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
+        let infos: Vec<_> =
+            pieces.iter().map(|piece| json!({"MessageId": piece, "Message": piece, "Resolution": piece})).collect();
+        for body in [
+            json!({"error": {"code": "Base.1.8.GeneralError", "message": pieces.join(" ")}}),
+            json!({"error": {"message": pieces.join("\u{200b}"), "@Message.ExtendedInfo": infos}}),
+            json!({"error": {"code": pieces[0]}, "@Message.ExtendedInfo": {"MessageId": "iLO.2.26.GeneralError", "Message": pieces.join("...")}}),
+        ] {
+            let left = names_only(&body).to_string();
+            assert!(!left.contains(&ticket[..5]), "{left}");
+            let found = complaint(&names_only(&body));
+            assert!(matches!(found.text.as_str(), "GeneralError" | ""), "{found:?}");
+        }
     }
 
     #[test]

@@ -116,8 +116,9 @@ impl RedfishBmc {
             self.empty(found, &drive.path).await?;
             let answer = self.write(found, &media_write).await?;
             if !answer.status.is_success() {
-                tracing::debug!(bmc = %self.client.peer(), drive = %drive.path, reason = %self.client.reason(&answer.without(url)), "the BMC refused a virtual CD");
-                outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer.without(url)));
+                let answer = answer.without_words();
+                tracing::debug!(bmc = %self.client.peer(), drive = %drive.path, reason = %self.client.reason(&answer), "the BMC refused a virtual CD");
+                outcome.get_or_insert(self.client.refused("the insertion of a virtual CD", &answer));
                 continue;
             }
             match self.await_drive(found, &drive.path, |now| now.holds(url)).await? {
@@ -162,7 +163,7 @@ impl RedfishBmc {
                 if !self.drive(path).await?.inserted {
                     return Ok(());
                 }
-                outcome.get_or_insert(self.client.refused("the ejection of a virtual CD", &answer));
+                outcome.get_or_insert(self.client.refused("the ejection of a virtual CD", &answer.without_words()));
                 continue;
             }
             match self.await_drive(found, path, |now| !now.inserted).await? {
