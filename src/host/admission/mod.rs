@@ -124,7 +124,7 @@ fn bmc(host: &BareMetalHost, errors: &mut Vec<FieldError>) {
     if host.spec.boot_mac_address.is_none() {
         if can.needs_mac {
             errors.push(FieldError::required("spec.bootMACAddress", format!("{scheme}:// needs it")));
-        } else if inspection_disabled(host) {
+        } else if inspection_disabled(host) && !can.fast_inspection {
             let detail = "without inspection the boot MAC address cannot be found";
             errors.push(FieldError::required("spec.bootMACAddress", detail));
         }

@@ -150,8 +150,13 @@ async fn every_rule_of_a_spec() {
         ),
         (
             "1.1 no inspection needs bootMACAddress",
-            json!({"online": true, "inspectionMode": "disabled", "bmc": {"address": "redfish://10.0.0.1", "credentialsName": "s"}}),
+            json!({"online": true, "inspectionMode": "disabled", "bmc": {"address": "ipmi://10.0.0.1", "credentialsName": "s"}}),
             "spec.bootMACAddress: Required value: without inspection",
+        ),
+        (
+            "1.1 no inspection by Redfish: HardwareData may name the cards",
+            json!({"online": true, "inspectionMode": "disabled", "bmc": {"address": "redfish://10.0.0.1", "credentialsName": "s"}}),
+            OK,
         ),
         ("1.1 no inspection without a BMC", json!({"online": true, "inspectionMode": "disabled"}), OK),
         (

@@ -1,5 +1,6 @@
 //! The states `inspecting` and `preparing`.
 
+use super::register::NO_ADDRESS;
 use super::{Decider, Effect, Next, one, profile, seconds};
 use crate::api::metal3::{
     ANNOTATION_INSPECT, AutomatedCleaningMode, ErrorType, HardwareDetails, InspectionMode, OperationMetric,
@@ -34,6 +35,9 @@ impl Decider<'_> {
         }
         if self.observed.host.spec.inspection_mode == Some(InspectionMode::Fast) {
             return self.inspecting_out_of_band();
+        }
+        if !self.is_told_from_others() {
+            return self.failed(ErrorType::Inspection, NO_ADDRESS);
         }
         let steps = || vec![one(StepAction::Inspect)];
         if let Some(next) = self.forced_off(|history| &mut history.inspect, "inspect", steps) {
@@ -83,6 +87,9 @@ impl Decider<'_> {
     pub(super) fn preparing(&mut self) -> Next {
         if let Some(next) = self.refuse(ErrorType::Preparation) {
             return next;
+        }
+        if !self.is_told_from_others() {
+            return self.failed(ErrorType::Preparation, NO_ADDRESS);
         }
         if let Some(next) = self.prefetch_image() {
             return next;

@@ -7,9 +7,12 @@
 use super::backoff::may_be_the_login;
 use super::{Access, Decider, Effect, Next, RARE_POLL, secret_reference};
 use crate::api::MacAddress;
-use crate::api::metal3::{ErrorType, OperationMetric, OperationalStatus, ProvisioningState as State};
+use crate::api::metal3::{ErrorType, InspectionMode, OperationMetric, OperationalStatus, ProvisioningState as State};
 use crate::api::slipway::{ANNOTATION_DISCOVERED, BootIntent, DISCOVERED_PENDING, Registration};
 use crate::bmc::{BmcAddress, BootInterface, PowerState};
+
+/// Why a machine that boots from the network is not booted.
+pub(super) const NO_ADDRESS: &str = "spec.bootMACAddress is missing: without it the machine cannot be told from others when it boots. Set it; or, where the BMC speaks Redfish and names the network cards, inspectionMode: fast";
 
 impl Decider<'_> {
     pub(super) fn unmanaged(&mut self) -> Next {
@@ -129,10 +132,8 @@ impl Decider<'_> {
             return self.failed(ErrorType::Registration, &conflict);
         }
         let adopted = self.observed.host.spec.externally_provisioned;
-        if !adopted && self.observed.host.spec.boot_mac_address.is_none() && self.boots_from(BootInterface::Pxe) {
-            let message =
-                "spec.bootMACAddress is missing: without it the machine cannot be told from others when it boots";
-            return self.failed(ErrorType::Registration, message);
+        if !adopted && !self.inspects_out_of_band() && !self.is_told_from_others() {
+            return self.failed(ErrorType::Registration, NO_ADDRESS);
         }
         let inspect = !adopted && !self.inspection_disabled();
         if inspect && let Some(next) = self.without_capacity() {
@@ -207,6 +208,18 @@ impl Decider<'_> {
             note.reason = "BMCCredentialError";
         }
         next
+    }
+
+    /// Whether the machine is known on the wire when it boots. One that boots from a virtual CD need not be.
+    pub(super) fn is_told_from_others(&self) -> bool {
+        let found = self.observed.hardware.or(self.status.hardware.as_ref()).map_or(&[][..], |found| &found.nics);
+        let known = || found.iter().any(|nic| nic.mac.parse::<MacAddress>().is_ok());
+        !self.boots_from(BootInterface::Pxe) || self.boot_mac().is_some() || known()
+    }
+
+    /// Whether the next inspection asks the BMC alone, which names network cards and boots nothing.
+    fn inspects_out_of_band(&self) -> bool {
+        self.observed.host.spec.inspection_mode == Some(InspectionMode::Fast) && !self.inspection_disabled()
     }
 
     /// Whether the way to boot that goes with the BMC's address is this one.

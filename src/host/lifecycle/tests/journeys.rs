@@ -398,6 +398,43 @@ fn a_host_without_a_boot_address_is_told_so() {
 }
 
 #[test]
+fn a_host_without_a_boot_address_needs_one_only_where_nothing_else_tells_its_machine() {
+    let card = |mac: &str| Nic { mac: mac.into(), ..Nic::default() };
+    let cards = |macs: &[&str]| HardwareDetails {
+        nics: macs.iter().copied().map(card).collect(),
+        ..HardwareDetails::default()
+    };
+    let by_network = "redfish://10.0.0.1";
+    let by_cd = "redfish-virtualmedia://10.0.0.1/redfish/v1/Systems/1";
+    // BMC, how it is inspected, HardwareData that is there, cards that the BMC names, whether the host becomes available
+    type Row = (&'static str, Option<InspectionMode>, Option<&'static [&'static str]>, &'static [&'static str], bool);
+    let rows: [Row; 9] = [
+        (by_network, None, None, &["02:00:00:00:00:01"], false),
+        (by_network, Some(InspectionMode::Fast), None, &["02:00:00:00:00:01"], true),
+        (by_network, Some(InspectionMode::Fast), None, &[], false),
+        (by_network, Some(InspectionMode::Fast), None, &["not an address"], false),
+        (by_network, Some(InspectionMode::Disabled), None, &[], false),
+        (by_network, Some(InspectionMode::Disabled), Some(&["02:00:00:00:00:01"]), &[], true),
+        (by_network, Some(InspectionMode::Disabled), Some(&[]), &[], false),
+        (by_cd, None, None, &[], true),
+        (by_cd, Some(InspectionMode::Disabled), None, &[], true),
+    ];
+    for (address, mode, known, named, available) in rows {
+        let mut model = Model::new();
+        let spec = &mut model.host.spec;
+        spec.boot_mac_address = None;
+        spec.inspection_mode = mode;
+        spec.bmc.as_mut().expect("a BMC").address = address.into();
+        model.hardware = known.map(cards);
+        model.named_by_bmc = cards(named).nics;
+        let (reason, _) = model.settle();
+        let said = format!("{address} {mode:?} {known:?} {named:?}: {:?} {reason}", model.states);
+        assert_eq!(model.states.last() == Some(&"available"), available, "{said}");
+        assert_ne!(reason.contains("spec.bootMACAddress is missing"), available, "{said}");
+    }
+}
+
+#[test]
 fn a_discovered_host_waits_until_it_is_accepted_and_can_be_deleted_before() {
     use crate::api::slipway::{ANNOTATION_DISCOVERED, DISCOVERED_PENDING};
     let discovered = || {

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::api::metal3::{BareMetalHostSpec, BmcDetails, FINALIZER_HOST};
+use crate::api::metal3::{BareMetalHostSpec, BmcDetails, FINALIZER_HOST, Nic};
 use crate::api::slipway::{
     ANNOTATION_REGISTRATION, BootTarget, ImagePhase, ImageStatus, IntentStep, SessionStatus, StepAction, StepResult,
 };
@@ -39,6 +39,8 @@ struct Model {
     equal: Option<Image>,
     hardware: Option<HardwareDetails>,
     hardware_from: Option<String>,
+    /// Network cards that the BMC names.
+    named_by_bmc: Vec<Nic>,
     mac_owner: Option<String>,
     held_until: Option<Timestamp>,
     data_cd: bool,
@@ -93,6 +95,7 @@ impl Model {
             equal: None,
             hardware: None,
             hardware_from: None,
+            named_by_bmc: Vec::new(),
             mac_owner: None,
             held_until: None,
             data_cd: false,
@@ -276,7 +279,8 @@ impl Model {
             }
             Effect::InspectOutOfBand { operation } => {
                 self.hardware_from = Some(operation.clone());
-                self.hardware = Some(HardwareDetails { hostname: "bmc".into(), ..HardwareDetails::default() });
+                let nics = self.named_by_bmc.clone();
+                self.hardware = Some(HardwareDetails { hostname: "bmc".into(), nics, ..HardwareDetails::default() });
             }
             Effect::EjectDataImage => self.data_cd = false,
             Effect::ForgetIntent => self.intent = None,
