@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use self::merge::Entry;
 use self::target::Target;
 use super::common::ConfigFile;
+use super::local::in_data_folder;
 use crate::appliance;
 
 #[derive(clap::Args)]
@@ -39,7 +40,8 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let config = options.config.load()?;
-    let made = || appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all);
+    let made =
+        || in_data_folder(&config, || appliance::kubeconfig(&config, options.server.as_deref(), options.revoke_all))?;
     match &options.merge {
         None => print!("{}", made()?),
         Some(file) => {

@@ -14,8 +14,22 @@ use crate::pki::users::{self, Owner};
 pub(super) fn credentials(config: &Config) -> anyhow::Result<(Kubeconfig, KubeConfigOptions)> {
     match engine::kubeconfig(&config.engine) {
         Some(engine) => Ok(engine?),
-        None => Ok((Kubeconfig::from_yaml(&local_kubeconfig(config)?)?, KubeConfigOptions::default())),
+        None => {
+            let made = in_data_folder(config, || local_kubeconfig(config))??;
+            Ok((Kubeconfig::from_yaml(&made)?, KubeConfigOptions::default()))
+        }
     }
+}
+
+/// Does this with the rights of whom the data folder belongs to, where root asks: who has only the service's rights leads root
+/// nowhere by a link in that folder. One that is not there yet is root's to make, and is given away then.
+///
+/// # Errors
+///
+/// As [`as_user`].
+pub(super) fn in_data_folder<T>(config: &Config, work: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let owner = config.data_dir.0.exists().then(|| users::service_of(&config.data_dir.0)).flatten();
+    as_user(owner, work)
 }
 
 /// Does this as another user, if one is named; then this process is who it was. Only root can, with one thread.

@@ -120,7 +120,7 @@ impl At {
             return Ok(pki::token_kubeconfig(endpoint, &session.ca_pem, &made.name, &made.token));
         }
         let config = self.config.load()?;
-        let authority = appliance::authority(&config)?;
+        let authority = local::in_data_folder(&config, || appliance::authority(&config))??;
         let endpoint = endpoint.map_or_else(|| appliance::endpoint(&config), str::to_owned);
         Ok(pki::token_kubeconfig(&endpoint, authority.ca_pem(), &made.name, &made.token))
     }

@@ -124,3 +124,40 @@ fn root_writes_into_a_home_with_its_owners_rights_only() {
         fs::metadata(folder.path().join("data")).unwrap().uid()
     );
 }
+
+#[test]
+fn root_reaches_in_the_data_folder_what_its_owner_could_reach() {
+    if !needs::root() {
+        return;
+    }
+    for link in ["data/pki", "data/pki/.lock"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let config = prepared(folder.path());
+        let roots = folder.path().join("roots");
+        match link {
+            "data/pki" => fs::create_dir(&roots).unwrap(),
+            _ => fs::write(&roots, "kept").unwrap(),
+        }
+        fs::set_permissions(&roots, fs::Permissions::from_mode(0o755)).unwrap();
+        // Whoever has the service's rights leads root to what is root's.
+        let link = folder.path().join(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&roots, &link).unwrap();
+        for own in [folder.path().join("data"), folder.path().join("data/pki"), link.clone()] {
+            if own.symlink_metadata().is_ok() {
+                std::os::unix::fs::lchown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        for arguments in [&[][..], &["--revoke-all"]] {
+            let said = kubeconfig(&config, arguments, &[]).unwrap_err();
+            assert!(said.contains("roots") || said.contains("pki"), "{said}");
+        }
+        let about = fs::metadata(&roots).unwrap();
+        assert_eq!((about.uid(), about.permissions().mode() & 0o777), (0, 0o755), "{}", link.display());
+        match about.is_dir() {
+            true => assert_eq!(fs::read_dir(&roots).unwrap().count(), 0, "nothing was made there"),
+            false => assert_eq!(fs::read_to_string(&roots).unwrap(), "kept"),
+        }
+    }
+}
